@@ -18,7 +18,7 @@ BUGS = [
     caught_by_tests(
         "listeners keep a pool after their right is gone",
         "client_service.core",
-        "                return self._forbid_what_goes_on()",
+        "                return self._revoke_access()",
         "                return []",
         DESK,
         "right",

@@ -95,14 +95,14 @@ BUGS = [
     caught_by_tests(
         "go where nothing is taken",
         "client.protocol.journal.node_selection",
-        "return not self.barred, self.ours",
-        "return True, self.ours",
+        "return not self.unusable_reason, self.reserved_for_us",
+        "return True, self.reserved_for_us",
         CLIENT,
     ),
     caught_by_tests(
         "stay with nodes of others",
         "client.protocol.endpoints",
-        "useful = self.wanted.keys() - self.aside",
+        "useful = self.wanted.keys() - self.unusable",
         "useful = {*self.wanted}",
         CLIENT,
         "goes_on_to_more",
@@ -110,7 +110,7 @@ BUGS = [
     caught_by_tests(
         "sign what nobody takes",
         "client.protocol.journal.writer",
-        "return not outlet.barred  #",
+        "return not session.unusable_reason  #",
         "return True  #",
         CLIENT,
         "only_reserved",

@@ -58,8 +58,8 @@ BUGS = [
     caught_by_tests(
         "sign a change of nodes again that may have been granted",
         "client.protocol.journal.config_requests",
-        "if isinstance(petition.message, REPEATABLE) or petition.sends == 1:",
-        "if petition.sends:",
+        "if isinstance(request.message, REPEATABLE) or request.sends == 1:",
+        "if request.sends:",
         "unit/client/protocol/test_config_requests.py",
     ),
     caught_by_tests(

@@ -8,7 +8,7 @@ from random import Random
 from typing import TypeVar
 
 from chaplain.client_service import messages
-from chaplain.client_service.events import DeskSettings
+from chaplain.client_service.events import ClientServiceSettings
 from chaplain.client_service.messages import (
     AnswerQuestions,
     AskQuestion,
@@ -144,7 +144,7 @@ class _Stage:
             LinkSettings("fuzz", endpoint="tcp://127.0.0.1:7000"),
             MeshSettings("fuzz", pools_max=2, content_bytes_max=CONTENT_OF_MESH),
             GossipSettings(content_bytes_max=CONTENT_BYTES_MAX, queries_max=4, questions_max=2),
-            DeskSettings(listeners_max=5, calls_max=4),
+            ClientServiceSettings(listeners_max=5, calls_max=4),
             node_ids={_OWN.identifier: 1, _OTHER.identifier: 2},
         )
         self.node = NodeCore(

@@ -1,1 +1,1 @@
-"""The client library: one engine, a face for threads and a face for asyncio."""
+"""The client library: one protocol core, with an API for threads and an API for asyncio."""

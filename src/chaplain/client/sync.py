@@ -1,4 +1,4 @@
-"""`Client`: the face for threads. Every method blocks until there is an answer, an error, or the timeout has passed."""
+"""`Client`: the API for threads. Every method blocks until it has an answer, fails, or its timeout has passed."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from chaplain.client.api.no_copy import NotPicklable
 from chaplain.client.api.sequence import SequenceStream
 from chaplain.client.api.sql_sync import Sql
 from chaplain.client.connect.options import ConnectOptions, Secret, prepare
-from chaplain.client.io.call_registry import CallRegistry, ListeningSink, Sink
+from chaplain.client.io.call_registry import CallRegistry, Sink, SubscriptionSink
 from chaplain.client.io.item_buffer import Inbox
 from chaplain.client.io.thread_engine import ThreadEngine
-from chaplain.client.io.timeouts import nap
+from chaplain.client.io.timeouts import wait_slice
 from chaplain.client.io.waiter import Waiter
 from chaplain.client.types import validation
 from chaplain.client.types.equivocation_proof import EquivocationProof
@@ -30,7 +30,7 @@ from chaplain.client.types.results import (
     Acknowledgement,
     Answer,
     Event,
-    Heard,
+    ListenerItem,
     Member,
     MemberNews,
     PoolMessage,
@@ -39,61 +39,62 @@ from chaplain.client.types.results import (
 from chaplain.errors import Misused, Unreachable
 
 T = TypeVar("T")
-Item = TypeVar("Item", bound=Heard)
+Item = TypeVar("Item", bound=ListenerItem)
 
-_OVERTIME_S = 5.0
-"""The core ends every call in time; this much later we stop believing in it."""
+_GRACE_S = 5.0
+"""The core ends every call in time. This much later the client itself is considered defective."""
 
 
-class _Line(NotPicklable):
-    """The engine and the board behind a client, its pools and its listenings."""
+class _ClientContext(NotPicklable):
+    """The engine and the call registry of a client, shared by its pools, streams and listeners."""
 
-    def __init__(self, opening: ConnectOptions) -> None:
-        self.timeout_s = opening.timeout_s
-        self.cluster = opening.cluster
-        self.engine = ThreadEngine(*opening.build())
-        self.board = CallRegistry(self.engine.submit)
-        self.engine.start(self.board)
+    def __init__(self, options: ConnectOptions) -> None:
+        self.timeout_s = options.timeout_s
+        self.cluster = options.cluster
+        self.engine = ThreadEngine(*options.build())
+        self.registry = CallRegistry(self.engine.submit)
+        self.engine.start(self.registry)
 
-    def run(self, ask: PreparedCall[T]) -> T:
+    def run(self, prepared: PreparedCall[T]) -> T:
+        """Make a call and return its result."""
         waiter = Waiter()
-        self.call(ask, Sink(waiter), waiter)
-        return ask.read(waiter.result())
+        self.call(prepared, Sink(waiter), waiter)
+        return prepared.read(waiter.result())
 
-    def call(self, ask: PreparedCall[Any], sink: Sink, waiter: Waiter) -> int:
-        """Make a call, and block until its waiter has something; gives its number."""
-        timeout_s = self.timeout_s if ask.timeout_s is None else ask.timeout_s
+    def call(self, prepared: PreparedCall[Any], sink: Sink, waiter: Waiter) -> int:
+        """Make a call, block until its waiter is finished, and return the call's number."""
+        timeout_s = self.timeout_s if prepared.timeout_s is None else prepared.timeout_s
         try:
-            call = self.board.enter(sink)
-            if not self.engine.call(ask.build(call, int(timeout_s * 1e9)), waiter, timeout_s + _OVERTIME_S):
+            call = self.registry.register(sink)
+            if not self.engine.call(prepared.build(call, int(timeout_s * 1e9)), waiter, timeout_s + _GRACE_S):
                 raise Unreachable("this client does not answer in time; close it and connect again")
-        except BaseException:  # interrupted: nobody will take the answer
-            self.board.abandon(sink)
+        except BaseException:  # interrupted: no caller will take the answer
+            self.registry.cancel_sink(sink)
             raise
         return call
 
 
-class _Listening(Generic[Item]):
-    """One listening at the cluster, and what it brought that nobody took yet."""
+class _Subscription(Generic[Item]):
+    """One subscription at the cluster and the buffer of its items."""
 
-    def __init__(self, line: _Line, ask: PreparedCall[None]) -> None:
-        self._line = line
+    def __init__(self, context: _ClientContext, prepared: PreparedCall[None]) -> None:
+        self._context = context
         self._inbox = Inbox()
-        self._lock = RLock()  # taken itself: on its way through a condition's `__enter__` a signal could leave it taken
+        self._lock = RLock()  # acquired directly: a signal inside `Condition.__enter__` could leave it locked
         self._changed = Condition(self._lock)
         waiter = Waiter()
-        self._sink = ListeningSink(waiter, self._inbox, self._knock)
-        self._call = line.call(ask, self._sink, waiter)
+        self._sink = SubscriptionSink(waiter, self._inbox, self._notify)
+        self._call = context.call(prepared, self._sink, waiter)
         waiter.result()
 
     @property
     def failed(self) -> bool:
-        """It brings nothing more."""
+        """True if it yields no more items."""
         return self._sink.error is not None
 
     def take(self, timeout_s: float | None) -> Item | None:
-        """The next item, or None if nothing new came for so long."""
-        self._line.board.check()
+        """Return the next item, or None after `timeout_s` seconds without a new one."""
+        self._context.registry.check_usable()
         end_s = None if timeout_s is None else time.monotonic() + timeout_s
         with self._lock:
             while (item := self._inbox.take()) is None:
@@ -102,23 +103,26 @@ class _Listening(Generic[Item]):
                 left_s = None if end_s is None else end_s - time.monotonic()
                 if left_s is not None and left_s <= 0:
                     return None
-                with self._line.engine.attended:
-                    self._changed.wait(nap(left_s))
+                with self._context.engine.passive_wait:
+                    self._changed.wait(wait_slice(left_s))
         return cast("Item", item)
 
     def end(self) -> None:
-        self._line.board.cancel(self._call)
+        self._context.registry.cancel(self._call)
 
-    def _knock(self) -> None:
+    def _notify(self) -> None:
         with self._lock:
             self._changed.notify()
 
 
 class Listener(NotPicklable, Generic[Item]):
-    """Iterates over what is heard; ends when nothing new came for `timeout` seconds, and may then be iterated again."""
+    """Iterates over received items.
 
-    def __init__(self, listening: _Listening[Item], timeout_s: float | None, *, owner: bool) -> None:
-        self._listening = listening
+    Iteration ends after `timeout` seconds without a new item and can then be started again.
+    """
+
+    def __init__(self, subscription: _Subscription[Item], timeout_s: float | None, *, owner: bool) -> None:
+        self._subscription = subscription
         self._timeout_s = timeout_s
         self._owner = owner
 
@@ -126,7 +130,7 @@ class Listener(NotPicklable, Generic[Item]):
         return self
 
     def __next__(self) -> Item:
-        item = self._listening.take(self._timeout_s)
+        item = self._subscription.take(self._timeout_s)
         if item is None:
             raise StopIteration
         return item
@@ -135,7 +139,7 @@ class Listener(NotPicklable, Generic[Item]):
         """Stop listening. A pool that was joined stays joined."""
         if self._owner:
             self._owner = False
-            self._listening.end()
+            self._subscription.end()
 
     def __enter__(self) -> Listener[Item]:
         return self
@@ -149,57 +153,71 @@ class Listener(NotPicklable, Generic[Item]):
 
 
 class Pool:
-    """A pool of the mesh: best-effort messages to whoever has joined it."""
+    """A pool of the mesh: best-effort messages to every client that has joined."""
 
-    def __init__(self, line: _Line, name: str) -> None:
+    def __init__(self, context: _ClientContext, name: str) -> None:
         self.name = name
-        self._line = line
+        self._context = context
         self._lock = Lock()
-        self._joined: _Listening[PoolMessage] | None = None
+        self._joined: _Subscription[PoolMessage] | None = None
 
     def __repr__(self) -> str:
         return f"Pool({self.name!r})"
 
     def join(self) -> None:
-        """Hear everything that is broadcast to the pool from now on; it waits here until `listen` takes it."""
-        self._listening()
+        """Join the pool: from now on its messages are buffered here until `listen` takes them."""
+        self._subscription()
 
     def leave(self) -> None:
-        """Hear no more; what was not taken yet is thrown away."""
+        """Leave the pool and discard the messages that were not taken."""
         with self._lock:
             joined, self._joined = self._joined, None
         if joined is not None:
             joined.end()
 
     def broadcast(self, value: bytes) -> None:
-        """Send to everyone who has joined, this client included if it has."""
-        self._line.run(calls.broadcast(self.name, value))
+        """Send a message to every client that has joined the pool, including this one if it has."""
+        self._context.run(calls.broadcast(self.name, value))
 
     def listen(self, timeout: float | None = None) -> Listener[PoolMessage]:
-        """Messages as they come, until `timeout` seconds pass with nothing new. Joins the pool if need be."""
+        """Iterate over messages until `timeout` seconds pass without one. Joins the pool if necessary."""
         wait_s = validation.wait_s(timeout)
-        return Listener(self._listening(), wait_s, owner=False)
+        return Listener(self._subscription(), wait_s, owner=False)
 
-    def _listening(self) -> _Listening[PoolMessage]:
-        self._line.board.check()
+    def _subscription(self) -> _Subscription[PoolMessage]:
+        self._context.registry.check_usable()
         with self._lock:
             if self._joined is None or self._joined.failed:
-                self._joined = _Listening(self._line, calls.join(self.name))
+                self._joined = _Subscription(self._context, calls.join(self.name))
             return self._joined
 
 
 class Client(NotPicklable):
-    """A connection to a cluster, kept up through two of its nodes. Safe to use from many threads."""
+    """A connection to a cluster. Safe to use from many threads; use it in a `with` statement.
 
-    def __init__(self, opening: ConnectOptions) -> None:
+    The client keeps sessions with three nodes (`sessions_warm`), if the cluster has as many. One of them serves the
+    requests, the others are ready to take over. When the serving node fails, reads, listeners and journal writes
+    continue at another node. Requests whose repetition could take effect twice are not repeated: they raise `Unknown`.
+
+    Any method may raise:
+
+    - `Misused`: an argument has a wrong type or is out of range; nothing was sent;
+    - `Refused`: the cluster rejected the request, for example for want of a right;
+    - `Unreachable`: no node answered in time;
+    - `Unknown`: the connection was lost between request and answer, so the request may or may not have taken effect;
+    - `Busy`: too many calls are pending; nothing was sent;
+    - `Closed`: the client was closed, or belongs to the parent process of a fork.
+    """
+
+    def __init__(self, options: ConnectOptions) -> None:
         """Use `Client.connect`."""
-        if not isinstance(opening, ConnectOptions):
-            raise Misused(f"a client is made by connecting: Client.connect({opening!r})")
-        self._line = _Line(opening)
+        if not isinstance(options, ConnectOptions):
+            raise Misused(f"a client is made by connecting: Client.connect({options!r})")
+        self._context = _ClientContext(options)
         self._pools: dict[str, Pool] = {}
         self._sqls: dict[str, Sql] = {}
         try:
-            self._line.run(calls.connect(opening.timeout_s))
+            self._context.run(calls.connect(options.timeout_s))
         except BaseException:
             self.close()
             raise
@@ -216,8 +234,20 @@ class Client(NotPicklable):
         node: int | None = None,
         timeout: float = 10.0,
     ) -> Client:
-        """Connect through a cluster directory or file, or by endpoints; with neither, CHAPLAIN_CLUSTER says where."""
-        opening = prepare(
+        """Connect to a cluster and return once the first session is up.
+
+        The cluster is given by its directory, by its `cluster.toml`, or by `endpoints` (a list, or a string with
+        commas). Without either, the environment variable CHAPLAIN_CLUSTER names it. Explicit arguments take precedence
+        over the environment, the environment over the cluster file, and that over the identity file.
+
+        `identity` is an `Identity` or the path of its file (default: CHAPLAIN_IDENTITY, then the cluster file).
+        `node_keys` are the public keys of the nodes, `name` is the cluster's name. With `node`, the client talks to
+        this node alone. `timeout` is the time limit in seconds for connecting and the default for every later call.
+
+        Raises `ConfigError` if a setting is missing or a file is unreadable, `Refused` if every node rejects this
+        client, and `Unreachable` if no node answers within `timeout` seconds.
+        """
+        options = prepare(
             cluster,
             endpoints=endpoints,
             identity=identity,
@@ -226,23 +256,27 @@ class Client(NotPicklable):
             node=node,
             timeout_s=timeout,
         )
-        return cls(opening)
+        return cls(options)
 
     def ping(self) -> float:
-        """Seconds from a PING to its DECENACK, at the node that serves this client."""
-        return self._line.run(calls.ping())
+        """Measure the round trip to the node that serves this client, in seconds."""
+        return self._context.run(calls.ping())
 
     def status(self) -> dict[str, Any]:
-        """How the node that serves this client sees itself and the cluster."""
-        return self._line.run(calls.status())
+        """Return how the node that serves this client sees itself and the cluster."""
+        return self._context.run(calls.status())
 
     def members(self) -> list[Member]:
-        """The membership list of the node that serves this client."""
-        return self._line.run(calls.members())
+        """Return the membership list of the node that serves this client."""
+        return self._context.run(calls.members())
 
     def ask(self, question: str, timeout: float | None = None, content: bytes = b"") -> Answer:
-        """Ask every member; decided as soon as half or more agree, or undecided after `timeout` seconds."""
-        return self._line.run(calls.ask(question, timeout, content))
+        """Ask every member a question and return the answer that half or more of them give.
+
+        The answer is decided as soon as half or more of the members agree. After `timeout` seconds (5 by default) it is
+        returned undecided. `content` is sent along with the question.
+        """
+        return self._context.run(calls.ask(question, timeout, content))
 
     @overload
     def fire(self, type: str, content: bytes = b"", target: int | None = None) -> None: ...
@@ -271,20 +305,22 @@ class Client(NotPicklable):
 
     def fire(
         self,
-        type: str,  # noqa: A002  the surface's name
+        type: str,  # noqa: A002  part of the public API
         content: bytes = b"",
         target: int | None = None,
         *,
         acknowledge: bool = False,
         timeout: float | None = None,
     ) -> Acknowledgement | None:
-        """Fire an event, to everyone or to the node that `target` names: its id, or its identifier.
+        """Fire an event to all nodes, or to one node: `target` is its id or its 32-bit identifier.
 
-        With `acknowledge`, wait until every node it is for has seen it, at most `timeout` seconds; gives which have.
+        With `acknowledge`, wait at most `timeout` seconds (5 by default) until every addressed node has seen the event,
+        and return which nodes have. Otherwise return at once, without a guarantee of delivery. An event is never fired
+        twice: if the connection is lost after it was sent, `Unknown` is raised.
         """
         if acknowledge:
-            return self._line.run(calls.fire_and_wait(type, content, target, timeout))
-        self._line.run(calls.fire(type, content, target))
+            return self._context.run(calls.fire_and_wait(type, content, target, timeout))
+        self._context.run(calls.fire(type, content, target))
         return None
 
     @overload
@@ -294,59 +330,69 @@ class Client(NotPicklable):
     def events(self, timeout: float | None = None, *, members: bool) -> Listener[Event | MemberNews]: ...
 
     def events(self, timeout: float | None = None, *, members: bool = False) -> Listener[Any]:
-        """Events as they are seen from now on, until `timeout` seconds pass with nothing new.
+        """Return an iterator over events that are fired from now on. It ends after `timeout` seconds without a new one.
 
-        With `members`, between them which nodes come and go and which pools they are in; each has its `kind`.
+        With `members`, it also yields `MemberNews`: nodes that connect, disconnect, join or leave pools, and changes of
+        the membership list. The `kind` of each item tells them apart.
         """
         wait_s = validation.wait_s(timeout)
-        return Listener(_Listening(self._line, calls.listen(members)), wait_s, owner=True)
+        return Listener(_Subscription(self._context, calls.listen(members)), wait_s, owner=True)
 
     def questions(self, question: str, timeout: float | None = None) -> Listener[Question]:
-        """Offer to answer this question, at the node that serves this client: it comes each time somebody asks."""
+        """Offer to answer a question on behalf of the node that serves this client.
+
+        Returns an iterator. Each time a member asks the question, it yields a `Question` to pass to `reply`. It ends
+        after `timeout` seconds without one.
+        """
         wait_s = validation.wait_s(timeout)
-        return Listener(_Listening(self._line, calls.answer(question)), wait_s, owner=True)
+        return Listener(_Subscription(self._context, calls.answer(question)), wait_s, owner=True)
 
     def reply(self, question: Question, value: bytes) -> None:
-        """Answer a question that came from `questions`."""
-        self._line.run(calls.reply(question, value))
+        """Answer a question that `questions` yielded."""
+        self._context.run(calls.reply(question, value))
 
     def pool(self, name: str) -> Pool:
+        """Return the pool of this name. It is joined by `join` or `listen`, not by this call."""
         validation.name("a pool's name", name)
-        return self._pools.get(name) or self._pools.setdefault(name, Pool(self._line, name))
+        return self._pools.get(name) or self._pools.setdefault(name, Pool(self._context, name))
 
     def journal(self, stream: str) -> Journal:
-        """A stream of the journal, whether or not anything was written to it yet."""
-        return Journal(self._line, stream)
+        """Return a stream of the journal. The stream exists from its first message on."""
+        return Journal(self._context, stream)
 
     def sequence(self, stream: str) -> SequenceStream:
-        """A stream of the sequence, whether or not anything was published to it yet."""
-        return SequenceStream(self._line, stream)
+        """Return a stream of the sequence. The stream exists from its first event on."""
+        return SequenceStream(self._context, stream)
 
     def sql(self, stream: str = "main") -> Sql:
-        """The database of a stream, whether or not anything was executed on it yet."""
+        """Return the SQL database of a stream. The stream exists from its first statement on."""
         validation.journal_stream(stream)
-        return self._sqls.get(stream) or self._sqls.setdefault(stream, Sql(self._line, stream))
+        return self._sqls.get(stream) or self._sqls.setdefault(stream, Sql(self._context, stream))
 
     def graph(self, stream: str) -> Graph:
-        """A stream of the graph, whether or not anything was written to it yet."""
-        return Graph(self._line, stream)
+        """Return a stream of the graph. The stream exists from its first event on."""
+        return Graph(self._context, stream)
 
-    def resolve(self, id: Sequence[int] | None) -> Receipt | None:  # noqa: A002 the surface's name
-        """What became of a write that raised `Unknown`: its receipt, or None if it is not written and never will be."""
-        return self._line.run(journal_calls.resolve(id))
+    def resolve(self, id: Sequence[int] | None) -> Receipt | None:  # noqa: A002  part of the public API
+        """Find out what became of a write that raised `Unknown`: pass the `id` of the error.
+
+        Returns the receipt, or None if the write is not in the log and never will be. Raises `Unknown` if the write is
+        so old that the cluster no longer knows, and `Missing` if no request has this id.
+        """
+        return self._context.run(journal_calls.resolve(id))
 
     def streams(self) -> list[StreamRecord]:
-        """The journal's streams that this client may read, and how long they are."""
+        """Return the journal streams that this client may read, with their lengths."""
         found: list[StreamRecord] = []
-        page = self._line.run(journal_calls.streams())
+        page = self._context.run(journal_calls.streams())
         while page.after:
             found += page.streams
-            page = self._line.run(journal_calls.streams(page.after))
+            page = self._context.run(journal_calls.streams(page.after))
         return found + page.streams
 
     def clients(self) -> list[ClientRecord]:
-        """Every client that the cluster knows or knew. For admins."""
-        return self._line.run(journal_calls.clients())
+        """Return all clients of the cluster, including removed and compromised ones. Needs the admin right."""
+        return self._context.run(journal_calls.clients())
 
     def add_client(
         self,
@@ -358,56 +404,73 @@ class Client(NotPicklable):
         *,
         secret: bytes = b"",
     ) -> str:
-        """Let the holder of a key in, with rights by patterns of streams; gives its ACL id. For admins.
+        """Register a client by its public key. Returns its ACL id. Needs the admin right.
 
-        With a secret of 32 bytes it signs what it writes by HMAC with that.
+        `write` and `read` are patterns of the streams that it may write and read.
+
+        With a `secret` of 32 bytes, the client signs its writes by HMAC with this secret instead of by Ed25519.
         """
-        wrapped = self._line.run(journal_calls.wrap_secret(key, secret)) if secret else b""
-        return self._line.run(journal_calls.add_client(name, key, write, read, admin, wrapped=wrapped))
+        wrapped = self._context.run(journal_calls.wrap_secret(key, secret)) if secret else b""
+        return self._context.run(journal_calls.add_client(name, key, write, read, admin, wrapped=wrapped))
 
     def remove_client(self, name: str) -> None:
-        """End a client, its lanes and its sessions, for ever. For admins."""
+        """Remove a client, its lanes and its sessions permanently. Needs the admin right."""
         acl = journal_calls.find_client(name, self.clients())
-        self._line.run(journal_calls.remove_client(acl))
+        self._context.run(journal_calls.remove_client(acl))
 
     def nodes(self) -> AssemblyRecord:
-        """The nodes with their roles, the serializers, and the changes of them, as the configuration stream has it."""
-        return self._line.run(admin_calls.assembly())
+        """Return nodes, roles, serializers and reconfigurations, as recorded in the configuration stream."""
+        return self._context.run(admin_calls.assembly())
 
     def add_node(self, node: int, role: str, uri: str = "", key: str | bytes = b"", disk: str = "") -> str:
-        """Give a node the role `executor`, `ingest` or `config`; gives the change's id. For admins.
+        """Give a node the role `executor`, `ingest` or `config`. Needs the admin right.
 
-        A new node comes with its address, its key and its disk id; `chaplain member add` makes all of them.
+        Returns the id of the reconfiguration. A node that is new to the cluster needs its address, key and disk id;
+        `chaplain member add` creates them.
         """
-        return self._line.run(admin_calls.add_node(node, role, uri, key, disk))
+        return self._context.run(admin_calls.add_node(node, role, uri, key, disk))
 
     def remove_node(self, node: int, role: str) -> str:
-        """Take the role `executor`, or `ingest` with `config`, from a node; gives the change's id. For admins."""
-        return self._line.run(admin_calls.remove_node(node, role))
+        """Take the role `executor`, or the roles `ingest` and `config`, from a node. Needs the admin right.
+
+        Returns the id of the reconfiguration.
+        """
+        return self._context.run(admin_calls.remove_node(node, role))
 
     def new_serializers(self, nodes: Sequence[int]) -> str:
-        """Have these nodes serialize, the first as master; gives the change's id. For admins."""
-        return self._line.run(admin_calls.new_serializers(nodes))
+        """Make these nodes the serializers, the first one the master. Needs the admin right.
+
+        Returns the id of the reconfiguration.
+        """
+        return self._context.run(admin_calls.new_serializers(nodes))
 
     def checkpoint(self, through: int = 0) -> int:
-        """Have every node write its state down; gives the message behind which. For admins.
+        """Make every node write a snapshot of its state. Needs the admin right.
 
-        Once a quorum has it, nodes drop the log up to message `through`, whatever their settings keep.
+        Returns the index of the last cluster message that the snapshot covers. Once a quorum has the snapshot, nodes
+        delete the log up to message `through`, regardless of their retention settings.
         """
-        return self._line.run(admin_calls.checkpoint(through))
+        return self._context.run(admin_calls.checkpoint(through))
 
     def proof(self, name: str) -> EquivocationProof:
-        """The two requests by which a client was found to be compromised; anybody can check them. For admins."""
+        """Return the two conflicting requests that prove a client compromised. Needs the admin right.
+
+        Anyone can verify the proof: see `EquivocationProof.holds`.
+        """
         acl = journal_calls.find_compromised(name, self.clients())
-        return self._line.run(journal_calls.proof(acl))
+        return self._context.run(journal_calls.proof(acl))
 
     def rotate_keys(self) -> dict[str, Any]:
-        """Give every member a new cluster key and retire the old one; after half a minute, say who holds it up."""
-        return self._line.run(calls.rotate_keys())
+        """Replace the cluster key on every member and retire the old one. Needs the admin right.
+
+        Raises `Refused` after 30 seconds with the members that have not confirmed; both keys then stay valid: call it
+        again.
+        """
+        return self._context.run(calls.rotate_keys())
 
     def close(self) -> None:
-        """End the connection; what is under way fails with `Closed`."""
-        self._line.engine.stop()
+        """Close the connection. Pending calls fail with `Closed`; a write in flight fails with `Unknown`."""
+        self._context.engine.stop()
 
     def __enter__(self) -> Client:
         return self
@@ -416,7 +479,7 @@ class Client(NotPicklable):
         self.close()
 
     def __del__(self) -> None:
-        line = getattr(self, "_line", None)
-        if line is not None and line.engine.running:
-            line.engine.stop(wait=False)
+        context = getattr(self, "_context", None)
+        if context is not None and context.engine.running:
+            context.engine.stop(wait=False)
             warnings.warn("a Client was not closed: use it in a with statement", ResourceWarning, stacklevel=2)

@@ -1,1 +1,1 @@
-"""The front desk: what clients ask of a node, and what it answers."""
+"""The client service of a node: the requests that clients send, and the answers."""

@@ -1,4 +1,4 @@
-"""The calls that other layers have yet to answer: who asked, and under which number of the client's own."""
+"""Calls that other layers have not answered yet: the client of each, and the client's own number for it."""
 
 from __future__ import annotations
 
@@ -9,49 +9,52 @@ from chaplain.rights import RequiredRight
 
 
 class OpenCall(NamedTuple):
-    guest: ConnectedClient
+    """One call that another layer has not answered yet."""
+
+    client: ConnectedClient
     call: int
     """The client's own number for it."""
     layer: int | None
-    """Which layer is told when nobody waits any more, if any."""
-    want: RequiredRight | None
-    """The right that it takes, if any."""
+    """The layer to tell when the client no longer waits, if any."""
+    right: RequiredRight | None
+    """The right that the call needs, if any."""
 
 
 class OpenCalls:
-    """Numbers are ours: two clients may use the same one."""
+    """Open calls by a number of our own: two clients may use the same number."""
 
     def __init__(self) -> None:
         self._open: dict[int, OpenCall] = {}
-        self._by_guest: dict[bytes, dict[int, int]] = {}
-        """By session and number: the client's own number for it."""
+        self._by_session: dict[bytes, dict[int, int]] = {}
+        """By session and our number: the client's own number."""
         self._last = 0
 
     def open(
-        self, guest: ConnectedClient, call: int, layer: int | None = None, want: RequiredRight | None = None
+        self, client: ConnectedClient, call: int, layer: int | None = None, right: RequiredRight | None = None
     ) -> int:
+        """Register a call and return its number."""
         self._last += 1
-        self._open[self._last] = OpenCall(guest, call, layer, want)
-        self._by_guest.setdefault(guest.instance, {})[self._last] = call
-        guest.waiting += 1
+        self._open[self._last] = OpenCall(client, call, layer, right)
+        self._by_session.setdefault(client.instance, {})[self._last] = call
+        client.waiting += 1
         return self._last
 
     def close(self, number: int) -> OpenCall | None:
-        """Whose it was; None if nobody waits for it any more."""
+        """Remove and return a call; None if its client no longer waits."""
         entry = self._open.pop(number, None)
         if entry is not None:
-            entry.guest.waiting -= 1
-            mine = self._by_guest[entry.guest.instance]
+            entry.client.waiting -= 1
+            mine = self._by_session[entry.client.instance]
             del mine[number]
             if not mine:
-                del self._by_guest[entry.guest.instance]
+                del self._by_session[entry.client.instance]
         return entry
 
     def with_rights(self) -> list[tuple[int, OpenCall, RequiredRight]]:
-        """All that take a right, and which."""
-        return [(number, entry, entry.want) for number, entry in self._open.items() if entry.want is not None]
+        """All calls that need a right, and the right."""
+        return [(number, entry, entry.right) for number, entry in self._open.items() if entry.right is not None]
 
-    def of(self, guest: ConnectedClient, call: int | None = None) -> list[int]:
-        """What this client has open: all of it, or under one of its numbers."""
-        mine = self._by_guest.get(guest.instance, {})
+    def of(self, client: ConnectedClient, call: int | None = None) -> list[int]:
+        """The open calls of a client: all, or those under one of its own numbers."""
+        mine = self._by_session.get(client.instance, {})
         return [number for number, own in mine.items() if call is None or call == own]

@@ -1,17 +1,18 @@
-"""The desk: answers clients, and listens on their behalf.
+"""The client service: answers the requests of clients, and subscribes to events and pools for them.
 
-It decides which layer a request is for, who hears what, and when a client asks too much. It refuses to know how the
-layers work: it hands their inputs on and their news back.
+Decides which layer a request is for, which client receives what, and when a client asks too much. Knows nothing of how
+the layers work: it forwards inputs to them and their outputs to clients.
 
 Invariants:
 - every request gets exactly one `Done`, `Failed` or `Started`, unless its session ends first;
-- a listener hears of a pool only between its `Started` and its `Cancel`, and only while it has the right to;
-- a call handed to another layer is settled there, or withdrawn when nobody waits for it any more;
-- a question is registered exactly while some client of this node listens for it;
-- this node is in a pool exactly while some client of it listens there, or it is one of those that it keeps;
-- whatever is about a stream is handed on only for who has the right to it;
-- whatever makes something happen is done only for who cannot have given it up: what comes later is refused;
-- what a client may have open is bounded (`DeskSettings`).
+- a listener receives messages of a pool only between its `Started` and its `Cancel`, and only while it has the right to
+  read the pool;
+- a call forwarded to another layer is settled there, or withdrawn when its client no longer waits;
+- a question is registered exactly while a client of this node listens for it;
+- this node is in a pool exactly while one of its clients listens there, or if it is a permanent pool of the node;
+- a request about a stream is forwarded only for clients that have the right;
+- a request with side effects is executed only if its client cannot have given it up; later ones are refused;
+- the open requests of a client are bounded (`ClientServiceSettings`).
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ from chaplain.client_service import messages, presenters
 from chaplain.client_service.budgets import Budgets
 from chaplain.client_service.calls import OpenCalls
 from chaplain.client_service.events import (
-    DeskEffect,
-    DeskInput,
-    DeskSettings,
+    ClientServiceEffect,
+    ClientServiceInput,
+    ClientServiceSettings,
     ForLayer,
     NodeViews,
     RightsChanged,
@@ -98,20 +99,22 @@ from chaplain.wire import parcel
 from chaplain.wire.parcel import Layer, Parcel
 
 NOT_ALLOWED = "not_allowed"
-"""The kind of a refusal of what only admins may, for programs."""
+"""Kind of a refusal because only admins may do this."""
 TOO_LATE = "unreachable"
-"""The kind of a refusal of what came when its client may have given it up."""
+"""Kind of a refusal because the client may have given the request up before it arrived."""
 NO_STATEMENTS = "this node executes no statements: its database is set to none"
 
 
-class DeskCore:
-    def __init__(self, identifier: int, settings: DeskSettings, views: NodeViews) -> None:
+class ClientServiceCore:
+    """Serves the clients of one node, as a pure core."""
+
+    def __init__(self, identifier: int, settings: ClientServiceSettings, views: NodeViews) -> None:
         self.counts: Counter[str] = Counter()
         self._identifier = identifier
         self._settings = settings
         self._views = views
         self._limits = views.limits
-        self._guests: dict[bytes, ConnectedClient] = {}
+        self._clients: dict[bytes, ConnectedClient] = {}
         self._listeners = Listeners()
         self._calls = OpenCalls()
         self._budgets = Budgets(settings.spread_per_second_max)
@@ -119,27 +122,27 @@ class DeskCore:
     def deadline(self) -> int | None:
         return None
 
-    def step(self, now_ns: int, event: DeskInput) -> list[DeskEffect]:
+    def step(self, now_ns: int, event: ClientServiceInput) -> list[ClientServiceEffect]:
         match event:
             case Entered() if event.peer.client:
-                self._guests[event.peer.instance] = ConnectedClient(
+                self._clients[event.peer.instance] = ConnectedClient(
                     event.peer.instance, event.peer.client, event.peer.key
                 )
                 return []
             case Exited() if event.peer.client:
-                return self._see_out(event.peer.instance)
+                return self._on_client_left(event.peer.instance)
             case Entered() | Exited() | Joined() | Left() | MemberChanged():
-                return self._tell_news(item_of(event, self._views.node_id))
+                return self._send_member_event(item_of(event, self._views.node_id))
             case Whispered():
-                return self._serve(now_ns, event)
+                return self._on_request(now_ns, event)
             case Shouted():
-                return self._pass_on(event.peer.identifier, event.pool, event.content)
+                return self._deliver_broadcast(event.peer.identifier, event.pool, event.content)
             case Gapped():
-                return self._count_missed(event)
+                return self._on_gap(event)
             case EventSeen():
-                return self._tell_event(event)
+                return self._send_event(event)
             case Questioned():
-                return self._tell_question(event)
+                return self._send_question(event)
             case QueryDecided():
                 return self._finish(event.call, presenters.answer(event.answer, self._views.node_id))
             case Acknowledged():
@@ -147,218 +150,242 @@ class DeskCore:
             case Rotated():
                 return self._finish_rotation(event)
             case Settled():
-                return self._settle(event)
+                return self._on_settled(event)
             case RightsChanged():
-                return self._forbid_what_goes_on()
+                return self._revoke_access()
             case _:
                 assert_never(event)
 
     # Sessions.
 
-    def _see_out(self, instance: bytes) -> list[DeskEffect]:
-        guest = self._guests.pop(instance, None)
-        if guest is None:
+    def _on_client_left(self, instance: bytes) -> list[ClientServiceEffect]:
+        """A client's session ended: withdraw its calls and end its subscriptions."""
+        client = self._clients.pop(instance, None)
+        if client is None:
             return []
-        withdrawn = [effect for number in self._calls.of(guest) for effect in self._withdraw(number)]
-        return [*withdrawn, *(effect for topic in self._listeners.drop(guest) for effect in self._end(topic))]
+        withdrawn = [effect for number in self._calls.of(client) for effect in self._withdraw(number)]
+        return [
+            *withdrawn,
+            *(effect for topic in self._listeners.drop(client) for effect in self._on_last_listener(topic)),
+        ]
 
-    def _count_missed(self, event: Gapped) -> list[DeskEffect]:
-        """A listener's queue was full, or what a node told us did not arrive: the next pool item says how many."""
+    def _on_gap(self, event: Gapped) -> list[ClientServiceEffect]:
+        """Messages to a listener were dropped because its queue was full, or messages of a node were lost.
+
+        The next pool item of each affected client reports how many.
+        """
         if event.peer.client and event.outgoing:
-            concerned = [guest for guest in (self._guests.get(event.peer.instance),) if guest is not None]
+            concerned = [client for client in (self._clients.get(event.peer.instance),) if client is not None]
         elif not event.peer.client and not event.outgoing:
-            concerned = [guest for guest in self._guests.values() if guest.is_in_a_pool]
+            concerned = [client for client in self._clients.values() if client.is_in_a_pool]
         else:
             return []
-        for guest in concerned:
-            guest.missed += event.count
+        for client in concerned:
+            client.missed += event.count
         return []
 
     # Requests.
 
-    def _serve(self, now_ns: int, event: Whispered) -> list[DeskEffect]:
-        guest = self._guests.get(event.peer.instance)
-        if guest is None:
+    def _on_request(self, now_ns: int, event: Whispered) -> list[ClientServiceEffect]:
+        """Decode a request, check its rate and age, and dispatch it."""
+        client = self._clients.get(event.peer.instance)
+        if client is None:
             return []
         try:
             opened = parcel.decode(event.content)
             if opened.layer != Layer.CLIENT:
-                raise Malformed(f"parcel: layer {opened.layer} is not for the desk")
+                raise Malformed(f"parcel: layer {opened.layer} is not for the client service")
             request = messages.decode_request(opened.body)
         except Malformed as error:
             self.counts["requests_malformed"] += 1
-            return [Report("request malformed", guest.name, {"reason": str(error)})]
+            return [Report("request malformed", client.name, {"reason": str(error)})]
         self.counts["requests"] += 1
-        if self._is_late(guest, request):
+        if self._is_late(client, request):
             self.counts["requests_late"] += 1
-            return [self._fail(guest, request.call, TOO_LATE, "it came too late to be done: do it again")]
-        if messages.is_spread(request) and not self._budgets.spend(now_ns, guest.key):
+            return [self._fail(client, request.call, TOO_LATE, "it arrived too late to be executed: do it again")]
+        if messages.is_spread(request) and not self._budgets.spend(now_ns, client.key):
             self.counts["requests_too_often"] += 1
-            often = f"every node acts on this, and this client has had {self._settings.spread_per_second_max} a second"
-            return [self._fail(guest, request.call, "busy", f"{often}: do it again later")]
-        return self._answer(guest, request, opened.payload)
+            often = f"every node acts on this, and this client may send {self._settings.spread_per_second_max} a second"
+            return [self._fail(client, request.call, "busy", f"{often}: do it again later")]
+        return self._dispatch(client, request, opened.payload)
 
-    def _is_late(self, guest: ConnectedClient, request: ClientRequest) -> bool:
-        """Whether the client may have given the request up, for all we know."""
-        late = self._views.unheard_ns(guest.instance) > self._settings.unheard_ns_max
+    def _is_late(self, client: ConnectedClient, request: ClientRequest) -> bool:
+        """True if the request has side effects and its client may have given it up, as far as this node knows."""
+        late = self._views.unheard_ns(client.instance) > self._settings.unheard_ns_max
         return late and not messages.is_repeatable(request)
 
-    def _answer(self, guest: ConnectedClient, request: ClientRequest, payload: bytes) -> list[DeskEffect]:
+    def _dispatch(self, client: ConnectedClient, request: ClientRequest, payload: bytes) -> list[ClientServiceEffect]:
         call = request.call
         match request:
             case GetStatus():
-                return [self._reply(guest, Done(call), self._views.status())]
+                return [self._reply(client, Done(call), self._views.status())]
             case GetMembers():
-                return [self._reply(guest, Done(call), self._views.members())]
+                return [self._reply(client, Done(call), self._views.members())]
             case AskQuestion():
-                return self._ask(guest, request, payload)
-            case RotateKeys() if not self._views.is_admin(guest.key):
+                return self._ask(client, request, payload)
+            case RotateKeys() if not self._views.is_admin(client.key):
                 self.counts["requests_forbidden"] += 1
-                return [self._fail(guest, call, NOT_ALLOWED, "only an admin may replace the cluster's key")]
+                return [self._fail(client, call, NOT_ALLOWED, "only an admin may replace the cluster's key")]
             case RotateKeys():
-                return self._hand_on(guest, call, RotationWanted)
+                return self._open_call(client, call, RotationWanted)
             case LookUp() | Instruct():
-                return self._pass_to_layer(guest, request, payload)
+                return self._submit_to_layer(client, request, payload)
             case FireEvent() | FireAndWait():
-                return self._fire(guest, request, payload)
+                return self._fire(client, request, payload)
             case ShoutToPool():
-                return self._shout(guest, request, payload)
+                return self._shout(client, request, payload)
             case ListenEvents():
-                return self._listen(guest, call, Topic("events"))
+                return self._listen(client, call, Topic("events"))
             case ListenNews():
-                return self._listen(guest, call, Topic("news"))
+                return self._listen(client, call, Topic("news"))
             case JoinAPool():
-                return self._listen(guest, call, Topic("pool", request.pool))
+                return self._listen(client, call, Topic("pool", request.pool))
             case AnswerQuestions():
-                return self._listen(guest, call, Topic("question", request.question))
+                return self._listen(client, call, Topic("question", request.question))
             case GiveAnAnswer():
-                return self._give_answer(guest, request, payload)
+                return self._give_answer(client, request, payload)
             case Cancel():
-                return [*self._cancel(guest, call), self._done(guest, call)]
+                return [*self._cancel(client, call), self._done(client, call)]
             case _:
                 assert_never(request)
 
-    def _pass_to_layer(self, guest: ConnectedClient, request: LookUp | Instruct, payload: bytes) -> list[DeskEffect]:
+    def _submit_to_layer(
+        self, client: ConnectedClient, request: LookUp | Instruct, payload: bytes
+    ) -> list[ClientServiceEffect]:
+        """Forward a request to a layer above gossip, if the client has the right."""
         layer = request.layer
         if layer == Layer.EXECUTOR and layer not in self._views.layers:
-            return [self._fail(guest, request.call, NOT_EXECUTOR, NO_STATEMENTS)]
+            return [self._fail(client, request.call, NOT_EXECUTOR, NO_STATEMENTS)]
         if layer not in self._views.layers:
-            return [self._refuse(guest, request.call, f"this node does not serve layer {layer}")]
-        want = self._views.wants(layer, request.body)
-        if want is not None and not self._views.may(guest.key, want):
-            return [self._forbid(guest, request.call, want)]
+            return [self._refuse(client, request.call, f"this node does not serve layer {layer}")]
+        right = self._views.required_right(layer, request.body)
+        if right is not None and not self._views.has_right(client.key, right):
+            return [self._forbid(client, request.call, right)]
 
         def make(number: int) -> ForLayer:
-            return ForLayer(layer, Requested(number, guest.name, request.body, payload))
+            return ForLayer(layer, Requested(number, client.name, request.body, payload))
 
-        return self._hand_on(guest, request.call, make, layer, want)
+        return self._open_call(client, request.call, make, layer, right)
 
-    def _hand_on(
+    def _open_call(
         self,
-        guest: ConnectedClient,
+        client: ConnectedClient,
         call: int,
         make: Callable[[int], AskQuery | Fire | RotationWanted | ForLayer],
         layer: int | None = None,
-        want: RequiredRight | None = None,
-    ) -> list[DeskEffect]:
-        if guest.waiting >= self._settings.calls_max:
-            return [self._refuse(guest, call, f"{guest.waiting} calls are open already: wait for an answer first")]
-        return [make(self._calls.open(guest, call, layer, want))]
+        right: RequiredRight | None = None,
+    ) -> list[ClientServiceEffect]:
+        """Open a call that another layer answers later."""
+        if client.waiting >= self._settings.calls_max:
+            return [self._refuse(client, call, f"{client.waiting} calls are open already: wait for an answer first")]
+        return [make(self._calls.open(client, call, layer, right))]
 
-    def _withdraw(self, number: int) -> list[DeskEffect]:
+    def _withdraw(self, number: int) -> list[ClientServiceEffect]:
+        """Close a call whose client no longer waits, and tell the layer."""
         entry = self._calls.close(number)
         return [] if entry is None or entry.layer is None else [ForLayer(entry.layer, Withdrawn(number))]
 
-    def _finish(self, number: int, result: object) -> list[DeskEffect]:
+    def _finish(self, number: int, result: object) -> list[ClientServiceEffect]:
+        """Close a call and answer it with this result."""
         entry = self._calls.close(number)
-        return [] if entry is None else [self._done(entry.guest, entry.call, result)]
+        return [] if entry is None else [self._done(entry.client, entry.call, result)]
 
-    def _settle(self, settled: Settled) -> list[DeskEffect]:
+    def _on_settled(self, settled: Settled) -> list[ClientServiceEffect]:
+        """A layer has answered a call."""
         entry = self._calls.close(settled.call)
         if entry is None:
             return []
         if settled.kind:
-            return [self._fail(entry.guest, entry.call, settled.kind, settled.reason)]
-        return [self._reply(entry.guest, Done(entry.call), settled.payload)]
+            return [self._fail(entry.client, entry.call, settled.kind, settled.reason)]
+        return [self._reply(entry.client, Done(entry.call), settled.payload)]
 
-    def _finish_fire(self, event: Acknowledged) -> list[DeskEffect]:
+    def _finish_fire(self, event: Acknowledged) -> list[ClientServiceEffect]:
         if event.fired:
             return self._finish(event.call, presenters.acknowledgement(event, self._views.node_id))
         entry = self._calls.close(event.call)
-        reason = "too many events wait to be acknowledged here already: do it later, or without"
-        return [] if entry is None else [self._refuse(entry.guest, entry.call, reason)]
+        reason = "too many events are waiting for acknowledgements here: fire it later, or without acknowledge"
+        return [] if entry is None else [self._refuse(entry.client, entry.call, reason)]
 
-    def _finish_rotation(self, event: Rotated) -> list[DeskEffect]:
+    def _finish_rotation(self, event: Rotated) -> list[ClientServiceEffect]:
         entry = self._calls.close(event.call)
         if entry is None:
             return []
         if event.done:
-            return [self._done(entry.guest, entry.call, {"rotated": True})]
+            return [self._done(entry.client, entry.call, {"rotated": True})]
         missing = ", ".join(str(self._views.node_id(identifier)) for identifier in event.missing)
         reason = event.reason or f"step {event.step} not confirmed by node {missing}; both keys stay in use: ask again"
-        return [self._refuse(entry.guest, entry.call, reason)]
+        return [self._refuse(entry.client, entry.call, reason)]
 
-    def _ask(self, guest: ConnectedClient, request: AskQuestion, payload: bytes) -> list[DeskEffect]:
+    def _ask(self, client: ConnectedClient, request: AskQuestion, payload: bytes) -> list[ClientServiceEffect]:
         if problem := presenters.bad_name(request.question) or self._limits.bad_content(len(payload)):
-            return [self._refuse(guest, request.call, problem)]
+            return [self._refuse(client, request.call, problem)]
         timeout_ns = self._bounded(request.timeout_ns)
-        return self._hand_on(
-            guest, request.call, lambda number: AskQuery(number, request.question, timeout_ns, payload)
+        return self._open_call(
+            client, request.call, lambda number: AskQuery(number, request.question, timeout_ns, payload)
         )
 
     def _bounded(self, timeout_ns: int) -> int:
+        """The timeout of a question, within its limits."""
         return min(max(timeout_ns, 0), self._settings.question_timeout_ns_max)
 
-    def _fire(self, guest: ConnectedClient, request: FireEvent | FireAndWait, payload: bytes) -> list[DeskEffect]:
+    def _fire(
+        self, client: ConnectedClient, request: FireEvent | FireAndWait, payload: bytes
+    ) -> list[ClientServiceEffect]:
         problem = (
             presenters.bad_name(request.event) or bad_target(request.target) or self._limits.bad_content(len(payload))
         )
         if problem:
-            return [self._refuse(guest, request.call, problem)]
+            return [self._refuse(client, request.call, problem)]
         target = ALL if request.target is None else self._views.identifier(request.target)
         if isinstance(request, FireEvent):
-            return [Fire(request.event, payload, target), self._done(guest, request.call)]
+            return [Fire(request.event, payload, target), self._done(client, request.call)]
         timeout_ns = self._bounded(request.timeout_ns)
-        return self._hand_on(
-            guest, request.call, lambda number: Fire(request.event, payload, target, number, timeout_ns)
+        return self._open_call(
+            client, request.call, lambda number: Fire(request.event, payload, target, number, timeout_ns)
         )
 
-    def _shout(self, guest: ConnectedClient, request: ShoutToPool, payload: bytes) -> list[DeskEffect]:
+    def _shout(self, client: ConnectedClient, request: ShoutToPool, payload: bytes) -> list[ClientServiceEffect]:
         if problem := presenters.bad_name(request.pool) or self._limits.bad_broadcast(len(payload)):
-            return [self._refuse(guest, request.call, problem)]
-        want = RequiredRight(Right.WRITE, request.pool)
-        if not self._views.may(guest.key, want):
-            return [self._forbid(guest, request.call, want)]
-        content = parcel.encode(Parcel(self._identifier, Layer.CLIENT, guest.name.encode(), payload))
+            return [self._refuse(client, request.call, problem)]
+        right = RequiredRight(Right.WRITE, request.pool)
+        if not self._views.has_right(client.key, right):
+            return [self._forbid(client, request.call, right)]
+        content = parcel.encode(Parcel(self._identifier, Layer.CLIENT, client.name.encode(), payload))
         shout = Shout(request.pool, content)
-        return [shout, *self._pass_on(self._identifier, request.pool, content), self._done(guest, request.call)]
+        return [
+            shout,
+            *self._deliver_broadcast(self._identifier, request.pool, content),
+            self._done(client, request.call),
+        ]
 
-    def _give_answer(self, guest: ConnectedClient, request: GiveAnAnswer, payload: bytes) -> list[DeskEffect]:
+    def _give_answer(self, client: ConnectedClient, request: GiveAnAnswer, payload: bytes) -> list[ClientServiceEffect]:
         try:
             query = presenters.query_id(request.query)
         except Malformed as error:
-            return [self._refuse(guest, request.call, str(error))]
+            return [self._refuse(client, request.call, str(error))]
         if problem := self._limits.bad_content(len(payload)):
-            return [self._refuse(guest, request.call, problem)]
-        return [GiveAnswer(query, payload), self._done(guest, request.call)]
+            return [self._refuse(client, request.call, problem)]
+        return [GiveAnswer(query, payload), self._done(client, request.call)]
 
-    # Listening.
+    # Subscriptions.
 
-    def _listen(self, guest: ConnectedClient, call: int, topic: Topic) -> list[DeskEffect]:
+    def _listen(self, client: ConnectedClient, call: int, topic: Topic) -> list[ClientServiceEffect]:
+        """Start a subscription."""
         if problem := self._bad_topic(topic):
-            return [self._refuse(guest, call, problem)]
-        want = RequiredRight(Right.READ, topic.name)
-        if topic.kind == "pool" and not self._views.may(guest.key, want):
-            return [self._forbid(guest, call, want)]
-        if len(guest.listening) >= self._settings.listeners_max:
-            open_already = f"{len(guest.listening)} listeners are open already"
-            return [self._refuse(guest, call, f"{open_already}: leave a pool, or close a listener")]
-        if call in guest.listening:
-            return [self._refuse(guest, call, f"call {call} listens already")]
-        effects = self._begin(topic) if self._listeners.add(topic, guest, call) else []
-        return [*effects, self._reply(guest, Started(call))]
+            return [self._refuse(client, call, problem)]
+        right = RequiredRight(Right.READ, topic.name)
+        if topic.kind == "pool" and not self._views.has_right(client.key, right):
+            return [self._forbid(client, call, right)]
+        if len(client.listening) >= self._settings.listeners_max:
+            open_already = f"{len(client.listening)} listeners are open already"
+            return [self._refuse(client, call, f"{open_already}: leave a pool, or close a listener")]
+        if call in client.listening:
+            return [self._refuse(client, call, f"call {call} listens already")]
+        effects = self._on_first_listener(topic) if self._listeners.add(topic, client, call) else []
+        return [*effects, self._reply(client, Started(call))]
 
     def _bad_topic(self, topic: Topic) -> str:
+        """Why a topic cannot be subscribed to; empty if it can."""
         match topic.kind:
             case "events" | "news":
                 return ""
@@ -372,107 +399,109 @@ class DeskCore:
             case _:
                 assert_never(topic.kind)
 
-    def _forbid_what_goes_on(self) -> list[DeskEffect]:
-        """Rights have changed: end the listening and the waiting calls that are not allowed any more."""
-        effects: list[DeskEffect] = []
-        for guest in self._guests.values():
-            for call, topic in list(guest.listening.items()):
-                want = RequiredRight(Right.READ, topic.name)
-                if topic.kind == "pool" and not self._views.may(guest.key, want):
-                    effects += [*self._cancel(guest, call), self._forbid(guest, call, want)]
-        for number, entry, want in self._calls.with_rights():
-            if not self._views.may(entry.guest.key, want):
-                effects += [*self._withdraw(number), self._forbid(entry.guest, entry.call, want)]
+    def _revoke_access(self) -> list[ClientServiceEffect]:
+        """Rights have changed: end the subscriptions and pending calls that are no longer allowed."""
+        effects: list[ClientServiceEffect] = []
+        for client in self._clients.values():
+            for call, topic in list(client.listening.items()):
+                right = RequiredRight(Right.READ, topic.name)
+                if topic.kind == "pool" and not self._views.has_right(client.key, right):
+                    effects += [*self._cancel(client, call), self._forbid(client, call, right)]
+        for number, entry, right in self._calls.with_rights():
+            if not self._views.has_right(entry.client.key, right):
+                effects += [*self._withdraw(number), self._forbid(entry.client, entry.call, right)]
         return effects
 
-    def _cancel(self, guest: ConnectedClient, call: int) -> list[DeskEffect]:
-        topic = guest.listening.get(call)
+    def _cancel(self, client: ConnectedClient, call: int) -> list[ClientServiceEffect]:
+        """End the subscription or the pending calls under this number."""
+        topic = client.listening.get(call)
         if topic is None:
-            return [effect for number in self._calls.of(guest, call) for effect in self._withdraw(number)]
-        return self._end(topic) if self._listeners.remove(topic, guest, call) else []
+            return [effect for number in self._calls.of(client, call) for effect in self._withdraw(number)]
+        return self._on_last_listener(topic) if self._listeners.remove(topic, client, call) else []
 
-    def _begin(self, topic: Topic) -> list[DeskEffect]:
-        """Somebody here listens to it now."""
+    def _on_first_listener(self, topic: Topic) -> list[ClientServiceEffect]:
+        """The topic got its first listener at this node."""
         match topic.kind:
             case "pool" if topic.name not in self._limits.kept_pools:
-                return [JoinPool(topic.name), *self._tell_news(NewsItem(0, "join", self._own_id, topic.name))]
+                return [JoinPool(topic.name), *self._send_member_event(NewsItem(0, "join", self._own_id, topic.name))]
             case "question":
                 return [RegisterQuestion(topic.name)]
             case _:
                 return []
 
-    def _end(self, topic: Topic) -> list[DeskEffect]:
-        """Nobody here listens to it any more."""
+    def _on_last_listener(self, topic: Topic) -> list[ClientServiceEffect]:
+        """The topic lost its last listener at this node."""
         match topic.kind:
             case "pool" if topic.name not in self._limits.kept_pools:
-                return [LeavePool(topic.name), *self._tell_news(NewsItem(0, "leave", self._own_id, topic.name))]
+                return [LeavePool(topic.name), *self._send_member_event(NewsItem(0, "leave", self._own_id, topic.name))]
             case "question":
                 return [UnregisterQuestion(topic.name)]
             case _:
                 return []
 
-    def _pass_on(self, speaker: int, pool: str, content: bytes) -> list[DeskEffect]:
-        """Give a broadcast, of a peer or of one of our own clients, to every client that joined here."""
+    def _deliver_broadcast(self, speaker: int, pool: str, content: bytes) -> list[ClientServiceEffect]:
+        """Deliver a broadcast of a peer or of a client of ours to every client that joined the pool here."""
         listeners = self._listeners.of(Topic("pool", pool))
         if not listeners:
             return []
         try:
             opened = presenters.broadcast(content, speaker)
-            client = presenters.client_name(opened.body)
+            sender_name = presenters.client_name(opened.body)
             if problem := self._limits.bad_broadcast(len(opened.payload)):
                 raise Malformed(problem)
         except Malformed as error:
             return [Report("broadcast malformed", pool, {"reason": str(error)})]
-        effects: list[DeskEffect] = []
+        effects: list[ClientServiceEffect] = []
         sender = self._views.node_id(opened.node)
-        for guest, call in listeners:
-            item = PoolItem(call, pool, sender, client, guest.missed)
-            guest.missed = 0
-            effects.append(self._reply(guest, item, opened.payload))
+        for client, call in listeners:
+            item = PoolItem(call, pool, sender, sender_name, client.missed)
+            client.missed = 0
+            effects.append(self._reply(client, item, opened.payload))
         return effects
 
-    def _tell_event(self, seen: EventSeen) -> list[DeskEffect]:
+    def _send_event(self, seen: EventSeen) -> list[ClientServiceEffect]:
+        """Send an event to every client that listens to events."""
         event = seen.event
         sender = self._views.node_id(event.id.origin)
         return [
-            self._reply(guest, EventItem(call, presenters.id_text(event.id), event.type, sender), event.content)
-            for guest, call in (*self._listeners.of(Topic("events")), *self._listeners.of(Topic("news")))
+            self._reply(client, EventItem(call, presenters.id_text(event.id), event.type, sender), event.content)
+            for client, call in (*self._listeners.of(Topic("events")), *self._listeners.of(Topic("news")))
         ]
 
-    def _tell_news(self, item: NewsItem) -> list[DeskEffect]:
-        """Whatever is about a pool is for those who may read it."""
-        want = RequiredRight(Right.READ, item.pool)
+    def _send_member_event(self, item: NewsItem) -> list[ClientServiceEffect]:
+        """Send a change of a node to every client that listens; changes of a pool only to clients that may read it."""
+        right = RequiredRight(Right.READ, item.pool)
         return [
-            self._reply(guest, replace(item, call=call))
-            for guest, call in self._listeners.of(Topic("news"))
-            if not item.pool or self._views.may(guest.key, want)
+            self._reply(client, replace(item, call=call))
+            for client, call in self._listeners.of(Topic("news"))
+            if not item.pool or self._views.has_right(client.key, right)
         ]
 
     @property
     def _own_id(self) -> int:
         return self._views.node_id(self._identifier)
 
-    def _tell_question(self, event: Questioned) -> list[DeskEffect]:
-        """The first client that offered to answer is asked: one node gives one answer."""
-        for guest, call in self._listeners.of(Topic("question", event.question))[:1]:
+    def _send_question(self, event: Questioned) -> list[ClientServiceEffect]:
+        """Send a question to the first client that offered to answer it: a node gives one answer."""
+        for client, call in self._listeners.of(Topic("question", event.question))[:1]:
             item = QuestionItem(call, presenters.id_text(event.query), event.question, self._views.node_id(event.asker))
-            return [self._reply(guest, item, event.content)]
+            return [self._reply(client, item, event.content)]
         return []
 
     # Replies.
 
-    def _done(self, guest: ConnectedClient, call: int, result: object = None) -> Whisper:
-        return self._reply(guest, Done(call), b"" if result is None else msgspec.json.encode(result))
+    def _done(self, client: ConnectedClient, call: int, result: object = None) -> Whisper:
+        return self._reply(client, Done(call), b"" if result is None else msgspec.json.encode(result))
 
-    def _refuse(self, guest: ConnectedClient, call: int, reason: str) -> Whisper:
-        return self._fail(guest, call, "refused", reason)
+    def _refuse(self, client: ConnectedClient, call: int, reason: str) -> Whisper:
+        return self._fail(client, call, "refused", reason)
 
-    def _forbid(self, guest: ConnectedClient, call: int, want: RequiredRight) -> Whisper:
+    def _forbid(self, client: ConnectedClient, call: int, right: RequiredRight) -> Whisper:
         self.counts["requests_forbidden"] += 1
-        return self._fail(guest, call, NO_RIGHT, refusal(want))
+        return self._fail(client, call, NO_RIGHT, refusal(right))
 
-    def _fail(self, guest: ConnectedClient, call: int, kind: str, reason: str) -> Whisper:
-        return self._reply(guest, Failed(call, kind, reason[:REASON_LENGTH_MAX]))
+    def _fail(self, client: ConnectedClient, call: int, kind: str, reason: str) -> Whisper:
+        return self._reply(client, Failed(call, kind, reason[:REASON_LENGTH_MAX]))
 
-    def _reply(self, guest: ConnectedClient, reply: NodeReply, payload: bytes = b"") -> Whisper:
-        return Whisper(guest.instance, messages.encode(self._identifier, reply, payload))
+    def _reply(self, client: ConnectedClient, reply: NodeReply, payload: bytes = b"") -> Whisper:
+        return Whisper(client.instance, messages.encode(self._identifier, reply, payload))

@@ -1,4 +1,4 @@
-"""What passes between the desk and its node, what the desk may read of it, and its bounds."""
+"""Inputs, effects and settings of the client service, and the parts of its node that it may read."""
 
 from __future__ import annotations
 
@@ -36,40 +36,44 @@ from chaplain.mesh.events import (
 from chaplain.rights import RequiredRight
 
 
-class DeskSettings(Frozen, frozen=True):
+class ClientServiceSettings(Frozen, frozen=True):
+    """Limits of the client service."""
+
     listeners_max: int = 64
-    """Pools, event streams and questions one session may listen to; one more is refused."""
+    """Pools, event streams and questions that one session may listen to; one more is refused."""
     calls_max: int = 1024
-    """Questions and calls to other layers one session may have open; one more is refused."""
+    """Questions and calls to other layers that one session may have open; one more is refused."""
     spread_per_second_max: int = 200
-    """Requests of one identity in one second that every node has to act on (`messages.is_spread`), twice as many at
-    once; one more is refused.
+    """Requests per second of one identity that every node has to act on (`messages.is_spread`), with bursts of twice as
+    many. One more is refused.
     """
     question_timeout_ns_max: int = 60 * 10**9
+    """Longest timeout of a question; longer ones are shortened."""
     unheard_ns_max: int = 5_500_000_000
-    """What would make something happen is done only for who has heard this node that lately: later it is refused. A
-    client that hears nothing for 6 s gives a node up, and is told that it may or may not have happened.
+    """A request with side effects is executed only if its client heard this node within this time; otherwise it is
+    refused. A client gives up a node that was silent for 6 s and reports that the request may or may not have taken
+    effect.
     """
 
 
 class RotationWanted(Frozen, frozen=True):
-    """A client asks for a new cluster key; the node makes one. Ends in `Rotated`."""
+    """A client requests a new cluster key; the node creates one. Ends in `Rotated`."""
 
     call: int
 
 
 class ForLayer(Frozen, frozen=True):
-    """A client's call, or its end, for a layer above gossip."""
+    """A client's call, or its withdrawal, for a layer above gossip."""
 
     layer: int
     event: Requested | Withdrawn
 
 
 class RightsChanged(Frozen, frozen=True):
-    """Identities were added, removed or given other rights: whoever may not go on listening is told so."""
+    """Identities were added, removed or given other rights: subscriptions that are no longer allowed end."""
 
 
-DeskInput: TypeAlias = (
+ClientServiceInput: TypeAlias = (
     RightsChanged
     | Entered
     | Exited
@@ -86,7 +90,7 @@ DeskInput: TypeAlias = (
     | Rotated
     | Settled
 )
-DeskEffect: TypeAlias = (
+ClientServiceEffect: TypeAlias = (
     Whisper
     | Fire
     | AskQuery
@@ -103,25 +107,25 @@ DeskEffect: TypeAlias = (
 
 
 class NodeViews(Frozen, frozen=True):
-    """What the desk may read of its node when a client asks."""
+    """The parts of its node that the client service may read."""
 
     status: Callable[[], bytes]
-    """As JSON."""
+    """The node's status as JSON."""
     members: Callable[[], bytes]
-    """Likewise."""
+    """The membership list as JSON."""
     node_id: Callable[[int], int]
-    """The name people know a node by, from its identifier."""
+    """The id that people use for a node, from its identifier."""
     identifier: Callable[[int], int]
-    """The other way round; a number that names no configured node is an identifier already."""
+    """The identifier of a node id. A number that is no configured node's id is an identifier already."""
     layers: frozenset[int] = frozenset()
     """The layers above gossip that answer clients here."""
-    wants: Callable[[int, bytes], RequiredRight | None] = lambda layer, body: None
-    """The right that a request to a layer takes; none if it is none, or the layer asks for itself."""
-    may: Callable[[bytes, RequiredRight], bool] = lambda key, want: True
-    """Whether the client of this key has a right."""
+    required_right: Callable[[int, bytes], RequiredRight | None] = lambda layer, body: None
+    """The right that a request to a layer needs; None if it needs none or the layer checks it itself."""
+    has_right: Callable[[bytes, RequiredRight], bool] = lambda key, right: True
+    """True if the client with this key has the right."""
     is_admin: Callable[[bytes], bool] = lambda key: True
-    """Whether the client of this key may change the cluster itself."""
+    """True if the client with this key is an admin."""
     unheard_ns: Callable[[bytes], int] = lambda instance: 0
-    """How long ago it may be that the client of this session heard us, before it made the request at hand."""
+    """Upper bound of the time since the client of this session last heard us when it sent the present request."""
     limits: Limits = Limits()
-    """What the layers below take."""
+    """Limits of the layers below."""

@@ -1,7 +1,7 @@
-"""What the layers below take, so that a client hears in words what they would have to raise at.
+"""Limits of the layers below, checked here so that a client gets a readable refusal.
 
-A client need not use our library, so everything that it says is checked here before it is handed on. Each check gives
-the reason for a refusal, or nothing.
+A client need not use our library, so everything that it sends is checked before it is forwarded: the layers below raise
+when a limit is exceeded. Each check returns the reason for a refusal, or an empty string.
 """
 
 from __future__ import annotations
@@ -13,25 +13,28 @@ from chaplain.gossip.settings import CONTENT_BYTES_MAX, GossipSettings
 from chaplain.mesh.settings import MeshSettings
 
 IDENTIFIER_END = 1 << 32
+"""Identifiers of nodes are below this."""
 ITEM_BYTES = 1024
-"""More than an item or a broadcast has beside its payload: header, names, numbers."""
+"""Upper bound of the size of an item or a broadcast without its payload: header, names and numbers."""
 REASON_LENGTH_MAX = 1000
-"""Characters of a refusal. A layer may repeat what the client said, which may fill a parcel's body by itself."""
+"""Characters of a refusal. A layer may quote the client, whose request can fill a parcel's body."""
 
 
 class Limits(Frozen, frozen=True):
+    """Limits of gossip and mesh for what clients send."""
+
     content_bytes_max: int = CONTENT_BYTES_MAX
-    """Of an event, a question or an answer, as gossip takes it."""
+    """Size of an event, a question or an answer in gossip."""
     broadcast_bytes_max: int = MeshSettings().content_bytes_max - ITEM_BYTES
-    """Of a message to a pool, as the mesh takes it, with room for what goes before it."""
+    """Size of a message to a pool in the mesh, less its header."""
 
     pools_max: int = MeshSettings().pools_max
-    """Pools that the node may be in."""
+    """Pools that the node may join."""
     kept_pools: frozenset[str] = frozenset()
-    """Pools that the node is in, whether or not a client listens there."""
+    """Permanent pools: the node is in them whether or not a client listens there."""
 
     questions_max: int = GossipSettings().questions_max
-    """Different questions that clients of the node answer."""
+    """Different questions that clients of the node may answer."""
 
     def bad_content(self, size_bytes: int) -> str:
         if size_bytes <= self.content_bytes_max:
@@ -44,16 +47,16 @@ class Limits(Frozen, frozen=True):
         return f"a broadcast holds at most {self.broadcast_bytes_max} bytes, not {size_bytes}"
 
     def bad_pool(self, pool: str, joined: Collection[str]) -> str:
-        """Whether the node may be in this one beside those in which it has listeners."""
+        """Check that the node may join this pool in addition to those in which it has listeners."""
         held = {*self.kept_pools, *joined}
         if pool in held or len(held) < self.pools_max:
             return ""
-        return f"this node is in {len(held)} pools already, as many as it may be: leave one first, or ask another node"
+        return f"this node is in {len(held)} pools, which is the limit: leave one first, or ask another node"
 
     def bad_question(self, question: str, answered: Collection[str]) -> str:
         if question in answered or len(answered) < self.questions_max:
             return ""
-        return f"clients of this node answer {len(answered)} questions already, as many as they may: ask another node"
+        return f"clients of this node answer {len(answered)} questions, which is the limit: ask another node"
 
 
 def bad_target(target: int | None) -> str:

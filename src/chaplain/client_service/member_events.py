@@ -1,7 +1,8 @@
-"""What a client that asked for it is told of nodes: that they come and go, and which pools they join and leave.
+"""Changes of nodes that a client can subscribe to: nodes that connect or disconnect, and pools they join or leave.
 
-Mesh and gossip each have a view, and both are told: `enter` and `exit` are about this node's own connections, `member`
-about the list that all nodes agree on in the end (docs/decisions/0131).
+Mesh and gossip each have their own view, and both are reported. `enter` and `exit` are about this node's own
+connections; `member` is about the membership list, on which all nodes converge. See
+docs/decisions/cluster-queries-and-events.md.
 """
 
 from __future__ import annotations
@@ -13,23 +14,23 @@ from chaplain.client_service.messages import NAME_BYTES_MAX, NewsItem
 from chaplain.gossip.events import MemberChanged
 from chaplain.mesh.events import Entered, Exited, Joined, Left
 
-News: TypeAlias = Entered | Exited | Joined | Left | MemberChanged
-"""Of nodes; what is about clients is nobody else's business."""
+NodeEvent: TypeAlias = Entered | Exited | Joined | Left | MemberChanged
+"""Changes of nodes. Changes of clients are not reported to other clients."""
 
 
-def item_of(news: News, node_id: Callable[[int], int]) -> NewsItem:
-    """As it is told, but for the call."""
-    match news:
+def item_of(event: NodeEvent, node_id: Callable[[int], int]) -> NewsItem:
+    """The item for clients; its call is filled in later."""
+    match event:
         case Entered():
-            return NewsItem(0, "enter", node_id(news.peer.identifier))
+            return NewsItem(0, "enter", node_id(event.peer.identifier))
         case Exited():
-            return NewsItem(0, "exit", node_id(news.peer.identifier), reason=news.reason[:NAME_BYTES_MAX])
+            return NewsItem(0, "exit", node_id(event.peer.identifier), reason=event.reason[:NAME_BYTES_MAX])
         case Joined():
-            return NewsItem(0, "join", node_id(news.peer.identifier), news.pool)
+            return NewsItem(0, "join", node_id(event.peer.identifier), event.pool)
         case Left():
-            return NewsItem(0, "leave", node_id(news.peer.identifier), news.pool)
+            return NewsItem(0, "leave", node_id(event.peer.identifier), event.pool)
         case MemberChanged():
-            member = news.member
-            return NewsItem(0, "member", node_id(member.identifier), state=member.state, was=news.old or "")
+            member = event.member
+            return NewsItem(0, "member", node_id(member.identifier), state=member.state, was=event.old or "")
         case _:
-            assert_never(news)
+            assert_never(event)

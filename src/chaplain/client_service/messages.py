@@ -1,8 +1,8 @@
-"""What a client and a node say to each other: requests, answers, and items of what the client listens to.
+"""The messages between a client and a node: requests, replies, and items of subscriptions.
 
-Each message is the body of a parcel of the CLIENT layer; bytes of the user's (a value, an event's content) are the
-parcel's payload and never looked at. Bodies are MessagePack arrays whose first element names the message, decoded
-straight into these types, so that a field too many, too few or of another type is `Malformed`.
+Each message is the body of a parcel of the CLIENT layer. The user's bytes (a value, the content of an event) are the
+parcel's payload and are never interpreted. Bodies are MessagePack arrays whose first element names the message. They
+are decoded directly into these types, so a missing or extra field, or one of a wrong type, is `Malformed`.
 """
 
 from __future__ import annotations
@@ -18,41 +18,46 @@ from chaplain.wire.packed import unpack
 from chaplain.wire.parcel import Layer, Parcel
 
 CALL_MAX = 2**32 - 1
+"""Largest number of a call."""
 NAME_BYTES_MAX = 255
+"""Longest name of a pool, an event or a question."""
 ROTATION_NS = 30 * 10**9
-"""How long a node goes on with a rotation of keys before it says who holds it up."""
+"""How long a node continues a key rotation before it reports the members that have not confirmed."""
 
 
 class Request(Frozen, frozen=True, array_like=True, tag=True, forbid_unknown_fields=True):
-    """Asked by a client. `call` is the client's own number for it, and comes back in every answer."""
+    """A client's request. `call` is the client's own number for it and is repeated in every reply."""
 
     call: int
 
 
 class GetStatus(Request, frozen=True):
-    """How this node sees itself and its cluster."""
+    """Return how this node sees itself and its cluster."""
 
 
 class GetMembers(Request, frozen=True):
-    """The membership list of this node."""
+    """Return the membership list of this node."""
 
 
 class AskQuestion(Request, frozen=True):
-    """A question to the whole cluster, answered when half or more agree."""
+    """Ask the whole cluster a question; answered when half or more of the members agree."""
 
     question: str
     timeout_ns: int
 
 
 class FireEvent(Request, frozen=True):
-    """An event for everyone, or for one node; its content is the payload."""
+    """Fire an event to all nodes or to one. Its content is the payload."""
 
     event: str
     target: int | None = None
 
 
 class FireAndWait(Request, frozen=True):
-    """Likewise, and whoever sees it says so: answered when all have whom it was for, or when the time is up."""
+    """Fire an event and collect acknowledgements.
+
+    It is answered when all addressed nodes have confirmed, or at the timeout.
+    """
 
     event: str
     timeout_ns: int
@@ -60,57 +65,57 @@ class FireAndWait(Request, frozen=True):
 
 
 class ListenEvents(Request, frozen=True):
-    """Every event seen from now on, as items, until `Cancel`."""
+    """Send every event seen from now on as an item, until `Cancel`."""
 
 
 class ListenNews(Request, frozen=True):
-    """Likewise, and which nodes come and go, and which pools they are in."""
+    """Send events, and changes of nodes and of their pools, as items, until `Cancel`."""
 
 
 class JoinAPool(Request, frozen=True):
-    """Every message to the pool from now on, as items, until `Cancel`."""
+    """Send every message to the pool from now on as an item, until `Cancel`."""
 
     pool: str
 
 
 class ShoutToPool(Request, frozen=True):
-    """The payload, for everyone who has joined the pool."""
+    """Send the payload to all clients that have joined the pool."""
 
     pool: str
 
 
 class AnswerQuestions(Request, frozen=True):
-    """From now on this client answers the question for this node: asked as items, until `Cancel`."""
+    """Let this client answer the question for this node. Each asking is sent as an item, until `Cancel`."""
 
     question: str
 
 
 class GiveAnAnswer(Request, frozen=True):
-    """The payload answers the question that came as an item with this query."""
+    """Answer the question that came as an item with this query; the answer is the payload."""
 
     query: str
 
 
 class RotateKeys(Request, frozen=True):
-    """Give every member a new cluster key and retire the old one; answered at the latest after `ROTATION_NS`."""
+    """Replace the cluster key of every member and retire the old one; answered within `ROTATION_NS`."""
 
 
 class LookUp(Request, frozen=True):
-    """Read something of a layer above gossip. Body and payload are that layer's; asking twice does no harm."""
+    """Read from a layer above gossip. Body and payload belong to that layer; repeating the request is harmless."""
 
     layer: int
     body: bytes
 
 
 class Instruct(Request, frozen=True):
-    """Have a layer above gossip do something, which may happen twice if it is asked twice."""
+    """Change something in a layer above gossip. Repeating the request may take effect twice."""
 
     layer: int
     body: bytes
 
 
 class Cancel(Request, frozen=True):
-    """End what was asked for under this call: a listening, or the wait for a layer's answer."""
+    """End what was requested under this call: a subscription, or the wait for a layer's answer."""
 
 
 ClientRequest: TypeAlias = (
@@ -133,7 +138,7 @@ ClientRequest: TypeAlias = (
 
 
 def is_repeatable(request: ClientRequest) -> bool:
-    """Whether asking twice, or late, does no harm: it only reads or listens. All else makes something happen."""
+    """True if the request only reads or listens, so that sending it twice or late is harmless."""
     match request:
         case GetStatus() | GetMembers() | AskQuestion() | Cancel() | LookUp():
             return True
@@ -146,27 +151,29 @@ def is_repeatable(request: ClientRequest) -> bool:
 
 
 def is_spread(request: ClientRequest) -> bool:
-    """Whether every node of the cluster has to act on it: then it costs more than the asked node can tell."""
+    """True if every node of the cluster has to act on the request, so that its cost exceeds that at this node."""
     return isinstance(request, AskQuestion | FireEvent | FireAndWait | JoinAPool | AnswerQuestions)
 
 
 class Reply(Frozen, frozen=True, array_like=True, tag=True, forbid_unknown_fields=True):
+    """A node's reply to the request with the same call."""
+
     call: int
 
 
 class Done(Reply, frozen=True):
-    """The call is answered; the payload is JSON, empty if there is nothing to say."""
+    """The call succeeded; the payload is JSON, or empty if there is no result."""
 
 
 class Failed(Reply, frozen=True):
-    """The call was refused or went wrong; `kind` is for programs, `reason` for people."""
+    """The call was refused or failed; `kind` is for programs, `reason` for people."""
 
     kind: str
     reason: str
 
 
 class Started(Reply, frozen=True):
-    """The listening has begun: whatever happens after this comes as items."""
+    """The subscription has started: whatever happens from now on is sent as items."""
 
 
 class EventItem(Reply, frozen=True):
@@ -178,32 +185,32 @@ class EventItem(Reply, frozen=True):
 
 
 class NewsItem(Reply, frozen=True):
-    """Something changed about a node, as the one that tells it sees it."""
+    """A change of a node, as seen by the node that sends it."""
 
     kind: str
     """`enter` and `exit`: its connection. `join` and `leave`: a pool. `member`: its entry in the membership list."""
     node: int
     pool: str = ""
     state: str = ""
-    """Of a member: `alive`, `suspect` or `left`."""
+    """For `member`: `alive`, `suspect` or `left`."""
     was: str = ""
-    """The state before; empty if it was not on the list."""
+    """The previous state; empty if the node was not on the list."""
     reason: str = ""
     """Why a connection ended."""
 
 
 class PoolItem(Reply, frozen=True):
-    """Someone broadcast to the pool; the value is the payload."""
+    """A message to the pool; its value is the payload."""
 
     pool: str
     sender: int
     client: str
     missed: int
-    """Messages that are known to have been lost on the way to this listener since the last item."""
+    """Messages to this listener that are known to be lost since the previous item."""
 
 
 class QuestionItem(Reply, frozen=True):
-    """Someone asked what this client answers; what they sent along is the payload."""
+    """A question for this client to answer; the content that the asker sent along is the payload."""
 
     query: str
     question: str

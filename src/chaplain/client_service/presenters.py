@@ -1,4 +1,4 @@
-"""How things look to a client: names, numbers and answers as JSON can hold them."""
+"""How values look to a client: names, ids and answers in a form that JSON can represent."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from chaplain.wire import parcel
 from chaplain.wire.parcel import Parcel
 
 TALLY_BYTES_MAX = 1 << 20
-"""Answers that are told beside the one that was decided."""
+"""Total size of the answers in a tally."""
 
 
 def bad_name(name: str) -> str:
-    """Why this cannot name a pool, an event or a question, or nothing: all travel as mesh.txt's strings."""
+    """Why this cannot name a pool, an event or a question; empty if it can. Names travel as strings of mesh.txt."""
     if 0 < len(name) <= NAME_BYTES_MAX and name.isascii() and name.isprintable() and " " not in name:
         return ""
     return f"a name has 1 to {NAME_BYTES_MAX} visible ASCII characters, not {name[:40]!r}"
 
 
 def bad_question(question: str) -> str:
-    """Why no client can answer this question, or nothing."""
+    """Why a client cannot answer this question; empty if it can."""
     if question in BUILT_IN:
         return f"every node answers {question!r} by itself: choose another name"
     return bad_name(question)
 
 
 def broadcast(content: bytes, speaker: int) -> Parcel:
-    """What a node broadcasts names that node, and no other."""
+    """Decode a broadcast. Raises `Malformed` if it names another node than the one that sent it."""
     opened = parcel.decode(content)
     if opened.node != speaker:
         raise Malformed(f"broadcast: {speaker:08x} speaks for {opened.node:08x}")
@@ -38,7 +38,7 @@ def broadcast(content: bytes, speaker: int) -> Parcel:
 
 
 def client_name(body: bytes) -> str:
-    """Who broadcast to a pool, as the sender's node has it; hostile, if that node is."""
+    """The name of the client that broadcast to a pool, as its node reports it. A hostile node can send any name."""
     if len(body) > NAME_BYTES_MAX:
         raise Malformed(f"broadcast: a client's name has at most {NAME_BYTES_MAX} octets, not {len(body)}")
     try:
@@ -60,7 +60,7 @@ def query_id(text: str) -> EventId:
 
 
 def value(data: bytes) -> str | dict[str, str]:
-    """Text as text; bytes that are no UTF-8 as base64, marked as such."""
+    """Text as text; bytes that are not UTF-8 as base64, marked as such."""
     try:
         return data.decode()
     except UnicodeDecodeError:
@@ -68,6 +68,7 @@ def value(data: bytes) -> str | dict[str, str]:
 
 
 def answer(given: QueryAnswer, node_id: Callable[[int], int]) -> dict[str, object]:
+    """The answer to a question, as JSON."""
     return {
         "question": given.question,
         "value": None if given.value is None else value(given.value),
@@ -77,12 +78,13 @@ def answer(given: QueryAnswer, node_id: Callable[[int], int]) -> dict[str, objec
         "voters": sorted(node_id(identifier) for identifier in given.voters),
         "missing": sorted(node_id(identifier) for identifier in given.missing),
         "declined": sorted(node_id(identifier) for identifier in given.declined),
-        "tally": [[value(said), votes] for said, votes in _first_few(given.tally)],
+        "tally": [[value(content), votes] for content, votes in _first_few(given.tally)],
         "reason": given.reason,
     }
 
 
 def acknowledgement(event: Acknowledged, node_id: Callable[[int], int]) -> dict[str, object]:
+    """The acknowledgements of an event, as JSON."""
     return {
         "acknowledged": sorted(node_id(identifier) for identifier in event.seen_by),
         "missing": sorted(node_id(identifier) for identifier in event.missing),
@@ -90,10 +92,10 @@ def acknowledgement(event: Acknowledged, node_id: Callable[[int], int]) -> dict[
 
 
 def _first_few(tally: tuple[tuple[bytes, int], ...]) -> Iterator[tuple[bytes, int]]:
-    """Of thousands of members each may have given its own answer: those with the most votes, in one message."""
+    """The answers with the most votes, up to `TALLY_BYTES_MAX`: each of thousands of members may give its own."""
     left_bytes = TALLY_BYTES_MAX
-    for said, votes in tally:
-        left_bytes -= len(said)
+    for content, votes in tally:
+        left_bytes -= len(content)
         if left_bytes < 0:
             return
-        yield said, votes
+        yield content, votes

@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 from chaplain import core as host
-from chaplain.client_service.core import DeskCore
+from chaplain.client_service.core import ClientServiceCore
 from chaplain.client_service.events import ForLayer, NodeViews, RightsChanged, RotationWanted
 from chaplain.client_service.limits import ITEM_BYTES, Limits
 from chaplain.core import (
@@ -117,7 +117,7 @@ class NodeCore:
         )
         wants, may, is_admin = clearance.wants, clearance.may, clearance.is_admin
         views = NodeViews(self.status, self.members, *names, layers, wants, may, is_admin, self._unheard_ns, limits)
-        self.desk = DeskCore(identity.identifier, settings.desk, views)
+        self.desk = ClientServiceCore(identity.identifier, settings.desk, views)
         self.role = RoleChanged(Role.OUT, 0, 0)
         """What this node is in the journal's order."""
         self._rings = RingKeeper(ring, rng)

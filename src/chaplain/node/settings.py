@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from chaplain.client_service.events import DeskSettings
+from chaplain.client_service.events import ClientServiceSettings
 from chaplain.client_service.messages import ROTATION_NS
 from chaplain.core import Frozen
 from chaplain.gossip.settings import GossipSettings
@@ -36,7 +36,7 @@ class NodeSettings(Frozen, frozen=True):
     link: LinkSettings
     mesh: MeshSettings
     gossip: GossipSettings
-    desk: DeskSettings = DeskSettings()
+    desk: ClientServiceSettings = ClientServiceSettings()
     clients: ClientSettings = ClientSettings()
     beacon: bool = False
     """Whether to find neighbours by datagrams, too."""

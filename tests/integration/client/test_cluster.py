@@ -102,7 +102,7 @@ def test_a_client_that_checks_nothing_is_refused_and_its_node_goes_on(directory:
     ask = PreparedCall(lambda call, timeout_ns: ClientCall(build(call), payload, timeout_ns), bytes)
     with Client.connect(directory, node=1) as client:
         with pytest.raises(Refused):
-            client._line.run(ask)
+            client._context.run(ask)
         assert client.ping() > 0
 
 

@@ -281,8 +281,8 @@ def test_a_reader_that_does_not_take_holds_little(directory: Path) -> None:
             for _ in range(24):
                 writer.write(bytes(500_000))
         reader = client.journal("slow").read()
-        eventually(lambda: sum(len(portion.packs) for portion in reader._sink.portions) >= WINDOW_BYTES - 500_000)
-        assert sum(len(portion.packs) for portion in reader._sink.portions) <= WINDOW_BYTES + 4_000_000
+        eventually(lambda: sum(len(portion.packs) for portion in reader._sink.chunks) >= WINDOW_BYTES - 500_000)
+        assert sum(len(portion.packs) for portion in reader._sink.chunks) <= WINDOW_BYTES + 4_000_000
         assert sum(1 for _ in reader) == 24
 
 

@@ -74,7 +74,7 @@ def test_a_statement_that_is_retried_is_executed_once(directory: Path) -> None:
 
 def _is_alone(client: Client) -> bool:
     """It has given up every session, and what was sent on them is lost."""
-    return not client._line.engine._drive._core._keeper.sessions
+    return not client._context.engine._stepper._core._connections.sessions
 
 
 def _resolves(client: Client, request: tuple[int, int]) -> bool:

@@ -121,7 +121,7 @@ def is_refused(cluster: Cluster, identity: Path) -> bool:
 
 def use_lane(client: Client, client_id: int) -> None:
     """As a client would that was copied with its memory: the lane of another, from its first id on."""
-    writing = client._line.engine._drive._core._journal._writing
+    writing = client._context.engine._stepper._core._journal._writers
     writing._lane, writing._phase = ProducerLane(client_id), LanePhase.OPEN
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from chaplain.client.connect.identity_file import read_passport
+from chaplain.client.connect.identity_file import parse_identity_file
 from chaplain.config import NODE_FILE, endpoints_of, load_cluster, load_node
 from chaplain.errors import ConfigError
 from chaplain.link.settings import GCM, HMAC
@@ -125,7 +125,7 @@ def test_a_seal_is_in_every_file_and_newcomers_too(tmp_path: Path) -> None:
     make_folder(ours, 2, "", "")
     assert [load_node(ours / f"node-{number}" / NODE_FILE, {}).text("seal") for number in (1, 2)] == [HMAC] * 2
     known = load_cluster(ours)
-    assert [known.seal, read_passport(Path(known.identity).read_text()).seal] == [HMAC] * 2
+    assert [known.seal, parse_identity_file(Path(known.identity).read_text()).seal] == [HMAC] * 2
     done = chaplain("cluster", "up", "--dir", ours, "--seal", GCM)
     assert done.returncode == 1
     assert f"seals with {HMAC}" in done.stderr

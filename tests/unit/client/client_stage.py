@@ -176,7 +176,7 @@ class Stage:
 
     def serving(self) -> PlainNode:
         """The node that the next call goes to."""
-        session = next(iter(self.core._keeper.sessions.values()), None)
+        session = next(iter(self.core._connections.sessions.values()), None)
         assert session is not None
         return self.nodes[session.endpoint]
 

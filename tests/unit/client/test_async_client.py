@@ -89,7 +89,7 @@ def test_a_cancelled_call_leaves_nothing_behind(cluster) -> None:
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
-            assert client._line.board._sinks == {}
+            assert client._context.registry._sinks == {}
             assert await client.status() == {"state": "WRK"}
 
     run(work())
@@ -177,7 +177,7 @@ def test_a_check_that_failed_is_made_again_and_its_error_told_to_nobody_later(en
         asked: list[asyncio.Future[None]] = []
 
         class Line:
-            board = CallRegistry(lambda event: None)
+            registry = CallRegistry(lambda event: None)
 
             async def run(self, ask: object) -> None:
                 asked.append(asyncio.get_running_loop().create_future())
@@ -206,16 +206,18 @@ def test_a_pool_that_could_not_be_joined_may_be_listened_to_later() -> None:
         class Line:
             loop = asyncio.get_running_loop()
             timeout_s = 5.0
-            board = CallRegistry(wishes.append)
+            registry = CallRegistry(wishes.append)
 
         pool = AsyncPool(Line(), "p")
         listener = pool.listen(timeout=5)
-        Line.board.deliver([Raised(wishes[0].request.call, Failure.REFUSED, "64 listeners are open already")])
+        Line.registry.deliver([Raised(wishes[0].request.call, Failure.REFUSED, "64 listeners are open already")])
         with pytest.raises(Refused):
             await anext(listener)
         again = pool.listen(timeout=5)
         call = wishes[1].request.call
-        Line.board.deliver([ListeningBegan(call), Yielded(call, PoolItem(call, "p", 1, "alice", 0), b"hi", 0, False)])
+        Line.registry.deliver(
+            [ListeningBegan(call), Yielded(call, PoolItem(call, "p", 1, "alice", 0), b"hi", 0, False)]
+        )
         assert (await anext(again)).value == b"hi"
 
     run(work())

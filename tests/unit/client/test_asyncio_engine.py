@@ -95,16 +95,16 @@ async def start(core: Broken) -> tuple[LoopEngine, CallRegistry]:
 
 def test_a_defect_in_the_core_ends_every_wait() -> None:
     async def work() -> None:
-        engine, board = await start(Broken(ZeroDivisionError()))
-        engine.start(board)
+        engine, registry = await start(Broken(ZeroDivisionError()))
+        engine.start(registry)
         future = asyncio.get_running_loop().create_future()
-        board.open(Cancelled, Sink(future))
+        registry.submit_call(Cancelled, Sink(future))
         with pytest.raises(Closed, match="ZeroDivisionError"):
             await future
         assert not engine.running
         with pytest.raises(Closed, match="connect again"):
-            board.open(Cancelled, Sink(future))
-        await engine.gone
+            registry.submit_call(Cancelled, Sink(future))
+        await engine.closed
 
     run(work())
 
@@ -112,14 +112,14 @@ def test_a_defect_in_the_core_ends_every_wait() -> None:
 def test_an_interruption_ends_every_wait_and_goes_on() -> None:
     loop = asyncio.new_event_loop()
     future = loop.create_future()
-    engine, board = loop.run_until_complete(start(Broken(KeyboardInterrupt())))
-    board.open(Cancelled, Sink(future))
-    engine.start(board)
+    engine, registry = loop.run_until_complete(start(Broken(KeyboardInterrupt())))
+    registry.submit_call(Cancelled, Sink(future))
+    engine.start(registry)
     with pytest.raises(KeyboardInterrupt):
-        loop.run_until_complete(engine.gone)
+        loop.run_until_complete(engine.closed)
     with pytest.raises(Closed):
         loop.run_until_complete(future)
-    loop.run_until_complete(engine.gone)
+    loop.run_until_complete(engine.closed)
     loop.close()
 
 
@@ -130,7 +130,7 @@ def test_a_loop_that_stands_still_or_has_ended_says_so_or_is_done_without(cluste
         del kept[0]  # while the loop stands still
     loop.close()
     asyncio.run(kept[0].close())
-    assert not kept.pop(0)._line.engine.running
+    assert not kept.pop(0)._context.engine.running
     client = kept.pop()
     with pytest.raises(Closed, match="the loop that this client belongs to has ended"):
         asyncio.run(client.status())

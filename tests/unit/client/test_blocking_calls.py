@@ -29,14 +29,14 @@ LIMIT_S = 60.0
 
 def tellers(client: Client, monkeypatch: pytest.MonkeyPatch) -> list[threading.Thread]:
     """The threads that tell outcomes, in order."""
-    board, seen = client._line.board, []
-    deliver = board.deliver
+    registry, seen = client._context.registry, []
+    deliver = registry.deliver
 
     def note(outcomes: list[object]) -> None:
         seen.append(threading.current_thread())
         deliver(outcomes)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(board, "deliver", note)
+    monkeypatch.setattr(registry, "deliver", note)
     return seen
 
 
@@ -88,21 +88,21 @@ class Answers:
 
 def started(core: object) -> tuple[ThreadEngine, CallRegistry]:
     engine = ThreadEngine(core, Sockets(bytes(16)))  # type: ignore[arg-type]
-    board = CallRegistry(engine.submit)
-    engine.start(board)
-    return engine, board
+    registry = CallRegistry(engine.submit)
+    engine.start(registry)
+    return engine, registry
 
 
-def call(engine: ThreadEngine, board: CallRegistry) -> object:
+def call(engine: ThreadEngine, registry: CallRegistry) -> object:
     waiter = Waiter()
-    assert engine.call(Cancelled(board.enter(Sink(waiter))), waiter, LIMIT_S)
+    assert engine.call(Cancelled(registry.register(Sink(waiter))), waiter, LIMIT_S)
     return waiter.result()
 
 
-def call_on(engine: ThreadEngine, board: CallRegistry) -> None:
+def call_on(engine: ThreadEngine, registry: CallRegistry) -> None:
     end_s = time.monotonic() + LIMIT_S
     while time.monotonic() < end_s:
-        call(engine, board)
+        call(engine, registry)
 
 
 class Keeps(Answers):
@@ -120,13 +120,13 @@ class Keeps(Answers):
 def test_what_came_before_a_call_is_taken_in_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else a write would go to a session that has ended, and once more to another: nobody could tell its fate."""
     ended, core = Disconnected(1, "the node is gone"), Keeps()
-    engine, board = started(core)
-    call(engine, board)
+    engine, registry = started(core)
+    call(engine, registry)
     core.seen.clear()
     waiting = [[ended]]  # as if the background thread had not looked since
     wait = engine._sockets.wait
     monkeypatch.setattr(engine._sockets, "wait", lambda left_ns: waiting.pop() if waiting else wait(left_ns))
-    call(engine, board)
+    call(engine, registry)
     assert [type(event) for event in core.seen][:2] == [Disconnected, Cancelled]
     engine.stop()
 
@@ -155,21 +155,21 @@ def test_no_call_is_given_up_because_the_process_stood_still(monkeypatch: pytest
     """As at SIGSTOP: the core has an answer, or knows best what nobody can know, and is asked first."""
     clock, paused_s = time.monotonic, [0.0]
     monkeypatch.setattr(time, "monotonic", lambda: clock() + sum(paused_s))
-    engine, board = started(AnswersLater(lambda: paused_s.append(2 * LIMIT_S)))
+    engine, registry = started(AnswersLater(lambda: paused_s.append(2 * LIMIT_S)))
     for _ in range(20):
-        assert call(engine, board) == b""
+        assert call(engine, registry) == b""
     engine.stop()
 
 
 def test_the_background_thread_tells_what_nobody_drives_for() -> None:
-    engine, board = started(Answers())
+    engine, registry = started(Answers())
     for calls in (0, 1, 5):
         for _ in range(calls):
-            call(engine, board)
+            call(engine, registry)
         waiter = Waiter()
-        board.open(Cancelled, Sink(waiter))
-        waiter.sleep(LIMIT_S)
-        assert waiter.over
+        registry.submit_call(Cancelled, Sink(waiter))
+        waiter.wait(LIMIT_S)
+        assert waiter.finished
     engine.stop()
 
 
@@ -177,11 +177,11 @@ def test_a_defect_in_a_callers_turn_ends_every_wait() -> None:
     def fail() -> None:
         raise ZeroDivisionError
 
-    engine, board = started(Answers(fail))
+    engine, registry = started(Answers(fail))
     with pytest.raises(Closed, match="ZeroDivisionError"):
-        call(engine, board)
+        call(engine, registry)
     with pytest.raises(Closed, match="connect again"):
-        call(engine, board)
+        call(engine, registry)
     engine.stop()
     assert not client_threads()
 
@@ -191,11 +191,11 @@ def test_an_exception_thrown_into_a_callers_turn_goes_on_and_ends_every_wait() -
         if threading.current_thread().name != "chaplain-client":
             raise KeyboardInterrupt
 
-    engine, board = started(Answers(fail))
+    engine, registry = started(Answers(fail))
     with pytest.raises(KeyboardInterrupt):
-        call_on(engine, board)
+        call_on(engine, registry)
     with pytest.raises(Closed):
-        call(engine, board)
+        call(engine, registry)
     engine.stop()
     assert not client_threads()
 
@@ -205,8 +205,8 @@ def test_a_finalizer_in_the_middle_of_a_turn_may_submit_but_not_wait() -> None:
 
     def act() -> None:
         try:
-            board.submit(Cancelled(0))
-            call(engine, board)
+            registry.submit(Cancelled(0))
+            call(engine, registry)
         except RuntimeError as error:
             caught.append(error)
 
@@ -216,10 +216,10 @@ def test_a_finalizer_in_the_middle_of_a_turn_may_submit_but_not_wait() -> None:
         for one in acts:
             one()
 
-    engine, board = started(Answers(act_once))
-    assert call(engine, board) == b""
+    engine, registry = started(Answers(act_once))
+    assert call(engine, registry) == b""
     assert len(caught) == 1
-    assert call(engine, board) == b""
+    assert call(engine, registry) == b""
     engine.stop()
     assert not client_threads()
 
@@ -228,10 +228,10 @@ def test_an_engine_may_be_stopped_in_the_middle_of_a_turn() -> None:
     def act() -> None:
         engine.stop()
 
-    engine, board = started(Answers(act))
-    assert call(engine, board) == b"", "the turn was finished"
+    engine, registry = started(Answers(act))
+    assert call(engine, registry) == b"", "the turn was finished"
     with pytest.raises(Closed):
-        call_on(engine, board)
+        call_on(engine, registry)
     engine.stop()
     assert not client_threads()
 
@@ -250,7 +250,7 @@ def test_threads_call_time_out_listen_write_and_close_at_once(cluster, seed: int
                 act = random.randrange(6)
                 if act == 0:
                     with pytest.raises(ChaplainError):
-                        client._line.run(_never(random.uniform(0.0001, 0.01)))
+                        client._context.run(_never(random.uniform(0.0001, 0.01)))
                 elif act == 1:
                     client.events(timeout=0.001).close()
                 elif act == 2:
@@ -325,7 +325,7 @@ while stops < 300 and time.monotonic() < end:
 for _ in range(100):
     assert client.status()["state"] == "WRK"
 signal.setitimer(signal.ITIMER_REAL, 0)
-calls = len(client._line.board._sinks)
+calls = len(client._context.registry._sinks)
 signal.signal(signal.SIGALRM, ask)
 late_s = []
 for _ in range(5):

@@ -14,7 +14,8 @@ import sys
 from contextlib import suppress
 
 from chaplain import AsyncClient, Client
-from chaplain.client import graph, journal_requests, node_requests, proof, requests, sequence_requests
+from chaplain.client.api import admin_calls, calls, graph, journal_calls, sequence_calls
+from chaplain.client.types.equivocation_proof import read_proof
 from chaplain.config import load_cluster
 from chaplain.errors import Malformed
 from chaplain.graph.messages.client import ReadSnapshot
@@ -22,19 +23,19 @@ from msgspec import DecodeError
 
 USES = {
     "load_cluster": lambda: load_cluster(sys.argv[1]),
-    "status": lambda: requests.status().read(b""),
-    "members": lambda: requests.members().read(b""),
-    "ask": lambda: requests.ask("x", 1, b"").read(b""),
-    "fire": lambda: requests.fire_and_wait("x", b"", None, 1).read(b""),
-    "rotate_keys": lambda: requests.rotate_keys().read(b""),
-    "streams": lambda: journal_requests.streams().read(b""),
-    "clients": lambda: journal_requests.clients().read(b""),
-    "nodes": lambda: node_requests.assembly().read(b""),
-    "proof": lambda: proof.read_proof(b""),
+    "status": lambda: calls.status().read(b""),
+    "members": lambda: calls.members().read(b""),
+    "ask": lambda: calls.ask("x", 1, b"").read(b""),
+    "fire": lambda: calls.fire_and_wait("x", b"", None, 1).read(b""),
+    "rotate_keys": lambda: calls.rotate_keys().read(b""),
+    "streams": lambda: journal_calls.streams().read(b""),
+    "clients": lambda: journal_calls.clients().read(b""),
+    "nodes": lambda: admin_calls.assembly().read(b""),
+    "proof": lambda: read_proof(b""),
     "append": lambda: graph.append("x", b"").read(b""),
     "read": lambda: graph.look_up(ReadSnapshot("x"), 1).read(b""),
-    "publish": lambda: sequence_requests.publish("x", [b""]).read(b""),
-    "look": lambda: sequence_requests.look("x", 1, 1, 0).read(b""),
+    "publish": lambda: sequence_calls.publish("x", [b""]).read(b""),
+    "look": lambda: sequence_calls.read_page("x", 1, 1, 0).read(b""),
 }
 
 def note(frame, event, _):

@@ -16,7 +16,7 @@ from chaplain.client.api import calls
 from chaplain.client.api.calls import members
 from chaplain.client.api.sequence_calls import SequenceEvent
 from chaplain.client.connect.options import prepare
-from chaplain.client.io.call_registry import CallRegistry, ListeningSink, Sink
+from chaplain.client.io.call_registry import CallRegistry, Sink, SubscriptionSink
 from chaplain.client.io.item_buffer import Inbox
 from chaplain.client.io.thread_engine import ThreadEngine
 from chaplain.client.protocol.deadlines import Deadlines
@@ -104,15 +104,15 @@ def test_a_defect_in_the_core_ends_every_wait() -> None:
             return None
 
     engine = ThreadEngine(Broken(), Sockets(bytes(16)))  # type: ignore[arg-type]
-    board, future = CallRegistry(engine.submit), Future[bytes]()
-    engine.start(board)
-    board.open(Cancelled, Sink(future))
+    registry, future = CallRegistry(engine.submit), Future[bytes]()
+    engine.start(registry)
+    registry.submit_call(Cancelled, Sink(future))
     with pytest.raises(Closed, match="ZeroDivisionError"):
         future.result(10)
     engine.stop()
     assert not engine.running
     with pytest.raises(Closed, match="connect again"):
-        board.open(Cancelled, Sink(Future()))
+        registry.submit_call(Cancelled, Sink(Future()))
 
 
 def test_clients_spread_over_the_nodes() -> None:
@@ -146,18 +146,18 @@ def test_endpoints_must_be_given() -> None:
 
 def test_numbers_of_calls_wrap_and_skip_those_in_use() -> None:
     given_out: list[object] = []
-    board = CallRegistry(given_out.append)
-    first = board.open(Cancelled, Sink(Future()))
-    board._last = 2**32 - 1
-    second = board.open(Cancelled, Sink(Future()))
+    registry = CallRegistry(given_out.append)
+    first = registry.submit_call(Cancelled, Sink(Future()))
+    registry._last = 2**32 - 1
+    second = registry.submit_call(Cancelled, Sink(Future()))
     assert (first, second) == (1, 2)
 
 
 @pytest.mark.parametrize("failure", list(Failure))
 def test_every_failure_has_its_error(failure: Failure) -> None:
-    board, future = CallRegistry(lambda event: None), Future[bytes]()
-    call = board.open(Cancelled, Sink(future))
-    board.deliver([Raised(call, failure, "because")])
+    registry, future = CallRegistry(lambda event: None), Future[bytes]()
+    call = registry.submit_call(Cancelled, Sink(future))
+    registry.deliver([Raised(call, failure, "because")])
     error = future.exception(1)
     assert isinstance(error, ChaplainError)
     assert type(error) is not ChaplainError
@@ -167,8 +167,8 @@ def test_every_failure_has_its_error(failure: Failure) -> None:
 def test_news_of_a_node_become_a_record() -> None:
     future: Future[bytes] = Future()
     inbox = Inbox()
-    sink = ListeningSink(future, inbox, lambda: None)
-    sink.take(Yielded(1, NewsItem(1, "exit", 2, reason="silent"), b"", 3, True))
+    sink = SubscriptionSink(future, inbox, lambda: None)
+    sink.on_outcome(Yielded(1, NewsItem(1, "exit", 2, reason="silent"), b"", 3, True))
     item = inbox.take()
     assert item == MemberNews("exit", 2, reason="silent", missed=3, moved=True)
     assert dict(item)["kind"] == "exit"
@@ -176,11 +176,11 @@ def test_news_of_a_node_become_a_record() -> None:
 
 def test_a_listening_that_fails_after_it_began_tells_the_one_who_takes() -> None:
     knocks: list[None] = []
-    board, future = CallRegistry(lambda event: None), Future[bytes]()
-    sink = ListeningSink(future, Inbox(), lambda: knocks.append(None))
-    call = board.open(Cancelled, sink)
-    board._sinks[call].take(Returned(call, b""))
-    board.fail_all(Malformed("x"))
+    registry, future = CallRegistry(lambda event: None), Future[bytes]()
+    sink = SubscriptionSink(future, Inbox(), lambda: knocks.append(None))
+    call = registry.submit_call(Cancelled, sink)
+    registry._sinks[call].on_outcome(Returned(call, b""))
+    registry.fail_all(Malformed("x"))
     assert isinstance(sink.error, Malformed)
     assert knocks == [None]
 

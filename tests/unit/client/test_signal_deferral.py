@@ -37,53 +37,53 @@ def handled() -> Iterator[list[int]]:
 
 
 def test_a_signal_is_handled_when_the_shield_is_down_and_is_announced_before(handled: list[int]) -> None:
-    shield = SignalDeferral()
+    deferral = SignalDeferral()
     installed = signal.getsignal(signal.SIGUSR1)
-    with shield:
+    with deferral:
         signal.raise_signal(signal.SIGUSR1)
         signal.raise_signal(signal.SIGUSR1)
         assert handled == []
-        assert list(shield.held) == [signal.SIGUSR1]
-        assert os.eventfd_read(shield.fileno()) == 2
+        assert list(deferral.pending) == [signal.SIGUSR1]
+        assert os.eventfd_read(deferral.fileno()) == 2
     assert handled == [signal.SIGUSR1]
-    assert not shield.held
+    assert not deferral.pending
     assert signal.getsignal(signal.SIGUSR1) is installed
 
 
 def test_what_a_handler_raises_comes_out_of_the_shield_and_others_have_their_turn(handled: list[int]) -> None:
-    shield = SignalDeferral()
-    shield.__enter__()
+    deferral = SignalDeferral()
+    deferral.__enter__()
     signal.raise_signal(signal.SIGUSR1)
     signal.raise_signal(signal.SIGUSR2)
     assert handled == []
     with pytest.raises(Interrupted):
-        shield.__exit__()
+        deferral.__exit__()
     assert sorted(handled) == [signal.SIGUSR1, signal.SIGUSR2]
-    with shield:
+    with deferral:
         pass
     assert len(handled) == 2
 
 
 def test_what_a_program_changes_is_not_undone(handled: list[int]) -> None:
-    shield = SignalDeferral()
-    with shield:
+    deferral = SignalDeferral()
+    with deferral:
         pass
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)
-    with shield:
+    with deferral:
         signal.raise_signal(signal.SIGUSR1)
     assert signal.getsignal(signal.SIGUSR1) is signal.SIG_IGN
     assert handled == []
 
 
 def test_a_handler_that_could_not_be_put_back_still_has_its_signals(handled: list[int]) -> None:
-    shield = SignalDeferral()
-    shield.__enter__()
+    deferral = SignalDeferral()
+    deferral.__enter__()
     note = signal.getsignal(signal.SIGUSR1)
-    shield.__exit__()
+    deferral.__exit__()
     signal.signal(signal.SIGUSR1, note)
     signal.raise_signal(signal.SIGUSR1)
     assert handled == [signal.SIGUSR1]
-    with shield:
+    with deferral:
         signal.raise_signal(signal.SIGUSR1)
     assert len(handled) == 2
     assert signal.getsignal(signal.SIGUSR1) != note
@@ -93,8 +93,8 @@ def test_shields_of_two_clients_fit_into_each_other(handled: list[int]) -> None:
     with SignalDeferral() as outer:
         with SignalDeferral() as inner:
             signal.raise_signal(signal.SIGUSR1)
-            assert inner.held
-            assert not outer.held
-        assert outer.held
+            assert inner.pending
+            assert not outer.pending
+        assert outer.pending
         assert handled == []
     assert handled == [signal.SIGUSR1]

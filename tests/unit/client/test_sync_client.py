@@ -238,7 +238,7 @@ def test_bad_endpoints_and_keys_are_config_errors(cluster) -> None:
 def test_no_repr_shows_a_secret(cluster) -> None:
     secret = cluster.identity.text().split()[4]
     with Client.connect(**cluster.how) as client:
-        shown = " ".join(repr(thing) for thing in (client, client._line, client._line.engine, client.pool("x")))
+        shown = " ".join(repr(thing) for thing in (client, client._context, client._context.engine, client.pool("x")))
     assert secret not in shown
 
 
@@ -271,7 +271,7 @@ events = client.events()
 inside, forked = threading.Event(), threading.Event()
 
 def be_in_the_middle_of_something():
-    with client._line.board._lock:
+    with client._context.registry._lock:
         inside.set()
         forked.wait()
 

@@ -8,18 +8,18 @@ import pytest
 
 from chaplain.client.api.journal_calls import many
 from chaplain.client.io.call_registry import CallRegistry
-from chaplain.client.io.write_coalescing import FULL_MESSAGES, SLICE, TOLD_LEAST, WriteCoalescer
+from chaplain.client.io.write_coalescing import FULL_MESSAGES, RESOLVED_LEAST, SLICE, WriteCoalescer
 from chaplain.client.protocol.call_events import Failure, Raised
 from chaplain.client.protocol.journal.batch_builder import CHUNK_BYTES
 from chaplain.client.protocol.journal.events import WritesAcknowledged
-from chaplain.client.protocol.journal.outcome_cache import FATES_MAX, OutcomeCache
+from chaplain.client.protocol.journal.outcome_cache import OUTCOMES_MAX, OutcomeCache
 from chaplain.client.protocol.journal.packing import PACK_BYTES, packed_bytes
 from chaplain.client.types.journal import PLACE_UNKNOWN, RequestId
 from chaplain.client.types.receipts import ReceiptPlace
 from chaplain.errors import Closed, Refused
 
 
-class Line:
+class Context:
     """A client whose engine is the test."""
 
     def __init__(self) -> None:
@@ -28,14 +28,14 @@ class Line:
         self.wishes: list = []
         self.closed = False
         self.pushes = 0
-        self.board = CallRegistry(self._submit)
+        self.registry = CallRegistry(self._submit)
 
     def _submit(self, wish) -> None:
         if self.closed:
             raise Closed("closed")
         self.wishes.append(wish)
 
-    def push(self) -> None:
+    def flush_now(self) -> None:
         self.pushes += 1
 
     @property
@@ -45,7 +45,7 @@ class Line:
     def answer(self, number: int) -> None:
         """The batch with this number was written."""
         wish = self.wishes[number]
-        self.board.deliver([WritesAcknowledged(wish.call, place(len(wish.batch.values)))])
+        self.registry.deliver([WritesAcknowledged(wish.call, place(len(wish.batch.values)))])
 
 
 def place(count: int, first_id: int = 7, offset: int = 100) -> ReceiptPlace:
@@ -54,62 +54,62 @@ def place(count: int, first_id: int = 7, offset: int = 100) -> ReceiptPlace:
 
 def test_the_writes_of_one_turn_are_one_batch_with_a_receipt_each() -> None:
     async def play() -> None:
-        line = Line()
-        together = WriteCoalescer(line, "s")
-        futures = [together.write(b"%d" % number) for number in range(3)]
-        assert not line.wishes
+        context = Context()
+        coalescer = WriteCoalescer(context, "s")
+        futures = [coalescer.write(b"%d" % number) for number in range(3)]
+        assert not context.wishes
         await asyncio.sleep(0)
-        (wish,) = line.wishes
+        (wish,) = context.wishes
         assert (wish.batch.values, wish.batch.requests, wish.batch.transaction) == ([b"0", b"1", b"2"], 3, False)
-        line.board.deliver([WritesAcknowledged(wish.call, place(3))])
+        context.registry.deliver([WritesAcknowledged(wish.call, place(3))])
         receipts = await asyncio.gather(*futures)
         assert [(one.offset, one.client_message_id) for one in receipts] == [(100, 7), (101, 8), (102, 9)]
-        together.write(b"later")
+        coalescer.write(b"later")
         await asyncio.sleep(0)
-        assert [one.batch.values for one in line.wishes[1:]] == [[b"later"]]
+        assert [one.batch.values for one in context.wishes[1:]] == [[b"later"]]
 
     asyncio.run(play())
 
 
 def test_a_batch_leaves_at_once_before_it_is_too_large_for_a_pack() -> None:
     async def play() -> None:
-        line = Line()
-        together = WriteCoalescer(line, "s")
+        context = Context()
+        coalescer = WriteCoalescer(context, "s")
         for _ in range(FULL_MESSAGES + 1):
-            together.write(b"")
-        assert (line.sizes, line.pushes) == ([FULL_MESSAGES], 1)
+            coalescer.write(b"")
+        assert (context.sizes, context.pushes) == ([FULL_MESSAGES], 1)
         for _ in range(3):
-            together.write(bytes(CHUNK_BYTES - 1000))
-        assert (line.sizes, line.pushes) == ([FULL_MESSAGES, 3], 2)
+            coalescer.write(bytes(CHUNK_BYTES - 1000))
+        assert (context.sizes, context.pushes) == ([FULL_MESSAGES, 3], 2)
         await asyncio.sleep(0)
-        assert line.sizes == [FULL_MESSAGES, 3, 1]
-        assert all(packed_bytes(wish.batch) <= PACK_BYTES for wish in line.wishes)
+        assert context.sizes == [FULL_MESSAGES, 3, 1]
+        assert all(packed_bytes(wish.batch) <= PACK_BYTES for wish in context.wishes)
 
     asyncio.run(play())
 
 
-def keep_writing(together: WriteCoalescer, count: int) -> list[asyncio.Task[None]]:
+def keep_writing(coalescer: WriteCoalescer, count: int) -> list[asyncio.Task[None]]:
     async def one() -> None:
         while True:
-            await together.write(b"x")
+            await coalescer.write(b"x")
 
     return [asyncio.create_task(one()) for _ in range(count)]
 
 
 def test_who_is_told_in_slices_writes_again_in_one_batch() -> None:
     async def play() -> None:
-        line = Line()
-        tasks = keep_writing(WriteCoalescer(line, "s"), FULL_MESSAGES + 300)
+        context = Context()
+        tasks = keep_writing(WriteCoalescer(context, "s"), FULL_MESSAGES + 300)
         await asyncio.sleep(0)
         await asyncio.sleep(0)
-        assert line.sizes == [FULL_MESSAGES, 300]
-        line.answer(0)
+        assert context.sizes == [FULL_MESSAGES, 300]
+        context.answer(0)
         turns = 0
-        while len(line.wishes) == 2:
+        while len(context.wishes) == 2:
             await asyncio.sleep(0)
             turns += 1
         assert turns >= FULL_MESSAGES // SLICE, "others had their turns in between"
-        assert line.sizes == [FULL_MESSAGES, 300, FULL_MESSAGES]
+        assert context.sizes == [FULL_MESSAGES, 300, FULL_MESSAGES]
         for task in tasks:
             task.cancel()
 
@@ -118,18 +118,18 @@ def test_who_is_told_in_slices_writes_again_in_one_batch() -> None:
 
 def test_small_batches_that_are_answered_together_become_one_and_large_ones_do_not() -> None:
     async def play() -> None:
-        line = Line()
-        together = WriteCoalescer(line, "s")
+        context = Context()
+        coalescer = WriteCoalescer(context, "s")
         tasks = []
-        for count in (3, TOLD_LEAST, 5, 7):
-            tasks += keep_writing(together, count)
+        for count in (3, RESOLVED_LEAST, 5, 7):
+            tasks += keep_writing(coalescer, count)
             await asyncio.sleep(0)
             await asyncio.sleep(0)
         for number in range(4):
-            line.answer(number)
-        while len(line.wishes) < 6:
+            context.answer(number)
+        while len(context.wishes) < 6:
             await asyncio.sleep(0)
-        assert line.sizes == [3, TOLD_LEAST, 5, 7, 3 + TOLD_LEAST, 5 + 7]
+        assert context.sizes == [3, RESOLVED_LEAST, 5, 7, 3 + RESOLVED_LEAST, 5 + 7]
         for task in tasks:
             task.cancel()
 
@@ -138,18 +138,18 @@ def test_small_batches_that_are_answered_together_become_one_and_large_ones_do_n
 
 def test_a_write_between_answers_does_not_wait_for_all_of_them() -> None:
     async def play() -> None:
-        line = Line()
-        together = WriteCoalescer(line, "s")
-        told = [together.write(b"x") for _ in range(8 * FULL_MESSAGES)]
+        context = Context()
+        coalescer = WriteCoalescer(context, "s")
+        told = [coalescer.write(b"x") for _ in range(8 * FULL_MESSAGES)]
         await asyncio.sleep(0)
-        before = len(line.wishes)
+        before = len(context.wishes)
         for number in range(before):
-            line.answer(number)
-        mine = together.write(b"mine")
-        while len(line.wishes) == before:
+            context.answer(number)
+        mine = coalescer.write(b"mine")
+        while len(context.wishes) == before:
             await asyncio.sleep(0)
-        assert sum(future.done() for future in told) <= TOLD_LEAST + FULL_MESSAGES
-        line.answer(before)
+        assert sum(future.done() for future in told) <= RESOLVED_LEAST + FULL_MESSAGES
+        context.answer(before)
         await mine
         assert all(future.done() for future in told), "in the order in which they were written"
 
@@ -158,15 +158,15 @@ def test_a_write_between_answers_does_not_wait_for_all_of_them() -> None:
 
 def test_what_is_cancelled_in_the_same_turn_is_not_written_and_later_spoils_nothing() -> None:
     async def play() -> None:
-        line = Line()
-        together = WriteCoalescer(line, "s")
-        futures = [together.write(b"%d" % number) for number in range(3)]
+        context = Context()
+        coalescer = WriteCoalescer(context, "s")
+        futures = [coalescer.write(b"%d" % number) for number in range(3)]
         futures[1].cancel()
         await asyncio.sleep(0)
-        (wish,) = line.wishes
+        (wish,) = context.wishes
         assert wish.batch.values == [b"0", b"2"]
         futures[0].cancel()
-        line.board.deliver([WritesAcknowledged(wish.call, place(2))])
+        context.registry.deliver([WritesAcknowledged(wish.call, place(2))])
         assert (await futures[2]).offset == 101
 
     asyncio.run(play())
@@ -174,27 +174,27 @@ def test_what_is_cancelled_in_the_same_turn_is_not_written_and_later_spoils_noth
 
 def test_each_caller_hears_of_its_own_request() -> None:
     async def play() -> None:
-        line = Line()
-        together = WriteCoalescer(line, "s")
-        futures = [together.write(b"x") for _ in range(2)]
+        context = Context()
+        coalescer = WriteCoalescer(context, "s")
+        futures = [coalescer.write(b"x") for _ in range(2)]
         await asyncio.sleep(0)
         reason = "may or may not be written: resolve((3, 7)) tells"
-        line.board.deliver([Raised(line.wishes[0].call, Failure.UNKNOWN, reason, RequestId(3, 7))])
+        context.registry.deliver([Raised(context.wishes[0].call, Failure.UNKNOWN, reason, RequestId(3, 7))])
         errors = await asyncio.gather(*futures, return_exceptions=True)
         assert [error.id for error in errors] == [(3, 7), (3, 8)]
         assert "resolve((3, 8)) tells" in str(errors[1])
-        future = together.write(b"y")
+        future = coalescer.write(b"y")
         await asyncio.sleep(0)
-        line.board.deliver([Raised(line.wishes[1].call, Failure.REFUSED, "no right")])
+        context.registry.deliver([Raised(context.wishes[1].call, Failure.REFUSED, "no right")])
         with pytest.raises(Refused, match="no right"):
             await future
-        lost = together.write(b"z")
+        lost = coalescer.write(b"z")
         await asyncio.sleep(0)
-        line.board.fail_all(Closed("over"))
+        context.registry.fail_all(Closed("over"))
         with pytest.raises(Closed):
             await lost
-        line.closed = True
-        late = together.write(b"z")
+        context.closed = True
+        late = coalescer.write(b"z")
         with pytest.raises(Closed):
             await late
 
@@ -202,37 +202,37 @@ def test_each_caller_hears_of_its_own_request() -> None:
 
 
 def test_every_request_of_a_batch_has_the_fate_of_the_batch() -> None:
-    fates = OutcomeCache()
-    fates.know(RequestId(3, 7), 3, place(3))
-    fates.know(RequestId(3, 10), 2, None)
-    assert fates.get(RequestId(3, 7)).base_offset == 100
-    second = fates.get(RequestId(3, 9))
+    outcomes = OutcomeCache()
+    outcomes.record(RequestId(3, 7), 3, place(3))
+    outcomes.record(RequestId(3, 10), 2, None)
+    assert outcomes.get(RequestId(3, 7)).base_offset == 100
+    second = outcomes.get(RequestId(3, 9))
     assert (second.first_id, second.requests, second.base_offset, second.messages) == (9, 1, 102, 1)
-    assert fates.get(RequestId(3, 11)) is None
+    assert outcomes.get(RequestId(3, 11)) is None
     for unknown in (RequestId(3, 6), RequestId(3, 12), RequestId(4, 7)):
         with pytest.raises(KeyError):
-            fates.get(unknown)
+            outcomes.get(unknown)
 
 
 def test_who_watches_a_request_is_told_of_that_one() -> None:
-    fates, told = OutcomeCache(), []
+    outcomes, told = OutcomeCache(), []
     for call, number in ((1, 7), (2, 8), (3, 9)):
-        fates.watch(RequestId(3, 7), RequestId(3, number), call, told.append)
-    fates.unwatch(3)
-    fates.know(RequestId(3, 7), 3, place(3, offset=PLACE_UNKNOWN))
+        outcomes.watch(RequestId(3, 7), RequestId(3, number), call, told.append)
+    outcomes.unwatch(3)
+    outcomes.record(RequestId(3, 7), 3, place(3, offset=PLACE_UNKNOWN))
     assert [(one.first_id, one.base_offset) for one in told] == [(7, -1), (8, -1)]
-    fates.watch(RequestId(3, 20), RequestId(3, 21), 4, told.append)
-    fates.know(RequestId(3, 20), 2, None)
+    outcomes.watch(RequestId(3, 20), RequestId(3, 21), 4, told.append)
+    outcomes.record(RequestId(3, 20), 2, None)
     assert told[2:] == [None]
 
 
 def test_fates_are_forgotten_in_order() -> None:
-    fates = OutcomeCache()
-    for number in range(1, FATES_MAX + 2):
-        fates.know(RequestId(1, number), 1, None)
+    outcomes = OutcomeCache()
+    for number in range(1, OUTCOMES_MAX + 2):
+        outcomes.record(RequestId(1, number), 1, None)
     with pytest.raises(KeyError):
-        fates.get(RequestId(1, 1))
-    assert fates.get(RequestId(1, 2)) is None
+        outcomes.get(RequestId(1, 1))
+    assert outcomes.get(RequestId(1, 2)) is None
 
 
 def test_many_plain_values_are_taken_at_once_and_others_one_by_one() -> None:

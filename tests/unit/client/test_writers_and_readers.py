@@ -27,21 +27,21 @@ LARGE = CHUNK_BYTES + 1
 TOO_LARGE = REQUEST_BYTES_MAX + 1
 
 
-class Line:
+class Context:
     def __init__(self) -> None:
         self.timeout_s = 5.0
         self.cluster = "c"
-        self.engine = SimpleNamespace(attended=nullcontext(), shielded=nullcontext())
+        self.engine = SimpleNamespace(passive_wait=nullcontext(), signals_deferred=nullcontext())
         self.wishes: list = []
         self.closed = False
-        self.board = CallRegistry(self._submit)
+        self.registry = CallRegistry(self._submit)
 
     def _submit(self, wish) -> None:
         if self.closed:
             raise Closed("closed")
         self.wishes.append(wish)
 
-    def push(self) -> None:
+    def flush_now(self) -> None:
         pass
 
     @property
@@ -55,7 +55,7 @@ class Line:
     def answer(self, number: int) -> None:
         wish = self.wishes[number]
         count = len(wish.batch.values)
-        self.board.deliver(
+        self.registry.deliver(
             [WritesAcknowledged(wish.call, ReceiptPlace(3, 1, count, "s", 0, count, 1, 1, 1, b"h" * 32))]
         )
 
@@ -63,8 +63,8 @@ class Line:
 class Face:
     """A writer of either kind, used alike."""
 
-    def __init__(self, line: Line, kind: type) -> None:
-        self._writer = kind(line, "s", False)
+    def __init__(self, context: Context, kind: type) -> None:
+        self._writer = kind(context, "s", False)
 
     def write(self, *message) -> None:
         self._run(self._writer.write(*message))
@@ -85,78 +85,78 @@ faces = pytest.mark.parametrize("kind", [Writer, AsyncWriter])
 @pytest.mark.parametrize("wrong", [{"a": "text"}, {5: b""}, {"": b""}, "text"])
 def test_a_message_that_is_turned_down_leaves_nothing_behind(kind: type, wrong: object) -> None:
     """Its key must not become that of the next one."""
-    line = Line()
-    writer = Face(line, kind)
+    context = Context()
+    writer = Face(context, kind)
     writer.write(b"first")
     writer.write(b"1", b"key of 1", {"a": b"1"})
     with pytest.raises(Misused):
         writer.write(b"2", b"key of 2", wrong)
     writer.write(b"3", b"key of 3", {"a": b"3"})
-    line.answer(0)
-    assert line.rows[1] == [(b"1", b"key of 1"), (b"3", b"key of 3")]
-    assert len(line.wishes[1].batch.headers) == 2
+    context.answer(0)
+    assert context.rows[1] == [(b"1", b"key of 1"), (b"3", b"key of 3")]
+    assert len(context.wishes[1].batch.headers) == 2
 
 
 @faces
 @pytest.mark.parametrize("large", [(bytes(LARGE),), (b"", bytes(LARGE)), (b"", None, {"a": bytes(LARGE)})])
 def test_a_large_message_goes_alone(kind: type, large: tuple) -> None:
-    line = Line()
-    writer = Face(line, kind)
+    context = Context()
+    writer = Face(context, kind)
     for message in ((b"first",), (b"1",), large, (b"2",)):
         writer.write(*message)
     for number in range(3):
-        line.answer(number)
-    assert [[value[:1] for value, _ in batch] for batch in line.rows] == [[b"f"], [b"1"], [large[0][:1]], [b"2"]]
+        context.answer(number)
+    assert [[value[:1] for value, _ in batch] for batch in context.rows] == [[b"f"], [b"1"], [large[0][:1]], [b"2"]]
 
 
 @faces
 @pytest.mark.parametrize("large", [(bytes(TOO_LARGE),), (b"", bytes(TOO_LARGE)), (b"", None, {"a": bytes(TOO_LARGE)})])
 def test_what_is_too_large_takes_nothing_with_it(kind: type, large: tuple) -> None:
-    line = Line()
-    writer = Face(line, kind)
+    context = Context()
+    writer = Face(context, kind)
     writer.write(b"first")
     writer.write(b"1")
     with pytest.raises(Misused, match="in parts"):
         writer.write(*large)
     writer.write(b"2")
     for number in range(2):
-        line.answer(number)
-    assert [[value for value, _ in batch] for batch in line.rows] == [[b"first"], [b"1"], [b"2"]]
+        context.answer(number)
+    assert [[value for value, _ in batch] for batch in context.rows] == [[b"first"], [b"1"], [b"2"]]
 
 
 @faces
 def test_what_was_not_handed_over_when_an_exception_went_through_is_not_written_later(kind: type) -> None:
-    line = Line()
-    writer = Face(line, kind)
+    context = Context()
+    writer = Face(context, kind)
     writer.write(b"handed over")
     writer.write(b"not")
     writer.leave(ValueError())
-    line.answer(0)
-    assert line.rows == [[(b"handed over", None)]]
+    context.answer(0)
+    assert context.rows == [[(b"handed over", None)]]
 
 
 @faces
 def test_a_writer_of_a_closed_client_says_so_at_once(kind: type) -> None:
-    line = Line()
-    writer = Face(line, kind)
-    line.closed = True
+    context = Context()
+    writer = Face(context, kind)
+    context.closed = True
     with pytest.raises(Closed):
         writer.write(b"1")
 
 
 def test_what_is_handed_over_is_shielded_from_signals() -> None:
     """Else Ctrl-C could lose a chunk between the writer and the client, and leaving would not notice."""
-    line = Line()
-    inside = line.engine.shielded = Inside()
+    context = Context()
+    inside = context.engine.signals_deferred = Inside()
     within: list[bool] = []
 
     def submit(wish: object) -> None:
         within.append(inside.now)
         if len(within) == 3:
-            line.board.fail_all(Closed("over"))
+            context.registry.fail_all(Closed("over"))
 
-    line.board._submit = submit
-    writer = Writer(line, "s", False)
+    context.registry._submit = submit
+    writer = Writer(context, "s", False)
     writer.write(b"first")
     writer.write(bytes(LARGE))
     writer.write(b"second")
@@ -192,19 +192,19 @@ def test_what_an_interrupted_message_left_is_thrown_away() -> None:
 EACH = 5
 
 
-def two_portions(line: Line) -> None:
-    (call,) = (wish.call for wish in line.wishes if isinstance(wish, ReadCommand))
+def two_portions(context: Context) -> None:
+    (call,) = (wish.call for wish in context.wishes if isinstance(wish, ReadCommand))
     outcomes: list = []
     for first in (0, EACH):
         values = tuple(b"%d" % offset for offset in range(first, first + EACH))
         packed = encode_pack(Pack(client_id=1, first_id=first + 1, values=values))
         outcomes.append(ReadChunk(call, first, first + EACH, first, 1, 1, 1, 1, packed))
-    line.board.deliver([*outcomes, Returned(call, b"")])
+    context.registry.deliver([*outcomes, Returned(call, b"")])
 
 
 def test_threads_that_share_a_reader_miss_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    line = Line()
-    reader = Reader(line, "s", read("s", 0, None, False), None)
+    context = Context()
+    reader = Reader(context, "s", read("s", 0, None, False), None)
     portions, messages = threading.Barrier(2), threading.Barrier(2)
     taken: list[int] = []
 
@@ -227,7 +227,7 @@ def test_threads_that_share_a_reader_miss_nothing(monkeypatch: pytest.MonkeyPatc
     threads = [threading.Thread(target=take) for _ in range(2)]
     for thread in threads:
         thread.start()
-    two_portions(line)
+    two_portions(context)
     for thread in threads:
         thread.join(10)
     assert sorted(taken) == list(range(2 * EACH))
@@ -235,8 +235,8 @@ def test_threads_that_share_a_reader_miss_nothing(monkeypatch: pytest.MonkeyPatc
 
 def test_tasks_that_share_a_reader_miss_nothing() -> None:
     async def play() -> list[int]:
-        line = Line()
-        reader = AsyncReader(line, "s", read("s", 0, None, False), None)
+        context = Context()
+        reader = AsyncReader(context, "s", read("s", 0, None, False), None)
         taken: list[int] = []
 
         async def take() -> None:
@@ -246,7 +246,7 @@ def test_tasks_that_share_a_reader_miss_nothing() -> None:
 
         tasks = [asyncio.create_task(take()) for _ in range(2)]
         await asyncio.sleep(0)
-        two_portions(line)
+        two_portions(context)
         await asyncio.wait_for(asyncio.gather(*tasks), 10)
         return taken
 
@@ -255,7 +255,7 @@ def test_tasks_that_share_a_reader_miss_nothing() -> None:
 
 def test_who_shares_a_reader_does_not_wait_longer_than_the_others() -> None:
     async def play() -> None:
-        reader = AsyncReader(Line(), "s", read("s", 0, None, True), 0.3)
+        reader = AsyncReader(Context(), "s", read("s", 0, None, True), 0.3)
         loop = asyncio.get_running_loop()
         ends_s: list[float] = []
 

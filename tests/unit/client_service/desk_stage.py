@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from chaplain.client_service import messages
-from chaplain.client_service.core import DeskCore
-from chaplain.client_service.events import DeskEffect, DeskSettings, NodeViews
+from chaplain.client_service.core import ClientServiceCore
+from chaplain.client_service.events import ClientServiceEffect, ClientServiceSettings, NodeViews
 from chaplain.client_service.limits import Limits
 from chaplain.client_service.messages import ClientRequest, NodeReply
 from chaplain.link.events import Peer
@@ -30,7 +30,7 @@ class Desk:
 
     def __init__(
         self,
-        settings: DeskSettings | None = None,
+        settings: ClientServiceSettings | None = None,
         may: Callable[[bytes, RequiredRight], bool] | None = None,
         limits: Limits | None = None,
     ) -> None:
@@ -40,23 +40,25 @@ class Desk:
             node_id=lambda identifier: identifier,
             identifier={1: 4711}.__getitem__,
             layers=frozenset({LAYER}),
-            wants=lambda layer, body: RequiredRight(Right.WRITE, body.decode()) if body.startswith(b"to-") else None,
-            may=may or (lambda key, want: True),
+            required_right=lambda layer, body: (
+                RequiredRight(Right.WRITE, body.decode()) if body.startswith(b"to-") else None
+            ),
+            has_right=may or (lambda key, want: True),
             is_admin=lambda key: key == ANN.key,
             limits=limits or Limits(),
         )
-        self.core = DeskCore(OWN, settings or DeskSettings(), views)
+        self.core = ClientServiceCore(OWN, settings or ClientServiceSettings(), views)
         self.step(Entered(ANN, {}))
         self.step(Entered(BOB, {}))
 
-    def step(self, event: object) -> list[DeskEffect]:
+    def step(self, event: object) -> list[ClientServiceEffect]:
         return self.core.step(0, event)  # type: ignore[arg-type]
 
-    def ask(self, peer: Peer, request: ClientRequest, payload: bytes = b"") -> list[DeskEffect]:
+    def ask(self, peer: Peer, request: ClientRequest, payload: bytes = b"") -> list[ClientServiceEffect]:
         return self.step(Whispered(peer, messages.encode(peer.identifier, request, payload)))
 
 
-def reply(effect: DeskEffect) -> tuple[bytes, NodeReply, bytes]:
+def reply(effect: ClientServiceEffect) -> tuple[bytes, NodeReply, bytes]:
     assert isinstance(effect, Whisper)
     opened = parcel.decode(effect.content)
     return effect.instance, messages.decode_reply(opened.body), opened.payload

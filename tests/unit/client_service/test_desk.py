@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from chaplain.client_service import messages
 from chaplain.client_service.budgets import Budgets
-from chaplain.client_service.events import DeskSettings, ForLayer, RightsChanged, RotationWanted
+from chaplain.client_service.events import ClientServiceSettings, ForLayer, RightsChanged, RotationWanted
 from chaplain.client_service.limits import Limits
 from chaplain.client_service.messages import (
     AnswerQuestions,
@@ -118,7 +118,7 @@ def test_an_answer_says_what_else_was_said_and_fits_in_a_message() -> None:
 
 
 def test_open_questions_are_bounded_per_client() -> None:
-    desk = Desk(DeskSettings(calls_max=1))
+    desk = Desk(ClientServiceSettings(calls_max=1))
     desk.ask(ANN, AskQuestion(1, "version", 10))
     _, failed, _ = reply(desk.ask(ANN, AskQuestion(2, "version", 10))[0])
     assert isinstance(failed, Failed)
@@ -179,7 +179,7 @@ def test_a_node_that_may_join_no_more_pools_says_so() -> None:
     for call, pool in enumerate(("a", "b", "kept")):
         assert reply(desk.ask(ANN, JoinAPool(call, pool))[-1])[1] == Started(call)
     (refused,) = desk.ask(BOB, JoinAPool(4, "c"))
-    reason = "this node is in 3 pools already, as many as it may be: leave one first, or ask another node"
+    reason = "this node is in 3 pools, which is the limit: leave one first, or ask another node"
     assert reply(refused)[1] == Failed(4, "refused", reason)
     assert reply(desk.ask(BOB, JoinAPool(5, "a"))[0])[1] == Started(5), "it is in that one already"
     desk.ask(ANN, Cancel(1))
@@ -238,7 +238,7 @@ def test_news_of_a_pool_are_for_those_who_may_read_it() -> None:
 
 
 def test_an_event_may_wait_until_it_is_acknowledged() -> None:
-    desk = Desk(DeskSettings(calls_max=1, question_timeout_ns_max=99))
+    desk = Desk(ClientServiceSettings(calls_max=1, question_timeout_ns_max=99))
     assert desk.ask(BOB, FireAndWait(3, "deployed", 10**9, target=1), b"v2") == [Fire("deployed", b"v2", 4711, 1, 99)]
     (busy,) = desk.ask(BOB, FireAndWait(4, "deployed", 10))
     assert isinstance(reply(busy)[1], Failed)
@@ -275,7 +275,7 @@ def test_questions_that_clients_answer_are_bounded_per_node() -> None:
     desk = Desk(limits=Limits(questions_max=1))
     desk.ask(ANN, AnswerQuestions(1, "load"))
     (refused,) = desk.ask(BOB, AnswerQuestions(1, "disk"))
-    reason = "clients of this node answer 1 questions already, as many as they may: ask another node"
+    reason = "clients of this node answer 1 questions, which is the limit: ask another node"
     assert reply(refused)[1] == Failed(1, "refused", reason)
     assert reply(desk.ask(BOB, AnswerQuestions(2, "load"))[0])[1] == Started(2)
 
@@ -422,7 +422,7 @@ def test_a_broadcast_by_nobody_who_could_be_named_is_reported(name: bytes) -> No
 
 
 def test_listeners_are_bounded_per_client() -> None:
-    desk = Desk(DeskSettings(listeners_max=2))
+    desk = Desk(ClientServiceSettings(listeners_max=2))
     desk.ask(ANN, JoinAPool(1, "a"))
     desk.ask(ANN, ListenEvents(2))
     (refused,) = desk.ask(ANN, JoinAPool(3, "b"))
@@ -482,7 +482,7 @@ def test_a_call_that_waits_for_a_layer_ends_with_its_right() -> None:
 
 
 def test_a_client_that_makes_every_node_act_too_often_is_refused_and_another_is_not() -> None:
-    desk = Desk(DeskSettings(spread_per_second_max=2))
+    desk = Desk(ClientServiceSettings(spread_per_second_max=2))
     fired = [len(desk.ask(ANN, FireEvent(call, "x"))) == 2 for call in range(6)]
     assert fired == [True] * 4 + [False] * 2
     (refused,) = desk.ask(ANN, AskQuestion(7, "q", 1))

@@ -8,7 +8,7 @@ from random import Random
 from typing import get_args
 
 from chaplain.client_service import messages
-from chaplain.client_service.events import DeskEffect, ForLayer, RotationWanted
+from chaplain.client_service.events import ClientServiceEffect, ForLayer, RotationWanted
 from chaplain.client_service.messages import LookUp
 from chaplain.core import Drained, Persist, Persisted, Replace, Requested, Send, Settled
 from chaplain.gossip.events import GossipEffect, GossipParcel, MemberChanged, MemberState
@@ -92,7 +92,7 @@ def test_every_effect_of_every_layer_has_a_place_to_go() -> None:
         (node._link, LinkEffect),
         (node._mesh, MeshEffect),
         (node._gossip, GossipEffect),
-        (node._desk, DeskEffect),
+        (node._desk, ClientServiceEffect),
     ):
         assert set(place.routes) == set(get_args(effects))
 

@@ -53,7 +53,7 @@ def add(
 
     Makes a new identity, in a file with which one can connect, unless --key names one that is there. Keep the file.
     """
-    from chaplain.client.connect.identity_file import write_passport  # noqa: PLC0415
+    from chaplain.client.connect.identity_file import format_identity_file  # noqa: PLC0415
     from chaplain.config import load_cluster  # noqa: PLC0415
     from chaplain.journal.messages.signing import SECRET_BYTES  # noqa: PLC0415
     from chaplain.link.auth.identity import KEY_BYTES, Identity, from_text, to_text  # noqa: PLC0415
@@ -73,7 +73,7 @@ def add(
             identity = Identity.generate(SystemRandom())
             known = load_cluster(cluster)
             nodes = [from_text(one.key, KEY_BYTES, "a node's key") for one in known.nodes]
-            write_secret(file, write_passport(identity, known.cluster, known.seal, nodes, secret))
+            write_secret(file, format_identity_file(identity, known.cluster, known.seal, nodes, secret))
             shown = to_text(identity.key)
         try:
             acl = admins.add_client(name, shown, writes or everything, reads or everything, admin, secret=secret)

@@ -1,1 +1,1 @@
-"""The methods of both clients: argument checks, the calls they make, and what they return."""
+"""The methods of both clients: argument checks, the calls they make, and the values they return."""

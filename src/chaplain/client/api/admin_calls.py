@@ -1,6 +1,6 @@
-"""What a client may ask about the nodes of a cluster, as data: who there is, and changes of roles and serializers.
+"""Calls about the nodes of a cluster, as data: list them, and change roles and serializers.
 
-A change is opened by a request and goes on by itself, stage by stage; its id finds it again in `assembly`.
+A request opens a reconfiguration, which then proceeds by itself, stage by stage. Its id identifies it in `assembly`.
 """
 
 from __future__ import annotations
@@ -25,16 +25,17 @@ from chaplain.journal.messages.membership import (
 )
 
 _INDEX = slice(4, 12)
-"""Where the full id of an entry has the message."""
+"""The bytes of an entry's full id that hold the index of its cluster message."""
 _assembly = reader(AssemblyRecord)
 
 
 def assembly() -> PreparedCall[AssemblyRecord]:
+    """The nodes, serializers and reconfigurations."""
     return PreparedCall(lambda call, timeout_ns: AskCommand(call, ListNodes(0), timeout_ns), _assembly)
 
 
 def change_nodes(message: NodeMessage) -> PreparedCall[str]:
-    """Open a change; gives its id."""
+    """Open a reconfiguration and return its id."""
     return PreparedCall(lambda call, timeout_ns: ConfigRequestCommand(call, message, timeout_ns), bytes.hex)
 
 
@@ -71,8 +72,8 @@ def new_serializers(nodes: Sequence[int]) -> PreparedCall[str]:
 
 
 def checkpoint(through: int) -> PreparedCall[int]:
-    """Have a checkpoint made; gives the message that it is behind."""
-    last = validation.number("a message", through, said="has a number from 1 on")
+    """Request a snapshot and return the index of the last cluster message that it covers."""
+    last = validation.number("a message", through, requirement="has a number from 1 on")
     return PreparedCall(
         lambda call, timeout_ns: ConfigRequestCommand(call, MakeCheckpoint(last), timeout_ns),
         lambda entry: int.from_bytes(entry[_INDEX], "big"),
@@ -84,5 +85,5 @@ def check_node(node: int) -> int:
 
 
 def find_change(assembly: AssemblyRecord, change: str) -> ChangeRecord | None:
-    """The change of this id; None if it was so long ago that it is forgotten."""
+    """The reconfiguration of this id; None if it is so old that the cluster has forgotten it."""
     return next((one for one in assembly.changes if one.id == change), None)

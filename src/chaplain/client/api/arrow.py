@@ -1,6 +1,7 @@
-"""A stretch of a stream as an Arrow table, for readers without Spark. Decoded by column: nobody looks at single rows.
+"""Read a range of a stream as an Arrow table, for programs without Spark.
 
-Always bounded: what does not fit the bound is an error, never a table that ends too early.
+Packs are decoded by column; no code runs per row. The table is always bounded: a range with too many messages raises
+`Misused` and never returns a truncated table.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ COLUMNS = tuple(name for name in arrow.COLUMNS if name != "headers")
 
 
 class TableReader:
-    """Give it the portions of one reading; `table` is what they hold."""
+    """Collects the chunks of one read; `table` returns their messages."""
 
     def __init__(self, stream: str, columns: Sequence[str] | None, limit: int) -> None:
         self.columns = list(COLUMNS) if columns is None else validation.several("columns", columns)
@@ -30,19 +31,20 @@ class TableReader:
         if unknown:
             raise Misused(f"no column {', '.join(map(repr, unknown))}; there are: {', '.join(COLUMNS)}")
         self._stream = stream
-        self._limit = validation.number("a limit", limit, 1, said="is a number of rows from 1 on")
+        self._limit = validation.number("a limit", limit, 1, requirement="is a number of rows from 1 on")
         self._rows = 0
         self._batches: list[Any] = []
 
-    def take(self, portion: ReadChunk) -> None:
-        self._rows += portion.stop - portion.start
+    def take(self, chunk: ReadChunk) -> None:
+        """Add a chunk. Raises `Misused` beyond the limit of rows."""
+        self._rows += chunk.stop - chunk.start
         if self._rows > self._limit:
             there = f"{self._stream!r} has more than {self._limit} messages there"
             raise Misused(f"{there}: give stop= or a larger limit=, or use Spark")
         wanted = [*self.columns, *(["offset"] if "offset" not in self.columns else [])]
-        for batch in arrow.to_record_batches([record_of(self._stream, portion)], wanted):
+        for batch in arrow.to_record_batches([record_of(self._stream, chunk)], wanted):
             offsets = batch.column(wanted.index("offset"))
-            inside = pc.and_(pc.greater_equal(offsets, portion.start), pc.less(offsets, portion.stop))
+            inside = pc.and_(pc.greater_equal(offsets, chunk.start), pc.less(offsets, chunk.stop))
             self._batches.append(batch.filter(inside).select(self.columns))
 
     def table(self) -> Any:
@@ -50,23 +52,23 @@ class TableReader:
         return pa.Table.from_batches(self._batches, schema)
 
 
-def record_of(stream: str, portion: ReadChunk) -> Record:
-    """The portion as a record of a segment, which the decoder takes."""
+def record_of(stream: str, chunk: ReadChunk) -> Record:
+    """The chunk as a segment record, the input of the columnar decoder."""
     return Record(
         Kind.BATCH,
-        portion.packs,
-        index=portion.index,
-        first_offset=portion.first_offset,
-        timestamp_ns=portion.timestamp_ns,
-        count=sum(head.count for head in heads_of(portion.packs)),
-        regime=portion.regime,
+        chunk.packs,
+        index=chunk.index,
+        first_offset=chunk.first_offset,
+        timestamp_ns=chunk.timestamp_ns,
+        count=sum(head.count for head in heads_of(chunk.packs)),
+        regime=chunk.regime,
         stream=stream,
-        origin_node=portion.ingest_node,
+        origin_node=chunk.ingest_node,
     )
 
 
 def to_polars(table: Any) -> Any:
-    """A polars frame of a table."""
+    """Convert a table to a polars DataFrame."""
     try:
         import polars  # noqa: PLC0415  optional
     except ImportError:

@@ -1,6 +1,6 @@
-"""Each method of a client as data: what to ask, how long to wait, and how to read the answer.
+"""The methods of a client as data: what to send, how long to wait, and how to decode the answer.
 
-Both faces are made of these, so that they cannot differ. What a caller got wrong is raised here, before anything is
+Both clients are built from these calls, so they cannot differ. Wrong arguments raise `Misused` here, before anything is
 sent.
 """
 
@@ -40,15 +40,16 @@ from chaplain.wire.packed import UNREADABLE
 T = TypeVar("T")
 
 PAYLOAD_BYTES_MAX = FRAME_BYTES_MAX - 4096
-"""What a user may send in one piece: a frame, less its seal, command, parcel and names."""
+"""Largest payload of one message: a frame, less its seal, command, parcel header and names."""
 ANSWER_TIMEOUT_S = 5.0
+"""Default time limit of a question and of an acknowledged event."""
 GRACE_S = 5.0
-"""How much longer than its question a client waits for the answer to travel."""
+"""How much longer than the node the client waits, so that the node's answer can arrive."""
 _NS = 1_000_000_000
 
 
 class PreparedCall(Generic[T]):
-    """A call to be made. `build` puts in the call's number and the time to wait."""
+    """A call to be made. `build` takes the call's number and its timeout in ns; `read` decodes the answer."""
 
     __slots__ = ("build", "read", "timeout_s")
 
@@ -111,7 +112,7 @@ def broadcast(pool: str, value: bytes) -> PreparedCall[None]:
 
 
 def rotate_keys() -> PreparedCall[dict[str, Any]]:
-    """Waits longer than the node does, or nobody would hear who holds it up."""
+    """The client waits longer than the node: the node's answer names the members that have not confirmed."""
     return _request(RotateKeys, _plain, timeout_s=ROTATION_NS / _NS + GRACE_S)
 
 
@@ -144,7 +145,7 @@ def check_payload(payload: bytes) -> bytes:
 
 
 def check_content(what: str, content: bytes) -> bytes:
-    """What gossip carries is small: every node passes it on."""
+    """Check the size of an event, a question or an answer: gossip forwards it to every node."""
     taken = check_payload(content)
     if len(taken) > CONTENT_BYTES_MAX:
         raise Misused(f"{what} holds at most {CONTENT_BYTES_MAX} bytes, not {len(taken)}: write it to a stream")
@@ -152,8 +153,8 @@ def check_content(what: str, content: bytes) -> bytes:
 
 
 def check_target(target: int | None) -> int | None:
-    said = "is a node's id or its 32-bit identifier"
-    return None if target is None else validation.number("a target", target, 0, IDENTIFIER_END - 1, said)
+    requirement = "is a node's id or its 32-bit identifier"
+    return None if target is None else validation.number("a target", target, 0, IDENTIFIER_END - 1, requirement)
 
 
 def _request(
@@ -166,8 +167,9 @@ def _request(
 
 
 def reader(kind: type[T]) -> Callable[[bytes], T]:
-    """To be made when its module is imported: msgspec looks at a class when it is first asked to decode one, and the
-    process dies if two threads come to that at once.
+    """Return a JSON decoder for this type. Call it when the module is imported.
+
+    msgspec inspects a class at its first decode, and the process crashes if two threads do that at once.
     """
     decoder = msgspec.json.Decoder(kind)
 

@@ -1,8 +1,8 @@
-"""The graph for clients: `Graph` for threads, `AsyncGraph` for asyncio, and what both are made of.
+"""The graph for clients: `Graph` for threads, `AsyncGraph` for asyncio, and the parts of both.
 
-A reader's place is something every node understands: the leaves of what it has read, or of the snapshot it reads. So it
-goes on at another node without a gap and without anything twice. An event's id is computed here from the bytes that
-came: a node cannot pass off other content under it.
+A reader's position is independent of the node: it is the set of leaves that the reader has read, or the leaves of its
+snapshot. The reader continues at another node without gaps or duplicates. The client computes the id of an event from
+the received bytes, so a node cannot present other content under that id.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from chaplain.wire.parcel import Layer
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 WAIT_S = 2.0
-"""How long a node is asked to wait for news before it answers that there are none."""
-PATIENCE_S = 30.0
-"""How long a reader waits for a node that has not yet got what was read elsewhere."""
+"""How long a node waits for new events before it answers with none."""
+NO_PROGRESS_MAX_S = 30.0
+"""How long a reader waits for a node that does not have yet what was read at another node."""
 
 
 class GraphEvent(Record, frozen=True):
@@ -35,44 +35,49 @@ class GraphEvent(Record, frozen=True):
 
     id: str
     parents: tuple[str, ...]
-    """Ids of the events it was written behind: the author's own last one first, if there is one."""
+    """Ids of the events it follows; the author's own previous event comes first, if there is one."""
     author: int
-    """The node that signed it."""
+    """The node that signed the event."""
     timestamp: int
-    """When its author says that it was written, in nanoseconds since 1970."""
+    """The author's clock when the event was written, in nanoseconds since 1970."""
     value: bytes
     read: bool
-    """At least half of the members, its author included, have it on disk."""
+    """True if at least half of the members, including the author, have it on disk."""
     confirms: int
-    """How many members beside its author are known to have it."""
+    """How many members other than the author are known to have it."""
     writer: str = ""
-    """The client that it was written by."""
+    """The name of the client that wrote it."""
     height: int = 0
-    """The longest way to a beginning; with the id it is the event's place in the agreed order."""
+    """Length of the longest path to a root. Height and id define the event's place in the agreed order."""
     forked: bool = False
-    """Its author had already gone on from the same event another way."""
+    """True if the author had already written another event after the same previous event."""
 
 
 class GraphReceipt(Record, frozen=True):
-    """An event that is on the disk of the node it was written at."""
+    """The id of an event that is on the disk of the node it was written at."""
 
     stream: str
     id: str
 
 
 class GraphClientContext(Protocol):
+    """What the graph needs of its client."""
+
     timeout_s: float
 
-    def run(self, ask: PreparedCall[T]) -> T: ...
+    def run(self, prepared: PreparedCall[T]) -> T: ...
 
 
 class AsyncGraphClientContext(Protocol):
+    """What the graph needs of its client."""
+
     timeout_s: float
 
-    async def run(self, ask: PreparedCall[T]) -> T: ...
+    async def run(self, prepared: PreparedCall[T]) -> T: ...
 
 
 def append(stream: str, value: bytes) -> PreparedCall[GraphReceipt]:
+    """Append an event."""
     content = validation.octets(value)
     if len(content) > CONTENT_BYTES_MAX:
         raise Misused(f"an event of a graph holds at most {CONTENT_BYTES_MAX} bytes, not {len(content)}")
@@ -87,6 +92,7 @@ def append(stream: str, value: bytes) -> PreparedCall[GraphReceipt]:
 
 
 def look_up(request: GraphRequest, timeout_s: float) -> PreparedCall[Page]:
+    """Read one page."""
     body = client.encode(request)
     return PreparedCall(
         lambda call, timeout_ns: ClientCall(LookUp(call, Layer.GRAPH, body), b"", timeout_ns),
@@ -96,7 +102,7 @@ def look_up(request: GraphRequest, timeout_s: float) -> PreparedCall[Page]:
 
 
 class GraphReader:
-    """Where somebody stands in a stream: says what to ask next, and what came of it."""
+    """The position of a reader in a stream: the next request, and the events it takes from a page."""
 
     def __init__(self, stream: str, *, only_read: bool, follow: bool, timeout_s: float) -> None:
         self._stream = stream
@@ -106,10 +112,11 @@ class GraphReader:
         self._log, self._position, self._limit = b"", 0, 0
         self._leaves: dict[bytes, None] = {}
         self._after: Event | None = None
-        self._behind_s: float | None = None
+        self._no_progress_since_s: float | None = None
         self.done = False
 
-    def ask(self) -> PreparedCall[Page]:
+    def next_request(self) -> PreparedCall[Page]:
+        """The request for the next page."""
         wait_ns = int(WAIT_S * 1e9)
         leaves = tuple(self._leaves)
         if self._follow:
@@ -120,6 +127,7 @@ class GraphReader:
         return look_up(snapshot, self._timeout_s)
 
     def take(self, page: Page) -> list[GraphEvent]:
+        """Return the events of a page and advance the position."""
         self._log, self._position, self._limit = page.log, page.position, page.limit
         events = [decode(row.raw) for row in page.rows]
         if self._follow:
@@ -128,8 +136,8 @@ class GraphReader:
             self._leaves = dict.fromkeys(page.leaves)
             self._after = events[-1] if events else self._after
             self.done = page.done
-        self._note_behind(bool(events) or page.done)
-        return [_shown(event, row) for event, row in zip(events, page.rows, strict=True)]
+        self._check_progress(bool(events) or page.done)
+        return [_to_graph_event(event, row) for event, row in zip(events, page.rows, strict=True)]
 
     def _advance(self, events: list[Event]) -> None:
         for event in events:
@@ -137,18 +145,20 @@ class GraphReader:
                 self._leaves.pop(link.id, None)
             self._leaves[event.id] = None
 
-    def _note_behind(self, progress: bool) -> None:
-        """A node that is behind answers with nothing; not for ever."""
+    def _check_progress(self, progress: bool) -> None:
+        """Raise `Unreachable` after `NO_PROGRESS_MAX_S` seconds in which every node lagged and returned no events."""
         now_s = time.monotonic()
         if progress:
-            self._behind_s = None
-        elif self._behind_s is None:
-            self._behind_s = now_s
-        elif now_s - self._behind_s > PATIENCE_S:
-            raise Unreachable(f"for {PATIENCE_S:g} s no node had all of {self._stream!r} that was read: read again")
+            self._no_progress_since_s = None
+        elif self._no_progress_since_s is None:
+            self._no_progress_since_s = now_s
+        elif now_s - self._no_progress_since_s > NO_PROGRESS_MAX_S:
+            raise Unreachable(
+                f"for {NO_PROGRESS_MAX_S:g} s no node had all of {self._stream!r} that was read: read again"
+            )
 
 
-def _shown(event: Event, row: Row) -> GraphEvent:
+def _to_graph_event(event: Event, row: Row) -> GraphEvent:
     return GraphEvent(
         id=event.id.hex(),
         parents=tuple(link.id.hex() for link in event.links),
@@ -164,80 +174,83 @@ def _shown(event: Event, row: Row) -> GraphEvent:
 
 
 class Graph:
-    """A stream of the graph: written anywhere, also in a partition; in the end the same everywhere."""
+    """A stream of the graph: writable on every node, even in a partition; all nodes converge to the same events."""
 
-    def __init__(self, line: GraphClientContext, stream: str) -> None:
+    def __init__(self, context: GraphClientContext, stream: str) -> None:
         self.stream = validation.name("a stream's name", stream)
-        self._line = line
+        self._context = context
 
     def __repr__(self) -> str:
         return f"Graph({self.stream!r})"
 
     def append(self, value: bytes) -> GraphReceipt:
-        """Write an event. It is on this client's node's disk when this returns, and on its way to all others."""
-        return self._line.run(append(self.stream, value))
+        """Append an event. When this returns, it is on the disk of the serving node and is being sent to all others."""
+        return self._context.run(append(self.stream, value))
 
     def read(self, only_read: bool = False, follow: bool = False, timeout: float | None = None) -> Iterator[GraphEvent]:
-        """Events that are there now, in the agreed order; or, with `follow`, all of them as they came and come.
+        """Iterate over the events that exist now, in the agreed order.
 
-        `only_read` leaves out what too few members have. `follow` ends when nothing new came for `timeout` seconds.
+        With `follow`, iterate over all events in the order of arrival, including new ones, until `timeout` seconds pass
+        without one. `only_read` skips events that fewer than half of the members have on disk.
         """
-        reader = GraphReader(self.stream, only_read=only_read, follow=follow, timeout_s=self._line.timeout_s)
+        reader = GraphReader(self.stream, only_read=only_read, follow=follow, timeout_s=self._context.timeout_s)
         return self._pages(reader, validation.wait_s(timeout))
 
     def _pages(self, reader: GraphReader, wait_s: float | None) -> Iterator[GraphEvent]:
-        ends = _Ends(wait_s)
+        idle = _IdleTimeout(wait_s)
         while not reader.done:
-            events = reader.take(self._line.run(reader.ask()))
+            events = reader.take(self._context.run(reader.next_request()))
             yield from events
-            if ends.after(bool(events)):
+            if idle.expired_after(bool(events)):
                 return
 
 
 class AsyncGraph:
-    """The same for asyncio."""
+    """A stream of the graph, for asyncio. See `Graph`."""
 
-    def __init__(self, line: AsyncGraphClientContext, stream: str) -> None:
+    def __init__(self, context: AsyncGraphClientContext, stream: str) -> None:
         self.stream = validation.name("a stream's name", stream)
-        self._line = line
+        self._context = context
 
     def __repr__(self) -> str:
         return f"AsyncGraph({self.stream!r})"
 
     async def append(self, value: bytes) -> GraphReceipt:
-        """Write an event. It is on this client's node's disk when this returns, and on its way to all others."""
-        return await self._line.run(append(self.stream, value))
+        """Append an event. When this returns, it is on the disk of the serving node and is being sent to all others."""
+        return await self._context.run(append(self.stream, value))
 
     def read(
         self, only_read: bool = False, follow: bool = False, timeout: float | None = None
     ) -> AsyncIterator[GraphEvent]:
-        """Events that are there now, in the agreed order; or, with `follow`, all of them as they came and come.
+        """Iterate over the events that exist now, in the agreed order.
 
-        `only_read` leaves out what too few members have. `follow` ends when nothing new came for `timeout` seconds.
+        With `follow`, iterate over all events in the order of arrival, including new ones, until `timeout` seconds pass
+        without one. `only_read` skips events that fewer than half of the members have on disk.
         """
-        reader = GraphReader(self.stream, only_read=only_read, follow=follow, timeout_s=self._line.timeout_s)
+        reader = GraphReader(self.stream, only_read=only_read, follow=follow, timeout_s=self._context.timeout_s)
         return self._pages(reader, validation.wait_s(timeout))
 
     async def _pages(self, reader: GraphReader, wait_s: float | None) -> AsyncIterator[GraphEvent]:
-        ends = _Ends(wait_s)
+        idle = _IdleTimeout(wait_s)
         while not reader.done:
-            events = reader.take(await self._line.run(reader.ask()))
+            events = reader.take(await self._context.run(reader.next_request()))
             for event in events:
                 yield event
-            if ends.after(bool(events)):
+            if idle.expired_after(bool(events)):
                 return
 
 
-class _Ends:
-    """When somebody who follows has waited long enough."""
+class _IdleTimeout:
+    """Ends a read that follows after `timeout_s` seconds without a new event."""
 
     def __init__(self, timeout_s: float | None, clock: Callable[[], float] = time.monotonic) -> None:
         self._timeout_s = timeout_s
         self._clock = clock
-        self._news_s = clock()
+        self._last_event_s = clock()
 
-    def after(self, news: bool) -> bool:
+    def expired_after(self, has_events: bool) -> bool:
+        """Note whether the last page had events. Returns True when the timeout has passed."""
         now_s = self._clock()
-        if news:
-            self._news_s = now_s
-        return self._timeout_s is not None and now_s - self._news_s >= self._timeout_s
+        if has_events:
+            self._last_event_s = now_s
+        return self._timeout_s is not None and now_s - self._last_event_s >= self._timeout_s

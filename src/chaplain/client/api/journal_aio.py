@@ -1,4 +1,7 @@
-"""The journal for asyncio: `AsyncJournal`, its `AsyncWriter` and its `AsyncReader`. In step with `journal_sync`."""
+"""The journal for asyncio: `AsyncJournal`, its `AsyncWriter` and its `AsyncReader`.
+
+Keep it in step with `journal_sync`.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from chaplain.client.api.journal_calls import EARLIEST, TABLE_ROWS_MAX, WRITER_B
 from chaplain.client.api.no_copy import NotPicklable
 from chaplain.client.api.offset_file import Cursor
 from chaplain.client.io.call_registry import CallRegistry
-from chaplain.client.io.journal_futures import ChunkSink, PortionSink
+from chaplain.client.io.journal_futures import ChunkSink, ReadSink
 from chaplain.client.io.write_coalescing import WriteCoalescer
 from chaplain.client.protocol.journal.batch_builder import CHUNK_BYTES, BatchBuilder, Headers
 from chaplain.client.protocol.journal.events import Batch, ReadChunk, TakenCommand, WriteCommand
@@ -28,27 +31,33 @@ T = TypeVar("T")
 
 
 class AsyncJournalClientContext(Protocol):
-    """What a client's methods are made with."""
+    """What the journal needs of its client."""
 
     timeout_s: float
     cluster: str
-    board: CallRegistry
+    registry: CallRegistry
 
-    def together(self, stream: str) -> WriteCoalescer: ...
+    def coalescer(self, stream: str) -> WriteCoalescer: ...
 
-    def push(self) -> None:
-        """Have what was handed over leave now: a program that only awaits what is there never goes back to its loop."""
+    def flush_now(self) -> None:
+        """Send queued inputs now.
 
-    async def run(self, ask: PreparedCall[T]) -> T: ...
+        A program that only awaits results that are already there never returns to its loop.
+        """
+
+    async def run(self, prepared: PreparedCall[T]) -> T: ...
 
 
 class AsyncJournal:
-    """A stream of the journal: one agreed order, on disk at a quorum before the receipt."""
+    """A stream of the journal: an append-only log in one agreed order.
 
-    def __init__(self, line: AsyncJournalClientContext, stream: str) -> None:
+    A receipt means that the message is committed: the order is agreed, and the message is on disk at a quorum.
+    """
+
+    def __init__(self, context: AsyncJournalClientContext, stream: str) -> None:
         self.stream = validation.journal_stream(stream)
-        self._line = line
-        self._together = line.together(stream)
+        self._context = context
+        self._coalescer = context.coalescer(stream)
 
     def __repr__(self) -> str:
         return f"AsyncJournal({self.stream!r})"
@@ -58,34 +67,42 @@ class AsyncJournal:
         value: bytes,
         key: bytes | None = None,
         headers: Headers | None = None,
-        id: Sequence[int] | None = None,  # noqa: A002 the surface's name
+        id: Sequence[int] | None = None,  # noqa: A002  part of the public API
     ) -> Receipt:
-        """Append one message. Thousands may be under way: whatever waits is packed together.
+        """Append one message and return its receipt.
 
-        With the `id` of an `Unknown`: only if neither that one nor another retry of it is written; else gives that
-        one's receipt.
+        Thousands of writes may be pending concurrently: the client packs them together.
+
+        With the `id` of an `Unknown`, the request is retried: the message is appended only if neither the original nor
+        another retry of it is in the log. Otherwise the receipt of that one is returned.
+
+        Raises `Unknown` if the outcome cannot be determined, `DiskFull` if the nodes have no room, and `Unreachable` if
+        the request was not sent in time. After every error but `Unknown`, the message is not and never will be in the
+        log.
         """
         if type(value) is bytes and len(value) < CHUNK_BYTES and key is None and headers is None and id is None:
-            return await self._together.write(value)
+            return await self._coalescer.write(value)
         batch = journal_calls.single(self.stream, value, key, headers)
-        self._together.ship()  # what was written before goes before
-        return await self._line.run(journal_calls.write_one(batch, id))
+        self._coalescer.submit_batch()  # keep the order: earlier single writes go first
+        return await self._context.run(journal_calls.write_one(batch, id))
 
-    async def write_many(self, items: Iterable[Item], id: Sequence[int] | None = None) -> Receipts:  # noqa: A002 likewise
-        """Append messages as one request: all of them, one after the other, or none.
+    async def write_many(self, items: Iterable[Item], id: Sequence[int] | None = None) -> Receipts:  # noqa: A002  likewise
+        """Append messages as one request: all of them, contiguous and in order, or none. Returns their receipts.
 
-        With the `id` of an `Unknown`: as `write` does.
+        Each item is a value, a tuple of value and key, or a tuple of value, key and headers. `id` retries a request
+        that raised `Unknown`, as for `write`. Raises the errors of `write`.
         """
         batch = journal_calls.many(self.stream, items)
-        self._together.ship()  # what was written before goes before
-        return await self._line.run(journal_calls.write(batch, id))
+        self._coalescer.submit_batch()  # keep the order: earlier single writes go first
+        return await self._context.run(journal_calls.write(batch, id))
 
     def writer(self, receipts: bool = False) -> AsyncWriter:
-        """The fast way for many: packs and pipelines; use it in an `async with` statement.
+        """Return a writer, the fast way to append many messages. Use it in an `async with` statement.
 
-        With `receipts`, every receipt is kept until `take_receipts` is called.
+        It packs messages and pipelines requests. With `receipts`, it keeps every receipt until `take_receipts` is
+        called.
         """
-        return AsyncWriter(self._line, self.stream, receipts)
+        return AsyncWriter(self._context, self.stream, receipts)
 
     def read(
         self,
@@ -94,17 +111,25 @@ class AsyncJournal:
         follow: bool = False,
         timeout: float | None = None,
     ) -> AsyncReader:
-        """Messages from offset `start` up to, not with, `stop`, or the head at the time; with `follow`, whatever comes.
+        """Return an iterator over messages from offset `start` up to, but excluding, `stop`.
 
-        Without `start`, from the first one that is kept; `start=None` begins at the head. An offset that was dropped
-        is an error that names the first one kept. With `timeout`, following ends when nothing came for so many seconds.
+        - Without `start`, it begins at the first retained offset; `start=None` begins at the head.
+        - Without `stop`, it ends at the head that the stream had when the read began.
+        - With `follow`, it continues with new messages; then `timeout` ends it after that many seconds without one.
+
+        Messages are contiguous and in order, also when the client changes nodes. Iteration raises:
+
+        - `Dropped` if retention has deleted an offset; the error names the first retained one;
+        - `Missing` if the stream or the offset does not exist;
+        - `Refused` without the right to read;
+        - `Unreachable` if nothing arrives in time.
         """
-        ask = journal_calls.read(self.stream, start, stop, follow)
-        return AsyncReader(self._line, self.stream, ask, validation.wait_s(timeout))
+        prepared = journal_calls.read(self.stream, start, stop, follow)
+        return AsyncReader(self._context, self.stream, prepared, validation.wait_s(timeout))
 
     def cursor(self, file: str | Path) -> Cursor:
-        """Where a consumer of this stream has got to, kept in a file."""
-        return Cursor(file, self._line.cluster, self.stream)
+        """Return a cursor: a consumer's position in this stream, stored in a file."""
+        return Cursor(file, self._context.cluster, self.stream)
 
     async def to_arrow(
         self,
@@ -113,70 +138,73 @@ class AsyncJournal:
         limit: int = TABLE_ROWS_MAX,
         columns: Sequence[str] | None = None,
     ) -> Any:
-        """A `pyarrow.Table` of the messages from offset `start` up to, not with, `stop`, or the head at the time.
+        """Return a `pyarrow.Table` of the messages from offset `start` up to, but excluding, `stop` or the head.
 
-        More than `limit` of them are an error. DuckDB takes the table as it is.
+        More than `limit` messages raise `Misused`. DuckDB can query the table directly.
         """
-        from chaplain.client.api.arrow import TableReader  # noqa: PLC0415  pyarrow takes a while, and few need it
+        from chaplain.client.api.arrow import TableReader  # noqa: PLC0415  pyarrow is slow to import and rarely needed
 
         reading = TableReader(self.stream, columns, limit)
         async with self.read(start, stop) as reader:
-            async for portion in reader.portions():
-                reading.take(portion)
+            async for chunk in reader.portions():
+                reading.take(chunk)
         return reading.table()
 
     async def to_pandas(self, *args: Any, **kwargs: Any) -> Any:
-        """The same as a pandas frame."""
+        """Return the same as a pandas DataFrame. Takes the arguments of `to_arrow`."""
         return (await self.to_arrow(*args, **kwargs)).to_pandas()
 
     async def to_polars(self, *args: Any, **kwargs: Any) -> Any:
-        """The same as a polars frame."""
+        """Return the same as a polars DataFrame. Takes the arguments of `to_arrow`."""
         from chaplain.client.api.arrow import to_polars  # noqa: PLC0415  likewise
 
         return to_polars(await self.to_arrow(*args, **kwargs))
 
 
 class AsyncWriter(NotPicklable):
-    """Writes many messages, each its own request, in order. The first failure is raised by whatever is awaited next."""
+    """Writes many messages in order, each its own request, without waiting for each receipt.
 
-    def __init__(self, line: AsyncJournalClientContext, stream: str, receipts: bool, message_type: int = 0) -> None:
+    The next call raises the first failure. If a message is refused, no later one is written.
+    """
+
+    def __init__(self, context: AsyncJournalClientContext, stream: str, receipts: bool, message_type: int = 0) -> None:
         self.stream = stream
         self._message_type = message_type
         self.count = 0
-        """Messages with a receipt."""
+        """Number of messages that have a receipt."""
         self.last: Receipt | None = None
-        """Of the last message that has one."""
-        self._line = line
-        self._group = line.board.new_group()
+        """The receipt of the last acknowledged message."""
+        self._context = context
+        self._group = context.registry.new_group()
         self._changed = asyncio.Event()
-        self._gathering = BatchBuilder()
+        self._builder = BatchBuilder()
         self._unanswered_bytes = 0
         self._unanswered = 0
         self._error: BaseException | None = None
         self._closed = False
-        self._places: list[ReceiptPlace] | None = [] if receipts else None
+        self._ranges: list[ReceiptPlace] | None = [] if receipts else None
 
     async def write(self, value: bytes, key: bytes | None = None, headers: Headers | None = None) -> None:
-        """Hand over one message; waits only while too many have no receipt."""
+        """Submit one message. Blocks only while more than 8 MiB have no receipt yet."""
         if self._error is not None or self._closed:
-            self._complain()
-        self._gathering.add(value, key, headers)
-        if self._gathering.full or not self._unanswered:
-            self._ship()
+            self._raise_if_failed()
+        self._builder.add(value, key, headers)
+        if self._builder.full or not self._unanswered:
+            self._submit_pending()
             if self._error is not None:
-                self._complain()
+                self._raise_if_failed()
             if self._unanswered_bytes > WRITER_BYTES_MAX:
                 await self._wait(lambda: self._unanswered_bytes <= WRITER_BYTES_MAX)
 
     async def flush(self) -> None:
-        """Wait until everything so far has its receipt."""
-        self._line.board.check()
-        self._complain()
-        self._ship()
+        """Wait until every message so far has its receipt. Raises the first failure."""
+        self._context.registry.check_usable()
+        self._raise_if_failed()
+        self._submit_pending()
         await self._wait(lambda: not self._unanswered)
 
     async def close(self) -> None:
-        """Flush, and take no more."""
+        """Flush, and accept no more messages."""
         if not self._closed:
             try:
                 await self.flush()
@@ -184,14 +212,15 @@ class AsyncWriter(NotPicklable):
                 self._closed = True
 
     def take_receipts(self) -> list[Receipt]:
-        """The receipts that came since this was called last; only of a writer that keeps them."""
-        if self._places is None:
+        """Return the receipts that arrived since the last call. Needs `writer(receipts=True)`."""
+        if self._ranges is None:
             raise Misused("this writer keeps no receipts: make it with receipts=True")
-        places, self._places = self._places, []
-        return [receipt for place in places for receipt in Receipts(place)]
+        ranges, self._ranges = self._ranges, []
+        return [receipt for place in ranges for receipt in Receipts(place)]
 
     @property
     def closed(self) -> bool:
+        """True once the writer accepts no more messages."""
         return self._closed
 
     async def __aenter__(self) -> Self:
@@ -203,29 +232,31 @@ class AsyncWriter(NotPicklable):
         if kind is None:
             await self.close()
         self._closed = True
-        self._gathering = BatchBuilder()  # nor may it leave later, when what was handed over is answered
+        self._builder = BatchBuilder()  # a later receipt must not submit the collected messages
 
-    def _complain(self) -> None:
+    def _raise_if_failed(self) -> None:
+        """Raise the first failure, or `Closed` if the writer is closed."""
         if self._error is not None:
             raise self._error
         if self._closed:
             raise Closed("this writer is closed: make another")
 
-    def _ship(self) -> None:
-        if not len(self._gathering):
+    def _submit_pending(self) -> None:
+        """Submit the collected messages."""
+        if not len(self._builder):
             return
-        gathering, self._gathering = self._gathering, BatchBuilder()
-        for batch in gathering.batches(self.stream, self._message_type):
-            self._hand_over(batch)
+        builder, self._builder = self._builder, BatchBuilder()
+        for batch in builder.batches(self.stream, self._message_type):
+            self._submit(batch)
 
-    def _hand_over(self, batch: Batch) -> None:
+    def _submit(self, batch: Batch) -> None:
         sink = ChunkSink(batch.size_bytes, self._written, self._failed)
-        timeout_ns = int(self._line.timeout_s * 1e9)
+        timeout_ns = int(self._context.timeout_s * 1e9)
         self._unanswered += 1
         self._unanswered_bytes += batch.size_bytes
         try:
-            self._line.board.open(lambda call: WriteCommand(call, batch, timeout_ns, self._group), sink)
-            self._line.push()
+            self._context.registry.submit_call(lambda call: WriteCommand(call, batch, timeout_ns, self._group), sink)
+            self._context.flush_now()
         except ChaplainError as error:
             self._error = self._error or error
 
@@ -233,17 +264,17 @@ class AsyncWriter(NotPicklable):
         while not holds() and self._error is None:
             self._changed.clear()
             await self._changed.wait()
-        self._complain()
+        self._raise_if_failed()
 
     def _written(self, size_bytes: int, place: ReceiptPlace) -> None:
         self._unanswered -= 1
         self._unanswered_bytes -= size_bytes
         self.count += place.messages
         self.last = last_receipt(place)
-        if self._places is not None:
-            self._places.append(place)
+        if self._ranges is not None:
+            self._ranges.append(place)
         if not self._unanswered and self._error is None:
-            self._ship()
+            self._submit_pending()
         self._changed.set()
 
     def _failed(self, error: BaseException) -> None:
@@ -252,24 +283,26 @@ class AsyncWriter(NotPicklable):
 
 
 class AsyncReader(NotPicklable):
-    """Iterates over messages. Close it, or use it in an `async with` statement, to stop before the end.
+    """Iterates over messages. Use it in an `async with` statement, or close it, to stop before the end.
 
-    Tasks may share it: each message is given to one of them.
+    Tasks may share a reader: each message goes to one of them.
     """
 
     def __init__(
-        self, line: AsyncJournalClientContext, stream: str, ask: PreparedCall[object], timeout_s: float | None
+        self, context: AsyncJournalClientContext, stream: str, prepared: PreparedCall[object], timeout_s: float | None
     ) -> None:
         self.stream = stream
-        self._line = line
+        self._context = context
         self._timeout_s = timeout_s
         self._changed = asyncio.Event()
-        self._fetching = asyncio.Lock()
-        """Held by whoever takes the next portion: what another has begun to give away must not be put aside by it."""
-        self._sink = PortionSink(self._changed.set)
+        self._fetch_lock = asyncio.Lock()
+        """Held while the next chunk is fetched: another consumer must not replace a chunk that is being iterated."""
+        self._sink = ReadSink(self._changed.set)
         self._messages: Iterator[Message] = iter(())
         self._size_bytes = 0
-        self._call = line.board.open(lambda number: ask.build(number, int(line.timeout_s * 1e9)), self._sink)
+        self._call = context.registry.submit_call(
+            lambda number: prepared.build(number, int(context.timeout_s * 1e9)), self._sink
+        )
 
     def __aiter__(self) -> AsyncIterator[Message]:
         return self
@@ -278,36 +311,36 @@ class AsyncReader(NotPicklable):
         for message in self._messages:
             return message
         end_s = self._end_s()
-        async with self._fetching:
+        async with self._fetch_lock:
             while True:
-                for message in self._messages:  # of a portion that was taken since, or just now
+                for message in self._messages:  # of a chunk that another task, or this one, just fetched
                     return message
                 if not await self._fetch(end_s):
                     raise StopAsyncIteration
 
     async def portions(self) -> AsyncIterator[ReadChunk]:
-        """What comes as it came: packs for whoever takes them apart by column. Not to be mixed with iteration."""
-        while (portion := await self._take(self._end_s())) is not None:
-            yield portion
+        """Iterate over chunks of undecoded packs, for columnar decoding. Do not mix with iteration over messages."""
+        while (chunk := await self._take(self._end_s())) is not None:
+            yield chunk
 
     def _end_s(self) -> float | None:
-        """When nothing came for too long, if nothing comes from now on."""
+        """When to stop waiting if nothing arrives from now on."""
         return None if self._timeout_s is None else asyncio.get_running_loop().time() + self._timeout_s
 
     async def _fetch(self, end_s: float | None) -> bool:
-        """Take the next portion apart; False at the end."""
-        portion = await self._take(end_s)
-        if portion is not None:
-            self._messages = iter(messages_of(self.stream, portion))
-        return portion is not None
+        """Decode the next chunk. Returns False at the end."""
+        chunk = await self._take(end_s)
+        if chunk is not None:
+            self._messages = iter(messages_of(self.stream, chunk))
+        return chunk is not None
 
     async def _take(self, end_s: float | None) -> ReadChunk | None:
-        """The next portion; None at the end."""
-        self._line.board.check()
-        self._release()
+        """Return the next chunk, or None at the end."""
+        self._context.registry.check_usable()
+        self._grant_taken()
         try:
             async with asyncio.timeout_at(end_s):
-                while not self._sink.portions:
+                while not self._sink.chunks:
                     if self._sink.error is not None:
                         raise self._sink.error
                     if self._sink.ended:
@@ -316,23 +349,24 @@ class AsyncReader(NotPicklable):
                     await self._changed.wait()
         except TimeoutError:
             return None
-        portion = self._sink.portions.popleft()
-        self._size_bytes = len(portion.packs)
-        return portion
+        chunk = self._sink.chunks.popleft()
+        self._size_bytes = len(chunk.packs)
+        return chunk
 
-    def _release(self) -> None:
-        """What was taken may be sent again."""
+    def _grant_taken(self) -> None:
+        """Tell the node that it may send as many bytes again as were taken."""
         size_bytes, self._size_bytes = self._size_bytes, 0
         if size_bytes and not self._sink.ended and self._sink.error is None:
-            self._line.board.submit(TakenCommand(self._call, size_bytes))
-            self._line.push()
+            self._context.registry.submit(TakenCommand(self._call, size_bytes))
+            self._context.flush_now()
 
     async def close(self) -> None:
-        self._line.board.cancel(self._call)
+        """Stop reading. A task that waits for more gets `Closed`."""
+        self._context.registry.cancel(self._call)
         self._sink.error = self._sink.error or Closed("this reader is closed: read again")
         self._messages = iter(())
-        self._sink.portions.clear()
-        self._changed.set()  # whoever waits for more need not
+        self._sink.chunks.clear()
+        self._changed.set()  # wake a task that waits for more
 
     async def __aenter__(self) -> AsyncReader:
         return self
@@ -342,4 +376,4 @@ class AsyncReader(NotPicklable):
 
     def __del__(self) -> None:
         if hasattr(self, "_call"):
-            self._line.board.cancel(self._call)
+            self._context.registry.cancel(self._call)

@@ -1,6 +1,6 @@
-"""The journal's methods as data: what to ask and how to read the answer. Both faces are made of these.
+"""The methods of the journal as data: what to send and how to decode the answer.
 
-What a caller got wrong is raised here, before anything is sent.
+Both clients are built from these calls. Wrong arguments raise `Misused` here, before anything is sent.
 """
 
 from __future__ import annotations
@@ -30,51 +30,53 @@ from chaplain.journal.messages.config import ACL_BYTES, AddIdentity, RemoveIdent
 from chaplain.journal.messages.signing import SECRET_BYTES, SignatureType
 
 Item: TypeAlias = bytes | tuple[bytes, bytes | None] | tuple[bytes, bytes | None, Headers | None]
-"""A value, or a value with its key, or with its key and headers."""
+"""A value; or a tuple of value and key; or a tuple of value, key and headers."""
 ITEM_PARTS_MAX = 3
 
 EARLIEST: Literal["earliest"] = "earliest"
 Start: TypeAlias = int | Literal["earliest"] | None
-"""Where a reading begins: an offset, the first one that is kept, or the head."""
+"""Where a read begins: an offset, `"earliest"` for the first retained offset, or None for the head."""
 
 TABLE_ROWS_MAX = 1_000_000
-"""Rows of a table that is read whole, unless a caller wants more."""
+"""Default limit for the rows of a table."""
 WRITER_BYTES_MAX = 8 * 1024 * 1024
-"""What a writer has handed over without a receipt before it waits."""
+"""A writer waits while more bytes than this have no receipt yet."""
 
 
 def single(stream: str, value: bytes, key: bytes | None, headers: Headers | None) -> Batch:
+    """A batch of one message."""
     if type(value) is bytes and key is None and not headers and len(value) <= CHUNK_BYTES:
-        return Batch(stream, [value], size_bytes=len(value))  # what most are, without a look at the bound
-    gathering = BatchBuilder()
-    gathering.add(value, key, headers)
-    return gathering.batch(stream)
+        return Batch(stream, [value], size_bytes=len(value))  # the common case: small enough without a size check
+    builder = BatchBuilder()
+    builder.add(value, key, headers)
+    return builder.batch(stream)
 
 
 def many(stream: str, items: Iterable[Item]) -> Batch:
-    gathering, taken = BatchBuilder(), validation.several("messages", items)
+    """A batch of several messages that are one request."""
+    builder, taken = BatchBuilder(), validation.several("messages", items)
     if set(map(type, taken)) == {bytes}:
-        gathering.extend(taken)  # type: ignore[arg-type]
+        builder.extend(taken)  # type: ignore[arg-type]
         taken = []
     for item in taken:
         if isinstance(item, tuple):
             if not 1 <= len(item) <= ITEM_PARTS_MAX:
                 raise Misused(f"an item is a value, or one with its key, or with its key and headers, not {item!r:.40}")
-            gathering.add(*item)
+            builder.add(*item)
         else:
-            gathering.add(item)
-    if not len(gathering):
+            builder.add(item)
+    if not len(builder):
         raise Misused("write_many wants at least one message")
-    return gathering.batch(stream, transaction=True)
+    return builder.batch(stream, transaction=True)
 
 
 def write(batch: Batch, retried: Sequence[int] | None = None) -> PreparedCall[Receipts]:
-    """With the id of a request that is retried, unless that is written: then its receipts."""
+    """Write a batch. With the id of a request that raised `Unknown`: return its receipts if it is written."""
     return PreparedCall(_writing(batch, retried), Receipts)
 
 
 def write_one(batch: Batch, retried: Sequence[int] | None = None) -> PreparedCall[Receipt]:
-    """The same for a batch of one request: its last receipt."""
+    """Write a batch of one request and return its last receipt."""
     return PreparedCall(_writing(batch, retried), last_receipt)
 
 
@@ -106,7 +108,7 @@ def read(stream: str, start: Start, stop: int | None, follow: bool) -> PreparedC
 
 
 def _offset(given: int) -> int:
-    return validation.number("offsets", given, said="count from 0")
+    return validation.number("offsets", given, requirement="count from 0")
 
 
 _streams = reader(StreamPage)
@@ -114,7 +116,7 @@ _clients = reader(list[ClientRecord])
 
 
 def streams(after: str = "") -> PreparedCall[StreamPage]:
-    """One page of them: those behind this name."""
+    """One page of the list of streams: the names after `after`."""
     return PreparedCall(lambda call, timeout_ns: AskCommand(call, ListStreams(0, after), timeout_ns), _streams)
 
 
@@ -123,7 +125,7 @@ def clients() -> PreparedCall[list[ClientRecord]]:
 
 
 def wrap_secret(key: str | bytes, secret: bytes) -> PreparedCall[bytes]:
-    """Have a node wrap an HMAC secret for the holder of a key."""
+    """Have a node encrypt an HMAC secret for the holder of a key."""
     secret = validation.octets(secret)
     if len(secret) != SECRET_BYTES:
         raise Misused(f"a secret has {SECRET_BYTES} bytes, not {len(secret)}")
@@ -134,7 +136,7 @@ def wrap_secret(key: str | bytes, secret: bytes) -> PreparedCall[bytes]:
 def add_client(
     name: str, key: str | bytes, writes: Sequence[str], reads: Sequence[str], admin: bool, *, wrapped: bytes = b""
 ) -> PreparedCall[str]:
-    """With a wrapped secret, one who signs by HMAC."""
+    """Register a client. With a wrapped secret, it signs by HMAC."""
     validation.name("a client's name", name)
     writes, reads = validation.several("patterns", writes), validation.several("patterns", reads)
     for pattern in (*writes, *reads):
@@ -146,7 +148,7 @@ def add_client(
 
 
 def find_client(name: str, known: Sequence[ClientRecord]) -> bytes:
-    """The ACL id of the client that has this name now."""
+    """The ACL id of the active client of this name."""
     for client in known:
         if client.name == name and client.status == "active":
             return bytes.fromhex(client.acl)
@@ -155,7 +157,7 @@ def find_client(name: str, known: Sequence[ClientRecord]) -> bytes:
 
 
 def find_compromised(name: str, known: Sequence[ClientRecord]) -> bytes:
-    """The ACL id of the client that was compromised under this name last."""
+    """The ACL id of the client of this name that was compromised last."""
     found = [bytes.fromhex(client.acl) for client in known if (client.name, client.status) == (name, "compromised")]
     if not found:
         raise Missing(f"nothing is proven against a client {name!r}")

@@ -15,9 +15,9 @@ from chaplain.client.api.journal_calls import EARLIEST, TABLE_ROWS_MAX, WRITER_B
 from chaplain.client.api.no_copy import NotPicklable
 from chaplain.client.api.offset_file import Cursor
 from chaplain.client.io.call_registry import CallRegistry
-from chaplain.client.io.journal_futures import ChunkSink, PortionSink
+from chaplain.client.io.journal_futures import ChunkSink, ReadSink
 from chaplain.client.io.thread_engine import ThreadEngine
-from chaplain.client.io.timeouts import NAP_S, nap
+from chaplain.client.io.timeouts import SLICE_S, wait_slice
 from chaplain.client.protocol.journal.batch_builder import BatchBuilder, Headers
 from chaplain.client.protocol.journal.events import Batch, ReadChunk, TakenCommand, WriteCommand
 from chaplain.client.protocol.journal.unpacking import messages_of
@@ -28,27 +28,30 @@ from chaplain.errors import ChaplainError, Closed, Misused, Unreachable
 
 T = TypeVar("T")
 
-_OVERTIME_S = 5.0
-"""The engine ends every call in time; this much later we stop believing in the engine."""
+_GRACE_S = 5.0
+"""The engine ends every call in time. This much later the engine itself is considered defective."""
 
 
 class JournalClientContext(Protocol):
-    """What a client's methods are made with."""
+    """What the journal needs of its client."""
 
     timeout_s: float
     cluster: str
     engine: ThreadEngine
-    board: CallRegistry
+    registry: CallRegistry
 
-    def run(self, ask: PreparedCall[T]) -> T: ...
+    def run(self, prepared: PreparedCall[T]) -> T: ...
 
 
 class Journal:
-    """A stream of the journal: one agreed order, on disk at a quorum before the receipt."""
+    """A stream of the journal: an append-only log in one agreed order.
 
-    def __init__(self, line: JournalClientContext, stream: str) -> None:
+    A receipt means that the message is committed: the order is agreed, and the message is on disk at a quorum.
+    """
+
+    def __init__(self, context: JournalClientContext, stream: str) -> None:
         self.stream = validation.journal_stream(stream)
-        self._line = line
+        self._context = context
 
     def __repr__(self) -> str:
         return f"Journal({self.stream!r})"
@@ -58,29 +61,35 @@ class Journal:
         value: bytes,
         key: bytes | None = None,
         headers: Headers | None = None,
-        id: Sequence[int] | None = None,  # noqa: A002 the surface's name
+        id: Sequence[int] | None = None,  # noqa: A002  part of the public API
     ) -> Receipt:
-        """Append one message.
+        """Append one message and return its receipt.
 
-        With the `id` of an `Unknown`: only if neither that one nor another retry of it is written; else gives that
-        one's receipt.
+        With the `id` of an `Unknown`, the request is retried: the message is appended only if neither the original nor
+        another retry of it is in the log. Otherwise the receipt of that one is returned.
+
+        Raises `Unknown` if the outcome cannot be determined, `DiskFull` if the nodes have no room, and `Unreachable` if
+        the request was not sent in time. After every error but `Unknown`, the message is not and never will be in the
+        log.
         """
         batch = journal_calls.single(self.stream, value, key, headers)
-        return self._line.run(journal_calls.write_one(batch, id))
+        return self._context.run(journal_calls.write_one(batch, id))
 
-    def write_many(self, items: Iterable[Item], id: Sequence[int] | None = None) -> Receipts:  # noqa: A002 likewise
-        """Append messages as one request: all of them, one after the other, or none.
+    def write_many(self, items: Iterable[Item], id: Sequence[int] | None = None) -> Receipts:  # noqa: A002  likewise
+        """Append messages as one request: all of them, contiguous and in order, or none. Returns their receipts.
 
-        With the `id` of an `Unknown`: as `write` does.
+        Each item is a value, a tuple of value and key, or a tuple of value, key and headers. `id` retries a request
+        that raised `Unknown`, as for `write`. Raises the errors of `write`.
         """
-        return self._line.run(journal_calls.write(journal_calls.many(self.stream, items), id))
+        return self._context.run(journal_calls.write(journal_calls.many(self.stream, items), id))
 
     def writer(self, receipts: bool = False) -> Writer:
-        """The fast way for many: packs and pipelines; use it in a `with` statement.
+        """Return a writer, the fast way to append many messages. Use it in a `with` statement.
 
-        With `receipts`, every receipt is kept until `take_receipts` is called.
+        It packs messages and pipelines requests. With `receipts`, it keeps every receipt until `take_receipts` is
+        called.
         """
-        return Writer(self._line, self.stream, receipts)
+        return Writer(self._context, self.stream, receipts)
 
     def read(
         self,
@@ -89,17 +98,25 @@ class Journal:
         follow: bool = False,
         timeout: float | None = None,
     ) -> Reader:
-        """Messages from offset `start` up to, not with, `stop`, or the head at the time; with `follow`, whatever comes.
+        """Return an iterator over messages from offset `start` up to, but excluding, `stop`.
 
-        Without `start`, from the first one that is kept; `start=None` begins at the head. An offset that was dropped
-        is an error that names the first one kept. With `timeout`, following ends when nothing came for so many seconds.
+        - Without `start`, it begins at the first retained offset; `start=None` begins at the head.
+        - Without `stop`, it ends at the head that the stream had when the read began.
+        - With `follow`, it continues with new messages; then `timeout` ends it after that many seconds without one.
+
+        Messages are contiguous and in order, also when the client changes nodes. Iteration raises:
+
+        - `Dropped` if retention has deleted an offset; the error names the first retained one;
+        - `Missing` if the stream or the offset does not exist;
+        - `Refused` without the right to read;
+        - `Unreachable` if nothing arrives in time.
         """
-        ask = journal_calls.read(self.stream, start, stop, follow)
-        return Reader(self._line, self.stream, ask, validation.wait_s(timeout))
+        prepared = journal_calls.read(self.stream, start, stop, follow)
+        return Reader(self._context, self.stream, prepared, validation.wait_s(timeout))
 
     def cursor(self, file: str | Path) -> Cursor:
-        """Where a consumer of this stream has got to, kept in a file."""
-        return Cursor(file, self._line.cluster, self.stream)
+        """Return a cursor: a consumer's position in this stream, stored in a file."""
+        return Cursor(file, self._context.cluster, self.stream)
 
     def to_arrow(
         self,
@@ -108,78 +125,81 @@ class Journal:
         limit: int = TABLE_ROWS_MAX,
         columns: Sequence[str] | None = None,
     ) -> Any:
-        """A `pyarrow.Table` of the messages from offset `start` up to, not with, `stop`, or the head at the time.
+        """Return a `pyarrow.Table` of the messages from offset `start` up to, but excluding, `stop` or the head.
 
-        More than `limit` of them are an error. DuckDB takes the table as it is.
+        More than `limit` messages raise `Misused`. DuckDB can query the table directly.
         """
-        from chaplain.client.api.arrow import TableReader  # noqa: PLC0415  pyarrow takes a while, and few need it
+        from chaplain.client.api.arrow import TableReader  # noqa: PLC0415  pyarrow is slow to import and rarely needed
 
         reading = TableReader(self.stream, columns, limit)
         with self.read(start, stop) as reader:
-            for portion in reader.portions():
-                reading.take(portion)
+            for chunk in reader.portions():
+                reading.take(chunk)
         return reading.table()
 
     def to_pandas(self, *args: Any, **kwargs: Any) -> Any:
-        """The same as a pandas frame."""
+        """Return the same as a pandas DataFrame. Takes the arguments of `to_arrow`."""
         return self.to_arrow(*args, **kwargs).to_pandas()
 
     def to_polars(self, *args: Any, **kwargs: Any) -> Any:
-        """The same as a polars frame."""
+        """Return the same as a polars DataFrame. Takes the arguments of `to_arrow`."""
         from chaplain.client.api.arrow import to_polars  # noqa: PLC0415  likewise
 
         return to_polars(self.to_arrow(*args, **kwargs))
 
 
 class Writer(NotPicklable):
-    """Writes many messages, each its own request, in order. The first failure is raised by whatever is called next."""
+    """Writes many messages in order, each its own request, without waiting for each receipt.
 
-    def __init__(self, line: JournalClientContext, stream: str, receipts: bool, message_type: int = 0) -> None:
+    The next call raises the first failure. If a message is refused, no later one is written.
+    """
+
+    def __init__(self, context: JournalClientContext, stream: str, receipts: bool, message_type: int = 0) -> None:
         self.stream = stream
         self._message_type = message_type
         self.count = 0
-        """Messages with a receipt."""
+        """Number of messages that have a receipt."""
         self.last: Receipt | None = None
-        """Of the last message that has one."""
-        self._line = line
-        self._group = line.board.new_group()
-        # No condition: what a signal raises on the way through one leaves its lock taken, or released twice.
+        """The receipt of the last acknowledged message."""
+        self._context = context
+        self._group = context.registry.new_group()
+        # No Condition: an exception from a signal handler inside one leaves its lock acquired, or released twice.
         self._lock = RLock()
-        self._bells: list[Lock] = []
-        """Of threads that wait: each held by its own until there is news."""
-        self._gathering = BatchBuilder()
+        self._wakeups: list[Lock] = []
+        """One lock for each waiting thread; released when a receipt or an error arrives."""
+        self._builder = BatchBuilder()
         self._unanswered_bytes = 0
         self._unanswered = 0
         self._error: BaseException | None = None
         self._closed = False
-        self._places: list[ReceiptPlace] | None = [] if receipts else None
+        self._ranges: list[ReceiptPlace] | None = [] if receipts else None
 
     def write(self, value: bytes, key: bytes | None = None, headers: Headers | None = None) -> None:
-        """Hand over one message; waits only while too many have no receipt."""
+        """Submit one message. Blocks only while more than 8 MiB have no receipt yet."""
         with self._lock:
             if self._error is not None or self._closed:
-                self._complain()
-            self._gathering.add(value, key, headers)
-            if self._unanswered and not self._gathering.full:
+                self._raise_if_failed()
+            self._builder.add(value, key, headers)
+            if self._unanswered and not self._builder.full:
                 return
-            with self._line.engine.shielded:
-                self._ship()
+            with self._context.engine.signals_deferred:
+                self._submit_pending()
             if self._error is not None:
-                self._complain()
+                self._raise_if_failed()
         if self._unanswered_bytes > WRITER_BYTES_MAX:
             self._wait(lambda: self._unanswered_bytes <= WRITER_BYTES_MAX)
 
     def flush(self) -> None:
-        """Wait until everything so far has its receipt."""
-        self._line.board.check()
+        """Wait until every message so far has its receipt. Raises the first failure."""
+        self._context.registry.check_usable()
         with self._lock:
-            self._complain()
-            with self._line.engine.shielded:
-                self._ship()
+            self._raise_if_failed()
+            with self._context.engine.signals_deferred:
+                self._submit_pending()
         self._wait(lambda: not self._unanswered)
 
     def close(self) -> None:
-        """Flush, and take no more."""
+        """Flush, and accept no more messages."""
         if not self._closed:
             try:
                 self.flush()
@@ -187,15 +207,16 @@ class Writer(NotPicklable):
                 self._closed = True
 
     def take_receipts(self) -> list[Receipt]:
-        """The receipts that came since this was called last; only of a writer that keeps them."""
-        if self._places is None:
+        """Return the receipts that arrived since the last call. Needs `writer(receipts=True)`."""
+        if self._ranges is None:
             raise Misused("this writer keeps no receipts: make it with receipts=True")
         with self._lock:
-            places, self._places = self._places, []
-        return [receipt for place in places for receipt in Receipts(place)]
+            ranges, self._ranges = self._ranges, []
+        return [receipt for place in ranges for receipt in Receipts(place)]
 
     @property
     def closed(self) -> bool:
+        """True once the writer accepts no more messages."""
         return self._closed
 
     def __enter__(self) -> Self:
@@ -206,56 +227,58 @@ class Writer(NotPicklable):
             self.close()
         with self._lock:
             self._closed = True
-            self._gathering = BatchBuilder()  # nor may it leave later, when what was handed over is answered
+            self._builder = BatchBuilder()  # a later receipt must not submit the collected messages
 
-    def _complain(self) -> None:
+    def _raise_if_failed(self) -> None:
+        """Raise the first failure, or `Closed` if the writer is closed."""
         if self._error is not None:
             raise self._error
         if self._closed:
             raise Closed("this writer is closed: make another")
 
-    def _ship(self) -> None:
-        if not len(self._gathering):
+    def _submit_pending(self) -> None:
+        """Submit the collected messages."""
+        if not len(self._builder):
             return
-        gathering, self._gathering = self._gathering, BatchBuilder()
-        for batch in gathering.batches(self.stream, self._message_type):
-            self._hand_over(batch)
+        builder, self._builder = self._builder, BatchBuilder()
+        for batch in builder.batches(self.stream, self._message_type):
+            self._submit(batch)
 
-    def _hand_over(self, batch: Batch) -> None:
+    def _submit(self, batch: Batch) -> None:
         sink = ChunkSink(batch.size_bytes, self._written, self._failed)
-        timeout_ns = int(self._line.timeout_s * 1e9)
+        timeout_ns = int(self._context.timeout_s * 1e9)
         self._unanswered += 1
         self._unanswered_bytes += batch.size_bytes
         try:
-            self._line.board.open(lambda call: WriteCommand(call, batch, timeout_ns, self._group), sink)
+            self._context.registry.submit_call(lambda call: WriteCommand(call, batch, timeout_ns, self._group), sink)
         except ChaplainError as error:
             self._error = self._error or error
 
     def _wait(self, holds: Callable[[], bool]) -> None:
-        """The engine answers or fails every chunk in time, so that long without news means that there is none."""
-        while (bell := self._bell_until(holds)) is not None:
-            with self._line.engine.attended:
-                told = bell.acquire(timeout=self._line.timeout_s + _OVERTIME_S)
-            if not told:
+        """Wait until `holds` is true. The engine resolves every chunk in time, so a longer silence is a defect."""
+        while (wakeup := self._wakeup_unless(holds)) is not None:
+            with self._context.engine.passive_wait:
+                woken = wakeup.acquire(timeout=self._context.timeout_s + _GRACE_S)
+            if not woken:
                 raise Unreachable("this client's own thread does not answer; close the client and connect again")
-        self._complain()
+        self._raise_if_failed()
 
-    def _bell_until(self, holds: Callable[[], bool]) -> Lock | None:
-        """What to wait for, unless there is nothing to wait for any more."""
+    def _wakeup_unless(self, holds: Callable[[], bool]) -> Lock | None:
+        """Return a lock to wait for, or None if there is nothing to wait for."""
         with self._lock:
             if holds() or self._error is not None:
                 return None
-            bell = Lock()
-            bell.acquire()
-            self._bells.append(bell)
-            return bell
+            wakeup = Lock()
+            wakeup.acquire()
+            self._wakeups.append(wakeup)
+            return wakeup
 
-    def _ring(self) -> None:
-        bells, self._bells = self._bells, []
-        for bell in bells:
-            bell.release()
+    def _wake_waiters(self) -> None:
+        bells, self._wakeups = self._wakeups, []
+        for wakeup in bells:
+            wakeup.release()
 
-    # From whoever drives.
+    # Called by the thread that leads.
 
     def _written(self, size_bytes: int, place: ReceiptPlace) -> None:
         with self._lock:
@@ -263,38 +286,40 @@ class Writer(NotPicklable):
             self._unanswered_bytes -= size_bytes
             self.count += place.messages
             self.last = last_receipt(place)
-            if self._places is not None:
-                self._places.append(place)
+            if self._ranges is not None:
+                self._ranges.append(place)
             if not self._unanswered and self._error is None:
-                self._ship()
-            self._ring()
+                self._submit_pending()
+            self._wake_waiters()
 
     def _failed(self, error: BaseException) -> None:
         with self._lock:
             self._error = self._error or error
-            self._ring()
+            self._wake_waiters()
 
 
 class Reader(NotPicklable):
-    """Iterates over messages. Close it, or use it in a `with` statement, to stop before the end.
+    """Iterates over messages. Use it in a `with` statement, or close it, to stop before the end.
 
-    Threads may share it: each message is given to one of them.
+    Threads may share a reader: each message goes to one of them.
     """
 
     def __init__(
-        self, line: JournalClientContext, stream: str, ask: PreparedCall[object], timeout_s: float | None
+        self, context: JournalClientContext, stream: str, prepared: PreparedCall[object], timeout_s: float | None
     ) -> None:
         self.stream = stream
-        self._line = line
+        self._context = context
         self._timeout_s = timeout_s
-        self._lock = RLock()  # as a writer's
+        self._lock = RLock()  # not acquired through the condition, as in `Writer`
         self._changed = Condition(self._lock)
-        self._fetching = RLock()
-        """Held by whoever takes the next portion: what another has begun to give away must not be put aside by it."""
-        self._sink = PortionSink(self._knock)
+        self._fetch_lock = RLock()
+        """Held while the next chunk is fetched: another consumer must not replace a chunk that is being iterated."""
+        self._sink = ReadSink(self._notify)
         self._messages: Iterator[Message] = iter(())
         self._size_bytes = 0
-        self._call = line.board.open(lambda number: ask.build(number, int(line.timeout_s * 1e9)), self._sink)
+        self._call = context.registry.submit_call(
+            lambda number: prepared.build(number, int(context.timeout_s * 1e9)), self._sink
+        )
 
     def __iter__(self) -> Iterator[Message]:
         return self
@@ -303,62 +328,63 @@ class Reader(NotPicklable):
         for message in self._messages:
             return message
         end_s = self._end_s()
-        while not self._fetching.acquire(timeout=NAP_S):
+        while not self._fetch_lock.acquire(timeout=SLICE_S):
             pass
         try:
             while True:
-                for message in self._messages:  # of a portion that was taken since, or just now
+                for message in self._messages:  # of a chunk that another thread, or this one, just fetched
                     return message
                 if not self._fetch(end_s):
                     raise StopIteration
         finally:
-            self._fetching.release()
+            self._fetch_lock.release()
 
     def portions(self) -> Iterator[ReadChunk]:
-        """What comes as it came: packs for whoever takes them apart by column. Not to be mixed with iteration."""
-        while (portion := self._take(self._end_s())) is not None:
-            yield portion
+        """Iterate over chunks of undecoded packs, for columnar decoding. Do not mix with iteration over messages."""
+        while (chunk := self._take(self._end_s())) is not None:
+            yield chunk
 
     def _end_s(self) -> float | None:
-        """When nothing came for too long, if nothing comes from now on."""
+        """When to stop waiting if nothing arrives from now on."""
         return None if self._timeout_s is None else time.monotonic() + self._timeout_s
 
     def _fetch(self, end_s: float | None) -> bool:
-        """Take the next portion apart; False at the end."""
-        portion = self._take(end_s)
-        if portion is not None:
-            self._messages = iter(messages_of(self.stream, portion))
-        return portion is not None
+        """Decode the next chunk. Returns False at the end."""
+        chunk = self._take(end_s)
+        if chunk is not None:
+            self._messages = iter(messages_of(self.stream, chunk))
+        return chunk is not None
 
     def _take(self, end_s: float | None) -> ReadChunk | None:
-        """The next portion; None at the end."""
-        self._line.board.check()
-        self._release()
+        """Return the next chunk, or None at the end."""
+        self._context.registry.check_usable()
+        self._grant_taken()
         with self._lock:
-            while not self._sink.portions:
+            while not self._sink.chunks:
                 if self._sink.error is not None:
                     raise self._sink.error
                 left_s = None if end_s is None else end_s - time.monotonic()
                 if self._sink.ended or (left_s is not None and left_s <= 0):
                     return None
-                with self._line.engine.attended:
-                    self._changed.wait(nap(left_s))
-            portion = self._sink.portions.popleft()
-        self._size_bytes = len(portion.packs)
-        return portion
+                with self._context.engine.passive_wait:
+                    self._changed.wait(wait_slice(left_s))
+            chunk = self._sink.chunks.popleft()
+        self._size_bytes = len(chunk.packs)
+        return chunk
 
-    def _release(self) -> None:
-        """What was taken may be sent again."""
+    def _grant_taken(self) -> None:
+        """Tell the node that it may send as many bytes again as were taken."""
         size_bytes, self._size_bytes = self._size_bytes, 0
         if size_bytes and not self._sink.ended and self._sink.error is None:
-            self._line.board.submit(TakenCommand(self._call, size_bytes))
+            self._context.registry.submit(TakenCommand(self._call, size_bytes))
 
     def close(self) -> None:
-        self._line.board.cancel(self._call)
+        """Stop reading. A thread that waits for more gets `Closed`."""
+        self._context.registry.cancel(self._call)
         self._sink.error = self._sink.error or Closed("this reader is closed: read again")
         self._messages = iter(())
-        self._sink.portions.clear()
-        self._knock()  # whoever waits for more need not
+        self._sink.chunks.clear()
+        self._notify()  # wake a thread that waits for more
 
     def __enter__(self) -> Reader:
         return self
@@ -368,8 +394,8 @@ class Reader(NotPicklable):
 
     def __del__(self) -> None:
         if hasattr(self, "_call"):
-            self._line.board.cancel(self._call)
+            self._context.registry.cancel(self._call)
 
-    def _knock(self) -> None:
+    def _notify(self) -> None:
         with self._lock:
             self._changed.notify()

@@ -1,8 +1,8 @@
-"""What there is once: a connection, and whatever is used through it.
+"""A mixin that forbids pickling and copying.
 
-A copy would end the connection of the original when it is collected; a pickled one would have to connect elsewhere,
-with a secret that does not travel. Both are refused in words: somebody put a client into a closure that Spark, or a
-pool of processes, sends away.
+A client and the objects used through it exist once. Garbage collection of a copy would close the connection of the
+original. A pickled client would have to connect elsewhere, with a secret that does not travel with it. The error helps
+users who put a client into a closure that Spark or a process pool sends to another process.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from chaplain.errors import Misused
 
 
 class NotPicklable:
+    """Raises `Misused` when it is pickled or copied."""
+
     def __reduce__(self) -> NoReturn:
         raise Misused(
             "a client, and what is used through it, is neither pickled nor copied:"

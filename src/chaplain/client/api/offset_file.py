@@ -1,9 +1,9 @@
-"""Where a consumer has got to, kept in a file: what was committed is not read again after a crash.
+"""A consumer's position in a stream, stored in a file, so that a restarted consumer continues where it committed.
 
-A consumer that commits after it has done its work sees every message at least once; one that stores the offset together
-with its results, in one transaction of its own, needs no cursor and sees each exactly once.
+A consumer that commits after its work sees every message at least once. A consumer that stores the offset together with
+its results in one transaction of its own needs no cursor and sees every message exactly once.
 
-Invariants: a file belongs to one stream of one cluster; one process holds it at a time; it never goes back.
+Invariants: a file belongs to one stream of one cluster; one process holds it at a time; the offset never decreases.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from chaplain.errors import Closed, ConfigError, Misused
 
 
 class Cursor:
-    """Use it in a `with` statement. `offset` is the next one to read."""
+    """A consumer's stored position. Use it in a `with` statement; `offset` is the next offset to read."""
 
     def __init__(self, file: str | Path, cluster: str, stream: str) -> None:
         self._file = validation.path(file)
@@ -34,7 +34,7 @@ class Cursor:
             raise
 
     def commit(self, offset: int) -> None:
-        """Everything before `offset` is done. On disk when this returns."""
+        """Record that everything before `offset` is processed. The offset is on disk when this returns."""
         offset = validation.number("an offset", offset)
         if self._lock.closed or os.getpid() != self._pid:
             raise Closed("this cursor is closed, or was made before a fork: make another")
@@ -44,8 +44,9 @@ class Cursor:
         self.offset = offset
 
     def close(self) -> None:
+        """Release the file for other processes."""
         if not self._lock.closed and os.getpid() == self._pid:
-            fcntl.flock(self._lock, fcntl.LOCK_UN)  # children of a fork have it, too, and may live on
+            fcntl.flock(self._lock, fcntl.LOCK_UN)  # forked children share the lock and may outlive this process
         self._lock.close()
 
     def __enter__(self) -> Cursor:
@@ -55,7 +56,7 @@ class Cursor:
         self.close()
 
     def _take_lock(self) -> FileIO:
-        """A file object, so that a cursor that is forgotten lets go of it."""
+        """Lock the file. A file object closes itself when a forgotten cursor is garbage-collected."""
         name = self._file.with_name(self._file.name + ".lock")
         try:
             lock = FileIO(os.open(name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600), "r+")

@@ -1,4 +1,4 @@
-"""The sequence for threads and for asyncio: `SequenceStream` and `AsyncSequenceStream`, made of the same calls."""
+"""The sequence for threads and for asyncio: `SequenceStream` and `AsyncSequenceStream`, built from the same calls."""
 
 from __future__ import annotations
 
@@ -13,71 +13,77 @@ T = TypeVar("T")
 
 
 class SequenceClientContext(Protocol):
-    def run(self, ask: PreparedCall[T]) -> T: ...
+    """What the sequence needs of its client."""
+
+    def run(self, prepared: PreparedCall[T]) -> T: ...
 
 
 class AsyncSequenceClientContext(Protocol):
-    async def run(self, ask: PreparedCall[T]) -> T: ...
+    """What the sequence needs of its client."""
+
+    async def run(self, prepared: PreparedCall[T]) -> T: ...
 
 
 class SequenceStream:
-    """A stream of the sequence: one agreed, gapless numbering, in the memories of a majority."""
+    """A stream of the sequence: events with agreed, gapless numbers, held in the memory of a majority."""
 
-    def __init__(self, line: SequenceClientContext, stream: str) -> None:
+    def __init__(self, context: SequenceClientContext, stream: str) -> None:
         self.stream = sequence_calls.check_stream(stream)
-        self._line = line
+        self._context = context
 
     def __repr__(self) -> str:
         return f"SequenceStream({self.stream!r})"
 
     def publish(self, value: bytes) -> int:
-        """Publish one event; its number, once a majority of the work set holds it and everything before it."""
+        """Publish one event. Returns its number once a majority of the work set has it and all events before it."""
         return self.publish_many([value])
 
     def publish_many(self, values: Iterable[bytes]) -> int:
-        """Publish events under consecutive numbers, all of them or none; the number of the first."""
-        return self._line.run(sequence_calls.publish(self.stream, sequence_calls.check_values(values)))
+        """Publish events with consecutive numbers, all of them or none. Returns the number of the first."""
+        return self._context.run(sequence_calls.publish(self.stream, sequence_calls.check_values(values)))
 
     def read(
         self, start: int | None = None, stop: int | None = None, follow: bool = False, timeout: float | None = None
     ) -> Iterator[SequenceEvent]:
-        """Events from number `start`, or the oldest the node remembers, up to `stop`, without it, or the head now.
+        """Iterate over events from number `start` up to, but excluding, `stop`.
 
-        With `follow`, whatever comes; with `timeout`, until nothing came for so many seconds.
+        Without `start`, it begins with the oldest event that the node remembers. Without `stop`, it ends at the head
+        that the stream had when the read began; with `follow`, it continues with new events, until `timeout` seconds
+        pass without one. Raises `Missing` if an event is no longer available.
         """
         reading = SequenceReader(self.stream, start, stop, follow, timeout)
         return self._pages(reading)
 
     def _pages(self, reading: SequenceReader) -> Iterator[SequenceEvent]:
         while not reading.ended:
-            yield from reading.take(self._line.run(reading.ask()))
+            yield from reading.take(self._context.run(reading.next_request()))
 
 
 class AsyncSequenceStream:
-    """A stream of the sequence, awaited."""
+    """A stream of the sequence, for asyncio. See `SequenceStream`."""
 
-    def __init__(self, line: AsyncSequenceClientContext, stream: str) -> None:
+    def __init__(self, context: AsyncSequenceClientContext, stream: str) -> None:
         self.stream = sequence_calls.check_stream(stream)
-        self._line = line
+        self._context = context
 
     def __repr__(self) -> str:
         return f"AsyncSequenceStream({self.stream!r})"
 
     async def publish(self, value: bytes) -> int:
-        """Publish one event; its number, once a majority of the work set holds it and everything before it."""
+        """Publish one event. Returns its number once a majority of the work set has it and all events before it."""
         return await self.publish_many([value])
 
     async def publish_many(self, values: Iterable[bytes]) -> int:
-        """Publish events under consecutive numbers, all of them or none; the number of the first."""
-        return await self._line.run(sequence_calls.publish(self.stream, sequence_calls.check_values(values)))
+        """Publish events with consecutive numbers, all of them or none. Returns the number of the first."""
+        return await self._context.run(sequence_calls.publish(self.stream, sequence_calls.check_values(values)))
 
     def read(
         self, start: int | None = None, stop: int | None = None, follow: bool = False, timeout: float | None = None
     ) -> AsyncIterator[SequenceEvent]:
-        """Events, as `SequenceStream.read` gives them."""
+        """Iterate over events, as `SequenceStream.read` does."""
         return self._pages(SequenceReader(self.stream, start, stop, follow, timeout))
 
     async def _pages(self, reading: SequenceReader) -> AsyncIterator[SequenceEvent]:
         while not reading.ended:
-            for event in reading.take(await self._line.run(reading.ask())):
+            for event in reading.take(await self._context.run(reading.next_request())):
                 yield event

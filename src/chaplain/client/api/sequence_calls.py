@@ -1,4 +1,4 @@
-"""The sequence's calls as data, for both faces: publishing, pages of events, and what a reader does with them."""
+"""The calls of the sequence as data, for both clients: publishing, reading pages, and tracking a reader's position."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from chaplain.wire.parcel import Layer
 
 PUBLISH_BYTES_MAX = 2 << 20
 WAIT_S = 10.0
-"""How long a node keeps a reader that has read everything; then the reader asks again."""
+"""How long a node holds the request of a reader that has read everything; then the reader asks again."""
 _GRACE_S = 10.0
 _NS = 1_000_000_000
 
 
 class SequenceEvent(Record, frozen=True):
-    """One event under its number."""
+    """One event of a sequence stream, with its number."""
 
     stream: str
     number: int
     value: bytes
     publisher: str
     hash: bytes
-    """Links it to the one before it."""
+    """Hash link over this event and all events before it."""
 
 
 def check_stream(stream: str) -> str:
@@ -56,7 +56,8 @@ def publish(stream: str, values: list[bytes]) -> PreparedCall[int]:
     return PreparedCall(build, lambda answer: client.decode_numbered(answer).first)
 
 
-def look(stream: str, start: int, wait_s: float, history: int) -> PreparedCall[SequencePage]:
+def read_page(stream: str, start: int, wait_s: float, history: int) -> PreparedCall[SequencePage]:
+    """Read one page of events, waiting up to `wait_s` seconds for the first."""
     body = client.encode(ReadRequest(stream, start, max(0, int(wait_s * _NS)), history))
 
     def build(call: int, timeout_ns: int) -> ClientCall:
@@ -66,11 +67,11 @@ def look(stream: str, start: int, wait_s: float, history: int) -> PreparedCall[S
 
 
 class SequenceReader:
-    """Where a reader is: what to ask next, and what of a page it gives."""
+    """The position of a reader: the next request, and the events it takes from a page."""
 
     def __init__(self, stream: str, start: int | None, stop: int | None, follow: bool, timeout_s: float | None) -> None:
-        start = None if start is None else validation.number("numbers", start, 1, said="begin at 1")
-        stop = None if stop is None else validation.number("numbers", stop, said="begin at 1")
+        start = None if start is None else validation.number("numbers", start, 1, requirement="begin at 1")
+        stop = None if stop is None else validation.number("numbers", stop, requirement="begin at 1")
         timeout_s = validation.wait_s(timeout_s)
         self._stream = check_stream(stream)
         self._next = start or 0
@@ -80,13 +81,15 @@ class SequenceReader:
         self._ends_idle = timeout_s is not None
         self._history = 0
         self._last: int | None = None
-        """Without follow: the head at the time of the first page."""
+        """Without `follow`: the head when the first page was read."""
         self.ended = stop is not None and start is not None and stop <= start
 
-    def ask(self) -> PreparedCall[SequencePage]:
-        return look(self._stream, self._next, self._wait_s if self._follow else 0.0, self._history)
+    def next_request(self) -> PreparedCall[SequencePage]:
+        """The request for the next page."""
+        return read_page(self._stream, self._next, self._wait_s if self._follow else 0.0, self._history)
 
     def take(self, page: SequencePage) -> Iterator[SequenceEvent]:
+        """Yield the events of a page and advance the position."""
         self._history = page.history
         if self._last is None:
             self._last = page.head
@@ -112,4 +115,5 @@ class SequenceReader:
 
 
 def shape(event: SequenceEvent, value: Any) -> dict[str, Any]:
+    """The event as the command line shows it in JSON."""
     return {"number": event.number, "value": value, "publisher": event.publisher, "hash": event.hash.hex()}

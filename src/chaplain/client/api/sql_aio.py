@@ -1,4 +1,4 @@
-"""SQL for asyncio: `AsyncSql` and its `AsyncSqlWriter`. In step with `sql_sync`."""
+"""SQL for asyncio: `AsyncSql` and its `AsyncSqlWriter`. Keep it in step with `sql_sync`."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from chaplain.executor.statement import SQL_TYPE
 
 
 class AsyncSqlWriter(AsyncWriter):
-    """Executes many statements, each its own transaction, in order, without waiting for one result."""
+    """Executes many statements in order, each its own transaction, without waiting for each result."""
 
     async def execute(self, sql: str, parameters: Parameters | None = None) -> None:
-        """Hand over one statement. What becomes of it is in `results`, whether it fails or not."""
+        """Submit one statement. Its result, or its failure, appears in `AsyncSql.results`."""
         await self.write(sql_calls.statement(sql, parameters))
 
 
 class AsyncSql:
-    """The database of a stream: statements in one agreed order, executed alike on every node."""
+    """The SQL database of a stream: statements in one agreed order, executed identically on every executor."""
 
-    def __init__(self, line: AsyncJournalClientContext, stream: str) -> None:
+    def __init__(self, context: AsyncJournalClientContext, stream: str) -> None:
         self.stream = validation.journal_stream(stream)
-        self._line = line
+        self._context = context
         self._index = 0
         self._check: asyncio.Task[None] | None = None
         self._writers: list[AsyncSqlWriter] = []
-        self._collector = _Collector(line, self.stream)
+        self._collector = _Collector(context, self.stream)
 
     def __repr__(self) -> str:
         return f"AsyncSql({self.stream!r})"
@@ -41,21 +41,26 @@ class AsyncSql:
         self,
         sql: str,
         parameters: Parameters | None = None,
-        id: Sequence[int] | None = None,  # noqa: A002 the surface's name
+        id: Sequence[int] | None = None,  # noqa: A002  part of the public API
     ) -> Result:
-        """Execute one statement, with `?` or `:name` for parameters; raises `StatementFailed` if it failed.
+        """Execute one statement as its own transaction and return its result. Parameters are `?` or `:name`.
 
-        With the `id` of an `Unknown`: only if neither that one nor another retry of it is executed; else gives that
-        one's result.
+        Raises `StatementFailed` if the statement fails; then nothing has changed on any node. With the `id` of an
+        `Unknown`, the request is retried: it is executed only if neither the original nor another retry of it is in the
+        log. Otherwise the result of that one is returned.
         """
         return await self.transaction([(sql, parameters or ())], id)
 
-    async def transaction(self, items: Iterable[Item], id: Sequence[int] | None = None) -> Result:  # noqa: A002 likewise
-        """Execute statements as one request: all of them, or none."""
+    async def transaction(self, items: Iterable[Item], id: Sequence[int] | None = None) -> Result:  # noqa: A002  likewise
+        """Execute statements as one transaction: all of them, or none.
+
+        Each item is a statement, or a tuple of a statement and its parameters. The `rows` of the result are those of
+        the last statement. Raises the errors of `execute`.
+        """
         batch = sql_calls.transaction(self.stream, items)
-        if id is None:  # else it was looked at when it was first tried
+        if id is None:  # a retry was checked at its first attempt
             await self._checked()
-        receipt = (await self._line.run(journal_calls.write(batch, id)))[0]
+        receipt = (await self._context.run(journal_calls.write(batch, id)))[0]
         self._index = max(self._index, receipt.index)
         try:
             result = await self._collector.result(receipt)
@@ -64,40 +69,44 @@ class AsyncSql:
         return checked(result)
 
     def writer(self) -> AsyncSqlWriter:
-        """The fast way for many: packs and pipelines; use it in an `async with` statement."""
-        writer = AsyncSqlWriter(self._line, self.stream, False, SQL_TYPE)
+        """Return a writer, the fast way to execute many statements. Use it in an `async with` statement."""
+        writer = AsyncSqlWriter(self._context, self.stream, False, SQL_TYPE)
         self._writers.append(writer)
         return writer
 
     async def query(self, sql: str, parameters: Parameters | None = None, local: bool = False) -> list[Row]:
-        """Rows of a SELECT, after everything that was agreed when it began; with `local`, as the node has it now.
+        """Return the rows of a SELECT.
 
-        In either case after everything that was executed through this object.
+        The query sees everything that was committed when it began (a linearizable read). With `local`, it reads the
+        state that the node has now. Either way it sees everything that was executed through this object.
         """
-        return await self._line.run(sql_calls.query(self.stream, sql, parameters, self._known(), local))
+        return await self._context.run(sql_calls.query(self.stream, sql, parameters, self._known(), local))
 
     async def results(self, through: Sequence[int] | None = None) -> list[Result]:
-        """What became of requests of this identity, as far as it is kept, the oldest first; then it is deleted.
+        """Return and delete the stored results of this identity's requests, oldest first.
 
-        Also of those whose result `execute` gave: only this deletes. With `through`, an id: of the requests of its lane
-        up to it, and of those that were executed together with it.
+        The results that `execute` has returned are included: only this method deletes results. With `through`, the id
+        of a request, it returns only the results of that lane up to this request, and those of requests that were
+        executed together with it.
         """
         found: dict[RequestId, Result] = {}
         wanted = sql_calls.span(through)
-        while wanted and (part := await self._line.run(sql_calls.unread(self.stream, self._known(), wanted))):
-            found |= {one.id: one for one in part}  # a node that we come to meanwhile may not know what we have read
-            await self._line.run(sql_calls.read_through(self.stream, part))
+        while wanted and (part := await self._context.run(sql_calls.unread(self.stream, self._known(), wanted))):
+            found |= {
+                one.id: one for one in part
+            }  # after a change of nodes, results that were already read may come again
+            await self._context.run(sql_calls.read_through(self.stream, part))
             wanted = sql_calls.span(through, part)
         return list(found.values())
 
     async def _checked(self) -> None:
-        """Nothing is written that nobody executes. Thousands may wait for the one answer."""
+        """Raise before the first write if no node would execute the statement. All tasks share one check."""
         if self._check is None or _failed(self._check):
-            self._check = asyncio.create_task(self._line.run(sql_calls.check_executed(self.stream)))
+            self._check = asyncio.create_task(self._context.run(sql_calls.check_executed(self.stream)))
         await asyncio.shield(self._check)
 
     def _known(self) -> int:
-        """The last message that has something of ours."""
+        """The index of the last cluster message that contains a request of this object."""
         lasts = [writer.last.index for writer in self._writers if writer.last is not None]
         self._index = max([self._index, *lasts])
         self._writers = [writer for writer in self._writers if not writer.closed]
@@ -105,15 +114,15 @@ class AsyncSql:
 
 
 def _failed(task: asyncio.Task[None]) -> bool:
-    """Also one whose error nobody waited for: it must not be told to somebody who asks later."""
+    """True if the check failed, also if no task awaited it: a later caller must not get that old error."""
     return task.done() and (task.cancelled() or task.exception() is not None)
 
 
 class _Collector:
-    """Asks for results of many requests at once: thousands of tasks may wait for one each."""
+    """Fetches the results of many requests with one question, because thousands of tasks may wait for one each."""
 
-    def __init__(self, line: AsyncJournalClientContext, stream: str) -> None:
-        self._line = line
+    def __init__(self, context: AsyncJournalClientContext, stream: str) -> None:
+        self._context = context
         self._stream = stream
         self._wanted: dict[RequestId, tuple[Receipt, asyncio.Future[Result]]] = {}
         self._task: asyncio.Task[None] | None = None
@@ -126,7 +135,7 @@ class _Collector:
         return await future
 
     async def _collect(self) -> None:
-        """One question at a time; what comes meanwhile is in the next one."""
+        """Send one question at a time; requests that arrive meanwhile are in the next one."""
         try:
             while self._wanted:
                 lane = next(iter(self._wanted)).client_id
@@ -138,7 +147,7 @@ class _Collector:
 
     async def _ask(self, taken: dict[RequestId, tuple[Receipt, asyncio.Future[Result]]]) -> None:
         try:
-            found = await self._line.run(sql_calls.results_of_lane(self._stream, [one for one, _ in taken.values()]))
+            found = await self._context.run(sql_calls.results_of_lane(self._stream, [one for one, _ in taken.values()]))
         except BaseException as error:
             for _, future in taken.values():
                 if not future.done():
@@ -153,6 +162,6 @@ class _Collector:
             if name.client_message_id in found:
                 future.set_result(found[name.client_message_id])
             elif 0 < last < name.client_message_id:
-                self._wanted[name] = (receipt, future)  # the answer was full
+                self._wanted[name] = (receipt, future)  # the answer had no room for it: ask again
             else:
                 future.set_exception(sql_calls.lost())

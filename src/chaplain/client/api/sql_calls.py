@@ -1,4 +1,4 @@
-"""SQL as data: what to ask of a stream's database and how to read the answer. Both faces are made of these."""
+"""SQL calls as data: what to ask of a stream's database and how to decode the answer. Both clients use them."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ from chaplain.wire.parcel import Layer
 
 Parameters: TypeAlias = Sequence[Any] | Mapping[str, Any]
 Item: TypeAlias = str | tuple[str, Parameters]
-"""A statement, or one with its parameters."""
+"""A statement, or a tuple of a statement and its parameters."""
 ITEM_PARTS_MAX = 2
 _NO_QUORUM = (
-    "a query that shall see all that is agreed asks a majority of the serializers: `chaplain cluster status` shows who"
-    " is down; start them, or read what this node has with local=True (--local)"
+    "a query that must see everything committed needs a majority of the serializers: `chaplain cluster status` shows"
+    " which nodes are down; start them, or read the state of this node with local=True (--local)"
 )
 
 
 def statement(sql: str, parameters: Parameters | None) -> bytes:
-    """A statement as it travels; whatever SQL has no word for is refused here."""
+    """Encode a statement. Raises `Misused` for values that SQL cannot represent."""
     if not isinstance(sql, str):
         raise Misused(f"a statement is a str, not {type(sql).__name__}")
     taken: Any = ()
@@ -73,13 +73,13 @@ def _value(value: Any) -> Value:
 
 
 def transaction(stream: str, items: Iterable[Item]) -> Batch:
-    """One request of as many statements."""
-    gathering = BatchBuilder()
+    """One request of several statements."""
+    builder = BatchBuilder()
     for item in validation.several("statements", items):
-        gathering.add(_statement_of(item))
-    if not len(gathering):
+        builder.add(_statement_of(item))
+    if not len(builder):
         raise Misused("a transaction has at least one statement")
-    return replace(gathering.batch(stream, transaction=True, message_type=SQL_TYPE), check=True)
+    return replace(builder.batch(stream, transaction=True, message_type=SQL_TYPE), check=True)
 
 
 def _statement_of(item: Item) -> bytes:
@@ -98,7 +98,7 @@ def _look(message: ClientMessage, read: Any, payload: bytes = b"", advice: str =
 
 
 def results_of_lane(stream: str, receipts: Sequence[Receipt]) -> PreparedCall[dict[int, Result]]:
-    """What became of requests of one lane that have their receipts, by id; of many, perhaps only of the first ones."""
+    """Results of acknowledged requests of one lane, by id. A long answer may contain only the first ones."""
     lane = receipts[0].client_id
     assert all(receipt.client_id == lane for receipt in receipts)
     ids = [receipt.client_message_id for receipt in receipts]
@@ -112,32 +112,36 @@ def results_of_lane(stream: str, receipts: Sequence[Receipt]) -> PreparedCall[di
 
 
 def lost() -> Missing:
-    return Missing("the result was read before, or is not kept any more; the request itself is written")
+    """The error for a result that was already read or is no longer retained."""
+    return Missing("the result was already read, or is no longer retained; the request itself is written")
 
 
 def untold(receipt: Receipt, why: NotExecutor) -> Unknown:
-    """Nobody who may be asked tells the result of what is written; to write it again would be to execute it twice."""
-    said = f"{why}; request {tuple(receipt.id)} is written: execute it with this id at another node for its result"
-    return Unknown(said, receipt.id)
+    """The error for a committed request whose result no reachable executor can return.
+
+    Writing it again would execute it twice, so the error carries the id for a retry elsewhere.
+    """
+    reason = f"{why}; request {tuple(receipt.id)} is written: execute it with this id at another node for its result"
+    return Unknown(reason, receipt.id)
 
 
 def result(stream: str, receipt: Receipt) -> PreparedCall[Result]:
-    """What became of a request that has its receipt."""
-    ask = results_of_lane(stream, [receipt])
+    """The result of an acknowledged request."""
+    prepared = results_of_lane(stream, [receipt])
 
     def read(payload: bytes) -> Result:
-        found = ask.read(payload).get(receipt.client_message_id)
+        found = prepared.read(payload).get(receipt.client_message_id)
         if found is None:
             raise lost()
         return found
 
-    return PreparedCall(ask.build, read)
+    return PreparedCall(prepared.build, read)
 
 
 def span(through: Sequence[int] | None, part: Iterable[Result] = ()) -> tuple[int, int, int] | None:
-    """The lane and the ids of it whose results are asked for next, behind those that came; all lanes without `through`.
+    """The lane and the ids to ask for next, after the results in `part`; all lanes without `through`. None when done.
 
-    None if that was all. What came is not asked for again, for its clearing may be slower than we are.
+    Results that arrived are not asked for again: their deletion may not have reached the node yet.
     """
     if through is None:
         return 0, 0, 0
@@ -147,7 +151,7 @@ def span(through: Sequence[int] | None, part: Iterable[Result] = ()) -> tuple[in
 
 
 def unread(stream: str, index: int, wanted: tuple[int, int, int]) -> PreparedCall[list[Result]]:
-    """Results of this identity's requests that were not read, the oldest first."""
+    """Stored results of this identity's requests, oldest first."""
 
     def read(payload: bytes) -> list[Result]:
         return [one for raw in decode_runs(payload) for one in results_of(stream, decode_run(raw))]
@@ -156,7 +160,7 @@ def unread(stream: str, index: int, wanted: tuple[int, int, int]) -> PreparedCal
 
 
 def read_through(stream: str, results: Iterable[Result]) -> PreparedCall[None]:
-    """These need not be kept."""
+    """Allow nodes to delete these results."""
     through: dict[int, int] = {}
     for one in results:
         through[one.client_id] = max(one.client_message_id, through.get(one.client_id, 0))
@@ -169,7 +173,7 @@ def read_through(stream: str, results: Iterable[Result]) -> PreparedCall[None]:
 
 
 def check_executed(stream: str) -> PreparedCall[None]:
-    """Fails if nobody would execute a statement: asked before one is written."""
+    """Fails if no node would execute a statement. Asked before the first write."""
     return read_through(stream, ())
 
 

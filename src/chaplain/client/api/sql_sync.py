@@ -15,19 +15,19 @@ from chaplain.executor.statement import SQL_TYPE
 
 
 class SqlWriter(Writer):
-    """Executes many statements, each its own transaction, in order, without waiting for one result."""
+    """Executes many statements in order, each its own transaction, without waiting for each result."""
 
     def execute(self, sql: str, parameters: Parameters | None = None) -> None:
-        """Hand over one statement. What becomes of it is in `results`, whether it fails or not."""
+        """Submit one statement. Its result, or its failure, appears in `Sql.results`."""
         self.write(sql_calls.statement(sql, parameters))
 
 
 class Sql:
-    """The database of a stream: statements in one agreed order, executed alike on every node."""
+    """The SQL database of a stream: statements in one agreed order, executed identically on every executor."""
 
-    def __init__(self, line: JournalClientContext, stream: str) -> None:
+    def __init__(self, context: JournalClientContext, stream: str) -> None:
         self.stream = validation.journal_stream(stream)
-        self._line = line
+        self._context = context
         self._index = 0
         self._checked = False
         self._writers: list[SqlWriter] = []
@@ -39,64 +39,73 @@ class Sql:
         self,
         sql: str,
         parameters: Parameters | None = None,
-        id: Sequence[int] | None = None,  # noqa: A002 the surface's name
+        id: Sequence[int] | None = None,  # noqa: A002  part of the public API
     ) -> Result:
-        """Execute one statement, with `?` or `:name` for parameters; raises `StatementFailed` if it failed.
+        """Execute one statement as its own transaction and return its result. Parameters are `?` or `:name`.
 
-        With the `id` of an `Unknown`: only if neither that one nor another retry of it is executed; else gives that
-        one's result.
+        Raises `StatementFailed` if the statement fails; then nothing has changed on any node. With the `id` of an
+        `Unknown`, the request is retried: it is executed only if neither the original nor another retry of it is in the
+        log. Otherwise the result of that one is returned.
         """
         return self.transaction([(sql, parameters or ())], id)
 
-    def transaction(self, items: Iterable[Item], id: Sequence[int] | None = None) -> Result:  # noqa: A002 likewise
-        """Execute statements as one request: all of them, or none."""
+    def transaction(self, items: Iterable[Item], id: Sequence[int] | None = None) -> Result:  # noqa: A002  likewise
+        """Execute statements as one transaction: all of them, or none.
+
+        Each item is a statement, or a tuple of a statement and its parameters. The `rows` of the result are those of
+        the last statement. Raises the errors of `execute`.
+        """
         batch = sql_calls.transaction(self.stream, items)
-        if id is None:  # else it was looked at when it was first tried
+        if id is None:  # a retry was checked at its first attempt
             self._check()
-        receipt = self._line.run(journal_calls.write(batch, id))[0]
+        receipt = self._context.run(journal_calls.write(batch, id))[0]
         self._index = max(self._index, receipt.index)
         try:
-            result = self._line.run(sql_calls.result(self.stream, receipt))
+            result = self._context.run(sql_calls.result(self.stream, receipt))
         except NotExecutor as why:
             raise sql_calls.untold(receipt, why) from None
         return checked(result)
 
     def writer(self) -> SqlWriter:
-        """The fast way for many: packs and pipelines; use it in a `with` statement."""
+        """Return a writer, the fast way to execute many statements. Use it in a `with` statement."""
         self._check()
-        writer = SqlWriter(self._line, self.stream, False, SQL_TYPE)
+        writer = SqlWriter(self._context, self.stream, False, SQL_TYPE)
         self._writers.append(writer)
         return writer
 
     def query(self, sql: str, parameters: Parameters | None = None, local: bool = False) -> list[Row]:
-        """Rows of a SELECT, after everything that was agreed when it began; with `local`, as the node has it now.
+        """Return the rows of a SELECT.
 
-        In either case after everything that was executed through this object.
+        The query sees everything that was committed when it began (a linearizable read). With `local`, it reads the
+        state that the node has now. Either way it sees everything that was executed through this object.
         """
-        return self._line.run(sql_calls.query(self.stream, sql, parameters, self._known(), local))
+        return self._context.run(sql_calls.query(self.stream, sql, parameters, self._known(), local))
 
     def results(self, through: Sequence[int] | None = None) -> list[Result]:
-        """What became of requests of this identity, as far as it is kept, the oldest first; then it is deleted.
+        """Return and delete the stored results of this identity's requests, oldest first.
 
-        Also of those whose result `execute` gave: only this deletes. With `through`, an id: of the requests of its lane
-        up to it, and of those that were executed together with it.
+        The results that `execute` has returned are included: only this method deletes results. With `through`, the id
+        of a request, it returns only the results of that lane up to this request, and those of requests that were
+        executed together with it.
         """
         found: dict[RequestId, Result] = {}
         wanted = sql_calls.span(through)
-        while wanted and (part := self._line.run(sql_calls.unread(self.stream, self._known(), wanted))):
-            found |= {one.id: one for one in part}  # a node that we come to meanwhile may not know what we have read
-            self._line.run(sql_calls.read_through(self.stream, part))
+        while wanted and (part := self._context.run(sql_calls.unread(self.stream, self._known(), wanted))):
+            found |= {
+                one.id: one for one in part
+            }  # after a change of nodes, results that were already read may come again
+            self._context.run(sql_calls.read_through(self.stream, part))
             wanted = sql_calls.span(through, part)
         return list(found.values())
 
     def _check(self) -> None:
-        """Nothing is written that nobody executes."""
+        """Raise before the first write if no node would execute the statement."""
         if not self._checked:
-            self._line.run(sql_calls.check_executed(self.stream))
+            self._context.run(sql_calls.check_executed(self.stream))
             self._checked = True
 
     def _known(self) -> int:
-        """The last message that has something of ours."""
+        """The index of the last cluster message that contains a request of this object."""
         lasts = [writer.last.index for writer in self._writers if writer.last is not None]
         self._index = max([self._index, *lasts])
         self._writers = [writer for writer in self._writers if not writer.closed]

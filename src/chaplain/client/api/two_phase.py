@@ -1,7 +1,8 @@
 """Two-phase writes: a `TwoPhaseWriter` stages batches in the log without offsets, and `commit` gives them offsets.
 
-For writers of many that must become visible together or not at all, and only once however often they are tried, such as
-the tasks of a Spark batch. What is staged and never committed is forgotten. See docs/decisions/0050.
+They serve writers such as the tasks of a Spark batch, whose messages must become visible together or not at all, and
+only once however often the batch is retried. Staged batches that are never committed are discarded. See
+docs/decisions/spark-source-and-sink.md.
 """
 
 from __future__ import annotations
@@ -23,30 +24,30 @@ _LOOK_EVERY_S = 0.01
 
 
 class TwoPhaseWriter(Writer):
-    """Hands over whole batches, of any streams, and knows afterwards what to commit."""
+    """Stages batches of any streams and remembers which ids to commit."""
 
-    def __init__(self, line: JournalClientContext) -> None:
-        super().__init__(line, TRANSACTIONS, receipts=True)
+    def __init__(self, context: JournalClientContext) -> None:
+        super().__init__(context, TRANSACTIONS, receipts=True)
 
     def stage(self, batch: Batch) -> None:
-        """Waits only while too much has no answer."""
+        """Submit a batch. Blocks only while more than `WRITER_BYTES_MAX` bytes have no receipt."""
         assert batch.message_type == STAGED, "anything else would be written at once"
-        with self._lock, self._line.engine.shielded:
-            self._complain()
-            self._hand_over(batch)
+        with self._lock, self._context.engine.signals_deferred:
+            self._raise_if_failed()
+            self._submit(batch)
         if self._unanswered_bytes > WRITER_BYTES_MAX:
             self._wait(lambda: self._unanswered_bytes <= WRITER_BYTES_MAX)
 
     def spans(self) -> tuple[RequestRange, ...]:
-        """Everything that was staged, once all of it is on disk at a quorum."""
+        """Wait until all staged batches are on disk at a quorum, and return their ids."""
         self.flush()
-        return joined(self._places or ())
+        return joined(self._ranges or ())
 
 
-def joined(places: Iterable[ReceiptPlace]) -> tuple[RequestRange, ...]:
-    """Places as spans of ids: those that follow one another on a lane are one."""
+def joined(ranges: Iterable[ReceiptPlace]) -> tuple[RequestRange, ...]:
+    """Merge receipts into ranges of ids: consecutive ids of one lane become one range."""
     spans: list[RequestRange] = []
-    for place in places:
+    for place in ranges:
         last_id = place.first_id + place.requests - 1
         before = spans[-1] if spans else RequestRange(0, 0, 0)
         if (before.client_id, before.last_id + 1) == (place.client_id, place.first_id):
@@ -56,22 +57,26 @@ def joined(places: Iterable[ReceiptPlace]) -> tuple[RequestRange, ...]:
     return tuple(spans)
 
 
-def commit(line: JournalClientContext, wanted: Commit) -> None:
-    """Returns when everything that is named can be read at the node that serves this client."""
+def commit(context: JournalClientContext, wanted: Commit) -> None:
+    """Commit staged batches. Returns when all their messages can be read at the node that serves this client.
+
+    Raises `Unreachable` if the cluster makes no progress for the client's timeout. The batch is committed even then:
+    nodes write it as soon as they can.
+    """
     value = encode(wanted)
     batch = Batch(TRANSACTIONS, [value], size_bytes=len(value), message_type=COMMIT)
-    place = line.run(PreparedCall(lambda call, timeout_ns: WriteCommand(call, batch, timeout_ns), _place))
+    place = context.run(PreparedCall(lambda call, timeout_ns: WriteCommand(call, batch, timeout_ns), _place))
     goal = None if place.base_offset == PLACE_UNKNOWN else place.base_offset
-    until_s = time.monotonic() + line.timeout_s
+    until_s = time.monotonic() + context.timeout_s
     paid = -1
     while True:
-        now = line.run(PreparedCall(lambda call, timeout_ns: AskCommand(call, AskPaid(0), timeout_ns), _paid))
+        now = context.run(PreparedCall(lambda call, timeout_ns: AskCommand(call, AskPaid(0), timeout_ns), _paid))
         if now.index >= place.index:
             goal = now.pledged if goal is None else goal
             if now.paid >= goal:
                 return
         if now.paid > paid:
-            paid, until_s = now.paid, time.monotonic() + line.timeout_s
+            paid, until_s = now.paid, time.monotonic() + context.timeout_s
         if time.monotonic() > until_s:
             raise Unreachable("the batch is committed, and will be written; the cluster is slow, or has no master")
         time.sleep(_LOOK_EVERY_S)

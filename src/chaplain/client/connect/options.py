@@ -1,7 +1,7 @@
-"""From what a user gives to `connect` to everything a connection is made of.
+"""Turn the arguments of `connect` into everything that a connection needs.
 
-Reads files and the environment once, before anything is dialled. Every mistake is told with what to do: as a
-`ConfigError`, or as `Misused` if it is one of type or range.
+Reads files and the environment once, before anything is dialled. Every error says what to do: `Misused` for a wrong
+type or range, `ConfigError` for everything else.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 from random import SystemRandom
 from typing import TypeAlias
 
-from chaplain.client.connect.identity_file import Passport, read_passport
+from chaplain.client.connect.identity_file import IdentityFile, parse_identity_file
 from chaplain.client.protocol.core import ClientCore
 from chaplain.client.protocol.events import Settings
 from chaplain.client.protocol.journal.core import ClientJournal
@@ -31,17 +31,17 @@ Secret: TypeAlias = Identity | str | Path
 CLUSTER_VARIABLE = "CHAPLAIN_CLUSTER"
 IDENTITY_VARIABLE = "CHAPLAIN_IDENTITY"
 DEFAULT_CLUSTER = "chaplain"
-_NOWHERE = (
+_NO_CLUSTER = (
     f"nothing to connect to: give a cluster's directory, set {CLUSTER_VARIABLE} to it, or give endpoints, identity and"
     " node_keys (an identity file made by `chaplain client add` has the keys in it)"
 )
 
 _REPORTS_PER_SECOND_MAX = 1000
-"""A client has few endpoints, and must know why each of them failed."""
+"""A client has few endpoints and must learn why each of them failed, so reports are hardly limited."""
 
 
 class ConnectOptions(Frozen, frozen=True):
-    """All that is needed to connect. Holds the identity, whose secret no `repr` shows."""
+    """Everything that is needed to connect. `repr` shows no secret."""
 
     endpoints: tuple[str, ...]
     identity: Identity
@@ -50,22 +50,22 @@ class ConnectOptions(Frozen, frozen=True):
     timeout_s: float
     seal: str = GCM
     secret: bytes = b""
-    """Of an HMAC, if packs are signed by one."""
-    learns: bool = True
-    """Whether nodes of which the cluster says that they belong to it make up for those that were given."""
+    """The HMAC secret, if packs are signed by HMAC."""
+    learn_members: bool = True
+    """True if the client may also connect to nodes that the cluster reports as members."""
 
     def __repr__(self) -> str:
-        return f"Opening({self.endpoints!r}, {self.identity!r}, {self.cluster!r})"
+        return f"ConnectOptions({self.endpoints!r}, {self.identity!r}, {self.cluster!r})"
 
     def build(self) -> tuple[ClientCore, Sockets]:
-        """A fresh instance: a core, and sockets to run it over."""
-        chance = SystemRandom()
-        instance = new_instance(chance)
+        """Create a client core with a new instance id, and the sockets to run it over."""
+        random = SystemRandom()
+        instance = new_instance(random)
         settings = LinkSettings(self.cluster, seal=self.seal, reports_per_second_max=_REPORTS_PER_SECOND_MAX)
-        link = LinkCore(self.identity, instance, settings, chance, pinned=self.node_keys)
-        journal = ClientJournal(self.identity, self.cluster, chance, secret=self.secret)
-        given = (self.identity.identifier, self.endpoints, Settings(), chance)
-        return ClientCore(link, *given, journal=journal, learns=self.learns), Sockets(instance)
+        link = LinkCore(self.identity, instance, settings, random, pinned=self.node_keys)
+        journal = ClientJournal(self.identity, self.cluster, random, secret=self.secret)
+        given = (self.identity.identifier, self.endpoints, Settings(), random)
+        return ClientCore(link, *given, journal=journal, learn_members=self.learn_members), Sockets(instance)
 
 
 def prepare(
@@ -78,37 +78,37 @@ def prepare(
     node: int | None,
     timeout_s: float,
 ) -> ConnectOptions:
-    """What was given goes before the environment, that before the cluster file, that before the identity file."""
+    """Arguments take precedence over the environment, that over the cluster file, that over the identity file."""
     validation.timeout_s(timeout_s)
     if name is not None:
         validation.name("a cluster's name", name)
     if node is not None:
         node = validation.number("a node's id", node, 1)
-    where = cluster if cluster is not None else os.environ.get(CLUSTER_VARIABLE)
-    known = None if not where else load_cluster(validation.path(where))
-    nodes = () if known is None else known.nodes
+    path = cluster if cluster is not None else os.environ.get(CLUSTER_VARIABLE)
+    cluster_file = None if not path else load_cluster(validation.path(path))
+    nodes = () if cluster_file is None else cluster_file.nodes
     if isinstance(endpoints, str):
         endpoints = [endpoint.strip() for endpoint in endpoints.split(",")]
     chosen = _endpoints_of(nodes, node) if endpoints is None else tuple(validation.several("endpoints", endpoints))
-    secret = identity or os.environ.get(IDENTITY_VARIABLE) or (known and known.identity)
+    secret = identity or os.environ.get(IDENTITY_VARIABLE) or (cluster_file and cluster_file.identity)
     if not chosen or not secret:
-        raise ConfigError(_NOWHERE)
+        raise ConfigError(_NO_CLUSTER)
     for endpoint in chosen:
         validation.endpoint(endpoint)
-    passport = read_identity(secret)
-    given: Sequence[str | bytes] = [listed.key for listed in nodes] or passport.node_keys
+    identity_file = read_identity(secret)
+    given: Sequence[str | bytes] = [listed.key for listed in nodes] or identity_file.node_keys
     keys = frozenset(map(read_key, given if node_keys is None else validation.several("keys", node_keys)))
     if not keys:
-        raise ConfigError(_NOWHERE)
+        raise ConfigError(_NO_CLUSTER)
     return ConnectOptions(
         endpoints=chosen,
-        identity=passport.identity,
+        identity=identity_file.identity,
         node_keys=keys,
-        cluster=name or (known.cluster if known else passport.cluster or DEFAULT_CLUSTER),
+        cluster=name or (cluster_file.cluster if cluster_file else identity_file.cluster or DEFAULT_CLUSTER),
         timeout_s=timeout_s,
-        seal=known.seal if known else passport.seal or GCM,
-        secret=passport.secret,
-        learns=node is None,
+        seal=cluster_file.seal if cluster_file else identity_file.seal or GCM,
+        secret=identity_file.secret,
+        learn_members=node is None,
     )
 
 
@@ -120,13 +120,16 @@ def _endpoints_of(nodes: Sequence[ClusterNode], node: int | None) -> tuple[str, 
     return found
 
 
-def read_identity(secret: Secret) -> Passport:
+def read_identity(secret: Secret) -> IdentityFile:
+    """Read an identity file. Raises `ConfigError`."""
     if isinstance(secret, Identity):
-        return Passport(secret)
+        return IdentityFile(secret)
     if isinstance(secret, str) and "\n" in secret:
-        raise ConfigError("identity is the path of an identity file, not what is in it")  # and not to be shown
+        raise ConfigError(
+            "identity is the path of an identity file, not its contents"
+        )  # do not print it: it contains the secret
     try:
-        return read_passport(validation.path(secret).read_text())
+        return parse_identity_file(validation.path(secret).read_text())
     except OSError as error:
         raise ConfigError(f"identity file {secret}: {error.strerror}; make one with `chaplain key new`") from None
     except (Malformed, UnicodeDecodeError) as error:
@@ -134,6 +137,7 @@ def read_identity(secret: Secret) -> Passport:
 
 
 def read_key(key: str | bytes) -> bytes:
+    """Decode a node's public key. Raises `ConfigError`."""
     try:
         return validation.key("a node's key", key)
     except (Malformed, Misused) as error:

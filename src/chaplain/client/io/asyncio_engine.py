@@ -1,14 +1,16 @@
-"""Runs a client core inside the loop of a program that uses asyncio, without a thread of its own.
+"""Run a client core inside the event loop of an asyncio program, without a thread of its own.
 
-A second thread would share the interpreter with the program's coroutines: while those keep it busy, it waits up to
-5 ms for each of its turns, and every answer costs two of them. In the loop a turn is one callback among the others:
-what was submitted since the last one, and whatever came, is taken in at once. See docs/decisions/0145.
+A second thread would compete with the program's coroutines for the interpreter lock: while they are busy it waits up to
+5 ms for each turn, and every answer costs two turns. In the loop, a turn is one callback among others. It processes all
+inputs submitted since the last turn and all data that arrived. See docs/decisions/client-engines.md.
 
-It decides when a turn is due: when something was submitted, when the sockets have something, and when the core wants to
-be woken; and how it ends: as `engine` does.
+The engine decides when a turn is due: after a submission, when a socket is readable, and at the core's deadline. It
+ends as the thread engine does.
 
-Invariants: the sockets are used by one thread at a time, the loop's while it runs; after the end nobody is left
-waiting; no turn keeps the program from its own for longer than `TURNS_MAX` rounds of the sockets.
+Invariants:
+- one thread uses the sockets at a time: the loop's while the loop runs;
+- after the engine has ended, no caller is left waiting;
+- a turn polls the sockets at most `TURNS_MAX` times before the program's other callbacks run.
 """
 
 from __future__ import annotations
@@ -19,7 +21,16 @@ import threading
 from collections import deque
 from contextlib import suppress
 
-from chaplain.client.io.lifecycle import CLOSED, FORKED, JOIN_S, LINGER_MS, LOOP_ENDED, Receiver, defect, running
+from chaplain.client.io.lifecycle import (
+    CLOSED,
+    FORKED,
+    JOIN_TIMEOUT_S,
+    LINGER_MS,
+    LOOP_ENDED,
+    Receiver,
+    defect_error,
+    running_engines,
+)
 from chaplain.client.io.stepper import Stepper, StepsClient
 from chaplain.client.protocol.events import ClientInput
 from chaplain.core import Stopping
@@ -27,62 +38,67 @@ from chaplain.errors import Closed
 from chaplain.link.zmq.sockets import Sockets
 
 TURNS_MAX = 4
-"""Sockets that were written to are looked at once more; after so many looks the program has its turn."""
+"""Sockets that were written to are polled again; after this many polls the program's callbacks run."""
 
 
 class LoopEngine:
+    """Runs one client core in the running event loop."""
+
     def __init__(self, core: StepsClient, sockets: Sockets) -> None:
-        """To be made in the loop."""
-        self._drive = Stepper(core, sockets)
+        """Call it inside the running loop."""
+        self._stepper = Stepper(core, sockets)
         self._sockets = sockets
         self._receiver: Receiver | None = None
         self._loop = asyncio.get_running_loop()
         self._queue: deque[ClientInput] = deque()
-        self._called = False
-        """A turn is on its way."""
-        self._turning = False
+        self._turn_scheduled = False
+        """True if a turn is scheduled."""
+        self._in_turn = False
         self._timer: asyncio.TimerHandle | None = None
         self._ended = False
-        self._gone = threading.Event()
-        self.gone = self._loop.create_future()
-        """Done when the sockets are closed."""
+        self._closed = threading.Event()
+        self.closed = self._loop.create_future()
+        """A future that is done when the sockets are closed."""
         self._closer: threading.Thread | None = None
         self._pid = os.getpid()
 
     def start(self, receiver: Receiver) -> None:
-        """Outcomes are told in the loop."""
+        """Start polling. Outcomes are delivered to `receiver` in the loop."""
         self._receiver = receiver
         self._loop.add_reader(self._sockets.fileno(), self._turn)
-        self._call()
-        running.add(self)
+        self._schedule_turn()
+        running_engines.add(self)
 
     def submit(self, event: ClientInput) -> None:
-        """Hand an input to the core, with the next turn. Any thread may call this: collecting a listener does."""
+        """Queue an input for the next turn. Any thread may call this: the finalizer of a listener does."""
         if os.getpid() != self._pid:
             raise Closed(FORKED)
         if self._ended:
             raise Closed(CLOSED)
         self._queue.append(event)
-        if not self._called:
-            self._call()
+        if not self._turn_scheduled:
+            self._schedule_turn()
 
-    def push(self) -> None:
-        """Have a turn now rather than after whatever else is ready to run. Only for the loop's own thread."""
-        if not self._turning:
+    def flush_now(self) -> None:
+        """Run a turn now, before the other callbacks that are ready. Only for the loop's own thread."""
+        if not self._in_turn:
             self._turn()
 
     def stop(self, wait: bool = True) -> None:
-        """End the sockets; what is under way fails. Harmless if it has ended. In the loop it cannot wait."""
+        """Close the sockets; pending calls fail with `Closed`. Idempotent.
+
+        Called from inside the loop, it cannot wait for the end.
+        """
         if os.getpid() != self._pid:
             return
         if self._loop.is_running():
             with suppress(Closed):
                 self.submit(Stopping())
-        elif not self._ended:  # nobody else will have a turn
+        elif not self._ended:  # the loop does not run, so no scheduled turn would come
             self._queue.append(Stopping())
             self._turn()
         if wait and not self._is_inside():
-            self._gone.wait(JOIN_S)
+            self._closed.wait(JOIN_TIMEOUT_S)
 
     @property
     def running(self) -> bool:
@@ -94,48 +110,48 @@ class LoopEngine:
         except RuntimeError:
             return False
 
-    def _call(self) -> None:
-        self._called = True
+    def _schedule_turn(self) -> None:
+        self._turn_scheduled = True
         try:
             if self._is_inside():
                 self._loop.call_soon(self._turn)
             else:
                 self._loop.call_soon_threadsafe(self._turn)
         except RuntimeError:
-            self._called = False  # who comes next must hear of it, too
+            self._turn_scheduled = False  # the next call must fail with this error, too
             raise Closed(LOOP_ENDED) from None
 
     # Turns.
 
     def _turn(self) -> None:
-        self._called = False  # before the queue is looked at: what is submitted from now on has its own
+        self._turn_scheduled = False  # before the queue is read: an input submitted from now on schedules its own turn
         if self._ended:
             return
-        self._turning = True
+        self._in_turn = True
         try:
-            self._look()
-        except BaseException as failure:  # a bug of ours: whoever waits must hear of it rather than hang
-            self._end(defect(failure))
+            self._run_turn()
+        except BaseException as failure:  # a defect in the client: waiting callers must get an error and not hang
+            self._end(defect_error(failure))
             if not isinstance(failure, Exception):
                 raise
         finally:
-            self._turning = False
+            self._in_turn = False
 
-    def _look(self) -> None:
-        """Take everything in, do and tell what follows from it, until nothing more is there."""
+    def _run_turn(self) -> None:
+        """Process inputs and arrived data until nothing is left or `TURNS_MAX` is reached."""
         assert self._receiver is not None
         for _ in range(TURNS_MAX):
             events: list[ClientInput] = [*self._sockets.wait(0), *self._submitted()]
-            if (outcomes := self._drive.take(events)) and not self._loop.is_closed():
+            if (outcomes := self._stepper.step(events)) and not self._loop.is_closed():
                 self._receiver.deliver(outcomes)
             if any(isinstance(event, Stopping) for event in events):
                 self._end(Closed(CLOSED))
                 return
-            left_s = self._sockets.left_alone_s(self._drive.left_ns())
+            left_s = self._sockets.left_alone_s(self._stepper.until_due_ns())
             if left_s != 0 and not self._queue:
                 self._set_timer(left_s)
                 return
-        self._call()
+        self._schedule_turn()
 
     def _submitted(self) -> list[ClientInput]:
         events: list[ClientInput] = []
@@ -144,7 +160,7 @@ class LoopEngine:
         return events
 
     def _set_timer(self, left_s: float | None) -> None:
-        """A timer that rings too early is left alone: the turn that it brings sets it anew."""
+        """Set the timer of the next turn. A timer that is too early stays: its turn sets the next one."""
         if left_s is None:
             return
         at_s = self._loop.time() + left_s
@@ -152,9 +168,9 @@ class LoopEngine:
             if self._timer.when() <= at_s:
                 return
             self._timer.cancel()
-        self._timer = self._loop.call_at(at_s, self._ring)
+        self._timer = self._loop.call_at(at_s, self._on_timer)
 
-    def _ring(self) -> None:
+    def _on_timer(self) -> None:
         self._timer = None
         self._turn()
 
@@ -162,13 +178,15 @@ class LoopEngine:
 
     def _end(self, error: Closed) -> None:
         self._ended = True
-        running.discard(self)
+        running_engines.discard(self)
         if self._timer is not None:
             self._timer.cancel()
-        if self._receiver is not None and not self._loop.is_closed():  # else nobody is left to tell
+        if (
+            self._receiver is not None and not self._loop.is_closed()
+        ):  # otherwise no coroutine is left that could receive the error
             self._loop.remove_reader(self._sockets.fileno())
             self._receiver.fail_all(error)
-        if self._loop.is_running():  # what was said last may take a moment to leave, for which nobody need wait
+        if self._loop.is_running():  # the last messages may take a moment to leave: do not block the loop meanwhile
             self._closer = threading.Thread(target=self._close, name="chaplain-client", daemon=True)
             self._closer.start()
         else:
@@ -176,12 +194,12 @@ class LoopEngine:
 
     def _close(self) -> None:
         self._sockets.close(LINGER_MS)
-        self._gone.set()
-        with suppress(RuntimeError):  # the loop may have ended meanwhile
-            self._loop.call_soon_threadsafe(self._tell_gone)
+        self._closed.set()
+        with suppress(RuntimeError):  # the loop may have ended
+            self._loop.call_soon_threadsafe(self._report_closed)
 
-    def _tell_gone(self) -> None:
+    def _report_closed(self) -> None:
         if self._closer is not None:
-            self._closer.join()  # telling us was the last that it did
-        if not self.gone.done():
-            self.gone.set_result(None)
+            self._closer.join()  # this callback was the thread's last action
+        if not self.closed.done():
+            self.closed.set_result(None)

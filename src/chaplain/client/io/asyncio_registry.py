@@ -1,7 +1,7 @@
-"""A board that belongs to one event loop, as its client does.
+"""A call registry that belongs to one event loop, as its client does.
 
-In another loop nobody would be woken, and two threads would use the sockets at once: whoever wants something there is
-told before anything happens.
+In another loop no coroutine would be woken, and two threads would use the sockets at once. A call from there raises
+`Closed` before anything else happens.
 """
 
 from __future__ import annotations
@@ -16,15 +16,17 @@ from chaplain.client.protocol.events import ClientInput
 from chaplain.errors import Closed
 
 
-class LoopBoard(CallRegistry):
+class AsyncioCallRegistry(CallRegistry):
+    """A call registry that only its own event loop may use."""
+
     def __init__(self, submit: Callable[[ClientInput], None], loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(submit)
         self._loop = loop
 
-    def check(self) -> None:
-        super().check()
+    def check_usable(self) -> None:
+        super().check_usable()
         if self._loop.is_closed():
             raise Closed(LOOP_ENDED)
-        with suppress(RuntimeError):  # none runs here: what is handed over waits until its own does
+        with suppress(RuntimeError):  # no loop runs in this thread: the call waits until the client's loop runs
             if asyncio.get_running_loop() is not self._loop:
                 raise Closed(OTHER_LOOP)

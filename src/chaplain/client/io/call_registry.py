@@ -1,10 +1,10 @@
-"""Who waits for which call.
+"""Maps the number of each pending call to the sink that receives its outcome.
 
-Gives every call its number, and hands each outcome to the one who waits. Sinks hold a future of whichever kind the
-face uses; the board does not care. Safe to use from many threads.
+The registry numbers calls and delivers outcomes. A sink holds a future of whichever kind its client uses; the registry
+does not depend on it. Any thread may use the registry.
 
-Belongs to the process that made it. In the child of a fork nobody would ever hand out an outcome, and a lock that some
-thread held is held for ever: there, whoever wants something is told before a lock is touched.
+A registry belongs to the process that created it. In the child of a fork no thread would deliver an outcome, and a lock
+that another thread held stays locked forever. There every call raises `Closed` before it touches a lock.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from chaplain.client.protocol.events import (
 )
 from chaplain.client.protocol.journal.events import ReadChunk, WritesAcknowledged
 from chaplain.client.types.receipts import ReceiptPlace
-from chaplain.client.types.results import Event, Heard, MemberNews, PoolMessage, Question
+from chaplain.client.types.results import Event, ListenerItem, MemberNews, PoolMessage, Question
 from chaplain.client_service.messages import CALL_MAX, EventItem, NewsItem, PoolItem, QuestionItem
 from chaplain.errors import (
     Busy,
@@ -61,6 +61,7 @@ _ERRORS: dict[Failure, type[ChaplainError]] = {
 
 
 def error_of(raised: Raised) -> ChaplainError:
+    """The exception for a call that failed."""
     if raised.failure is Failure.UNKNOWN:
         return Unknown(raised.reason, raised.request)
     if raised.failure is Failure.STATEMENT:
@@ -69,18 +70,20 @@ def error_of(raised: Raised) -> ChaplainError:
 
 
 class FutureLike(Protocol):
+    """The part of a future that sinks use."""
+
     def done(self) -> bool: ...
     def set_result(self, result: Any, /) -> None: ...
     def set_exception(self, exception: BaseException, /) -> None: ...
 
 
 class Sink:
-    """Waits for one answer."""
+    """Receives the outcome of one call and resolves its future."""
 
     def __init__(self, future: FutureLike) -> None:
         self._future = future
 
-    def take(self, outcome: Outcome) -> None:
+    def on_outcome(self, outcome: Outcome) -> None:
         match outcome:
             case Returned():
                 self._set(outcome.payload)
@@ -91,7 +94,7 @@ class Sink:
             case ListeningBegan():
                 self._set(b"")
             case Yielded() | ReadChunk():
-                raise AssertionError("only a listening is given items")
+                raise AssertionError("only a subscription receives items")
             case _:
                 assert_never(outcome)
 
@@ -104,86 +107,91 @@ class Sink:
             self._future.set_result(payload)
 
 
-class ListeningSink(Sink):
-    """Waits for a listening to begin, then puts its items into the inbox and knocks."""
+class SubscriptionSink(Sink):
+    """Resolves the future when the subscription has started, then buffers its items and notifies the listener."""
 
-    def __init__(self, future: FutureLike, inbox: Inbox, knock: Callable[[], None]) -> None:
+    def __init__(self, future: FutureLike, inbox: Inbox, notify: Callable[[], None]) -> None:
         super().__init__(future)
         self._inbox = inbox
-        self._knock = knock
+        self._notify = notify
         self.error: BaseException | None = None
 
-    def take(self, outcome: Outcome) -> None:
+    def on_outcome(self, outcome: Outcome) -> None:
         if isinstance(outcome, Yielded):
             self._inbox.put(_item_of(outcome))
-            self._knock()
+            self._notify()
         else:
-            super().take(outcome)
+            super().on_outcome(outcome)
 
     def fail(self, error: BaseException) -> None:
-        begun = self._future.done()
+        started = self._future.done()
         super().fail(error)
-        if begun:
+        if started:
             self.error = error
-            self._knock()
+            self._notify()
 
 
 class CallRegistry:
+    """The pending calls of one client."""
+
     def __init__(self, submit: Callable[[ClientInput], None]) -> None:
         self._submit = submit
         self._sinks: dict[int, Sink] = {}
-        self._lock = RLock()  # a listener may be collected, and cancel, wherever this thread allocates
-        self._last = 0
-        self._groups = 0
+        self._lock = (
+            RLock()
+        )  # reentrant: garbage collection may run a listener's finalizer, which cancels, at any allocation
+        self._last_call = 0
+        self._last_group = 0
         self._pid = os.getpid()
 
-    def check(self) -> None:
-        """To be called before waiting for anything."""
-        if not self._is_here:
+    def check_usable(self) -> None:
+        """Raise `Closed` if this process or loop must not use the client. Call it before waiting for anything."""
+        if not self._in_own_process:
             raise Closed(FORKED)
 
     @property
-    def _is_here(self) -> bool:
+    def _in_own_process(self) -> bool:
         return os.getpid() == self._pid
 
-    def enter(self, sink: Sink) -> int:
-        """Have the sink wait for a call of this number, which is yet to be handed over."""
-        self.check()
+    def register(self, sink: Sink) -> int:
+        """Give a call that is about to be submitted its number."""
+        self.check_usable()
         with self._lock:
-            call = self._number()
+            call = self._next_call()
             self._sinks[call] = sink
         return call
 
-    def open(self, build: Callable[[int], ClientInput], sink: Sink) -> int:
-        """Hand over a call that nobody blocks for."""
-        call = self.enter(sink)
+    def submit_call(self, build: Callable[[int], ClientInput], sink: Sink) -> int:
+        """Register and submit a call without blocking for its outcome. Returns its number."""
+        call = self.register(sink)
         try:
             self._submit(build(call))
         except BaseException:
-            self._forget(call)
+            self._remove(call)
             raise
         return call
 
     def submit(self, event: ClientInput) -> None:
-        """Hand over something that no answer belongs to. Harmless if the client has ended."""
+        """Submit an input that has no outcome. Does nothing if the client has ended."""
         with suppress(Closed):
             self._submit(event)
 
     def new_group(self) -> int:
-        self.check()
+        """A number for a group of writes that fail together (`WriteCommand.group`)."""
+        self.check_usable()
         with self._lock:
-            self._groups += 1
-            return self._groups
+            self._last_group += 1
+            return self._last_group
 
     def cancel(self, call: int) -> None:
-        """Nobody waits any more. Harmless if the call has ended, or the client."""
-        if self._is_here and self._forget(call) is not None:
+        """Cancel a call. Does nothing if the call or the client has ended."""
+        if self._in_own_process and self._remove(call) is not None:
             with suppress(Closed):
                 self._submit(Cancelled(call))
 
-    def abandon(self, sink: Sink) -> None:
-        """Cancel its call, if it has one: whoever was interrupted may not know the number."""
-        if not self._is_here:
+    def cancel_sink(self, sink: Sink) -> None:
+        """Cancel the call of this sink, if it has one: an interrupted caller may not know the number."""
+        if not self._in_own_process:
             return
         with self._lock:
             calls = [call for call, one in self._sinks.items() if one is sink]
@@ -191,31 +199,33 @@ class CallRegistry:
             self.cancel(call)
 
     def deliver(self, outcomes: list[Outcome]) -> None:
+        """Give each outcome to the sink of its call."""
         for outcome in outcomes:
             ended = isinstance(outcome, Returned | Raised | WritesAcknowledged)
-            sink = self._forget(outcome.call) if ended else self._sinks.get(outcome.call)
+            sink = self._remove(outcome.call) if ended else self._sinks.get(outcome.call)
             if sink is not None:
-                sink.take(outcome)
+                sink.on_outcome(outcome)
 
     def fail_all(self, error: BaseException) -> None:
+        """Fail every pending call."""
         with self._lock:
             sinks, self._sinks = list(self._sinks.values()), {}
         for sink in sinks:
             sink.fail(error)
 
-    def _forget(self, call: int) -> Sink | None:
+    def _remove(self, call: int) -> Sink | None:
         with self._lock:
             return self._sinks.pop(call, None)
 
-    def _number(self) -> int:
-        """The next number that no call under way has: they wrap, and a listening may last."""
+    def _next_call(self) -> int:
+        """The next number that no pending call has. Numbers wrap, and a subscription may outlive a wrap."""
         while True:
-            self._last = self._last % CALL_MAX + 1
-            if self._last not in self._sinks:
-                return self._last
+            self._last_call = self._last_call % CALL_MAX + 1
+            if self._last_call not in self._sinks:
+                return self._last_call
 
 
-def _item_of(yielded: Yielded) -> Heard:
+def _item_of(yielded: Yielded) -> ListenerItem:
     item, payload = yielded.item, yielded.payload
     match item:
         case EventItem():

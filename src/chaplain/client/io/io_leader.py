@@ -1,17 +1,20 @@
-"""Who drives: of all threads that use a client, the one that steps its core and uses its sockets.
+"""Decide which thread runs the I/O of a client (leader/follower pattern).
 
-Whoever waits for an answer drives, if nobody does; so the answer is taken in by the thread that wants it. The engine's
-own thread looks after what nobody waits for: it watches the sockets without holding the wheel, and dozes while others
-drive, because everything that comes would wake it for nothing. See docs/decisions/0148.
+A thread that waits for an answer becomes the leader if there is none, so it reads its own answer from the socket
+without a thread switch. The background thread of the engine leads when no caller waits. While callers lead, the
+background thread sleeps instead of polling the sockets: otherwise every packet would wake it for nothing. See
+docs/decisions/client-engines.md.
 
-Decides whose turn it is and who is to be woken; refuses to know the core, the sockets and what a turn does. `wake`
-makes whoever waits on the sockets, driving or watching, return.
+This module decides which thread leads and which thread to wake. It knows neither the core nor the sockets nor what a
+turn does. The callback `wake` makes the thread that waits on the sockets return, whether that thread leads or only
+polls.
 
 Invariants:
-- at most one thread drives; giving the wheel away and taking it pass through one lock, a fence for everything else;
-- what was put in is taken by somebody who drives after it, and somebody does: a driver who waits is woken; a driver who
-  leaves rings a waiter whose call is not over, or the engine's thread is watching, or was kicked;
-- the engine's thread looks at the latest `DOZE_S` after the last caller drove.
+- at most one thread leads; the lead passes through one lock, which is also the memory barrier for the core's state;
+- a thread that leads later processes every queued input, and such a thread exists: a leader that waits on the sockets
+  is woken; a leader that releases the lead wakes a waiter whose call is not finished, or the background thread polls
+  the sockets, or it was woken;
+- the background thread runs a turn at the latest `BACKGROUND_SLEEP_S` after the last caller led.
 """
 
 from __future__ import annotations
@@ -25,70 +28,77 @@ from chaplain.client.io.waiter import Waiter
 from chaplain.client.protocol.events import ClientInput
 from chaplain.errors import Closed
 
-DOZE_S = 0.01
-"""How late the engine's thread may be for what comes while nobody waits for anything."""
-_NOBODY = 0
+BACKGROUND_SLEEP_S = 0.01
+"""How late the background thread may notice data that arrives while no caller waits."""
+_NO_THREAD = 0
 
 
-class _Attended:
-    """`with` it, somebody waits without driving."""
+class _PassiveWait:
+    """Context manager for a thread that waits without leading."""
 
-    def __init__(self, wheel: IoLeader) -> None:
-        self._wheel = wheel
+    def __init__(self, io_leader: IoLeader) -> None:
+        self._io_leader = io_leader
 
     def __enter__(self) -> None:
-        self._wheel.attend()
+        self._io_leader.add_passive_waiter()
 
     def __exit__(self, *_: object) -> None:
-        self._wheel.attend_no_more()
+        self._io_leader.remove_passive_waiter()
 
 
 class IoLeader:
+    """The lead of one client's I/O, its input queue, and the threads that wait."""
+
     def __init__(self, wake: Callable[[], None]) -> None:
         self._wake = wake
-        self._lock = RLock()  # a listener may be collected, and cancel, wherever this thread allocates
-        self.driver = _NOBODY
-        """The thread that drives."""
+        self._lock = (
+            RLock()
+        )  # reentrant: garbage collection may run a listener's finalizer, which cancels, at any allocation
+        self.thread = _NO_THREAD
+        """The id of the thread that leads; 0 if none does."""
         self.ended = False
-        self.dozes = False
-        """The engine's thread waits for a kick, or for some time, and does not watch the sockets."""
+        self.background_sleeps = False
+        """True while the background thread waits for a wake-up or a timeout and does not poll the sockets."""
         self._queue: list[ClientInput] = []
-        self._roused = False
-        """`wake` was called, and the queue not taken since."""
+        self._wake_pending = False
+        """True if `wake` was called and the queue was not taken since."""
         self._waiters: dict[Waiter, None] = {}
-        self.attended = _Attended(self)
-        self._attending = 0
-        """Threads that wait without driving."""
-        self._drives = 0
-        """How often a caller took the wheel."""
-        self._kick = Lock()  # held until there is one
-        self._kick.acquire()
+        self.passive_wait = _PassiveWait(self)
+        self._passive_waiters = 0
+        """Number of threads that wait without leading."""
+        self._caller_leads = 0
+        """How often a caller became the leader."""
+        self._background_wakeup = Lock()  # held; released to wake the background thread
+        self._background_wakeup.acquire()
 
     # For any thread.
 
-    def put(self, event: ClientInput) -> None:
-        """Have whoever drives take this in, at once."""
+    def submit(self, event: ClientInput) -> None:
+        """Queue an input and make sure that a leader processes it at once."""
         with self._lock:
             if self.ended:
                 raise Closed(CLOSED)
             self._queue.append(event)
-            self._rouse()
+            self._wake_for_queue()
 
-    def attend(self) -> None:
-        """From now on somebody waits without driving, and what comes must not wait for the end of a doze."""
+    def add_passive_waiter(self) -> None:
+        """Count a thread that waits without leading, and wake the background thread: it has to lead for it."""
         with self._lock:
-            self._attending += 1
-            if self.dozes and self.driver == _NOBODY:
-                self._kick_engine()
+            self._passive_waiters += 1
+            if self.background_sleeps and self.thread == _NO_THREAD:
+                self._wake_background()
 
-    def attend_no_more(self) -> None:
+    def remove_passive_waiter(self) -> None:
         with self._lock:
-            self._attending -= 1
+            self._passive_waiters -= 1
 
     # For callers.
 
-    def take(self, me: int, waiter: Waiter, event: ClientInput | None) -> bool:
-        """Put the event in, if there is one, and drive, if nobody does. Who gets False is rung when to try again."""
+    def try_lead(self, this_thread: int, waiter: Waiter, event: ClientInput | None) -> bool:
+        """Queue the event, if there is one, and become the leader if there is none.
+
+        A caller that gets False is woken through its waiter when it should try again.
+        """
         with self._lock:
             if self.ended:
                 if event is not None:
@@ -96,88 +106,92 @@ class IoLeader:
                 return False
             if event is not None:
                 self._queue.append(event)
-            if self.driver == _NOBODY:
-                self.driver = me
-                self._drives += 1
+            if self.thread == _NO_THREAD:
+                self.thread = this_thread
+                self._caller_leads += 1
                 if self._waiters:
                     self._waiters.pop(waiter, None)
                 return True
-            waiter.arm()
+            waiter.prepare_wakeup()
             self._waiters[waiter] = None
             if self._queue:
-                self._rouse()
+                self._wake_for_queue()
             return False
 
-    def taken_in(self) -> list[ClientInput]:
-        """What was put in. Only for who drives."""
+    def take_queue(self) -> list[ClientInput]:
+        """Return and clear the queued inputs. Only for the leader."""
         with self._lock:
-            self._roused = False
+            self._wake_pending = False
             events, self._queue = self._queue, []
         return events
 
-    def leave(self, *, soon: bool) -> None:
-        """Drive no more. `soon`: something is due before the engine's thread means to look."""
+    def release(self, *, wake_background: bool) -> None:
+        """Give up the lead. `wake_background`: the next turn is due earlier than the background thread expects."""
         with self._lock:
-            self.driver = _NOBODY
-            self._pass_on()
-            if soon and not self._roused:
-                self._wake()  # before it is noted: what a signal raises may come between
-                self._roused = True
+            self.thread = _NO_THREAD
+            self._hand_over()
+            if wake_background and not self._wake_pending:
+                self._wake()  # before the flag is set: a signal handler may raise in between
+                self._wake_pending = True
 
-    def go(self, waiter: Waiter) -> None:
-        """Wait no more. It may have been us who were rung to drive; then somebody else must."""
+    def remove_waiter(self, waiter: Waiter) -> None:
+        """Stop waiting. If this waiter was woken to lead, wake another thread instead."""
         with self._lock:
             if waiter in self._waiters:
                 del self._waiters[waiter]
-                if self.driver == _NOBODY:
-                    self._pass_on()
+                if self.thread == _NO_THREAD:
+                    self._hand_over()
 
     def end(self) -> None:
-        """Nobody drives any more: the engine's thread ends everything. To be called by who drives."""
+        """End the engine: no thread leads again. Only for the leader."""
         with self._lock:
             self.ended = True
-            self.driver = _NOBODY
-            self._kick_engine()
+            self.thread = _NO_THREAD
+            self._wake_background()
             self._wake()
 
-    # For the engine's thread.
+    # For the background thread.
 
-    def take_over(self) -> bool:
-        """Drive, if nobody does; else doze. Not after the end: who ended it woke us, and a turn would eat that."""
+    def try_lead_in_background(self) -> bool:
+        """Become the leader if there is none; otherwise the background thread is to sleep.
+
+        Returns False after `end`: the thread that ended the engine sent a wake-up, and another turn would consume it.
+        """
         with self._lock:
-            self.dozes = self.driver != _NOBODY or self.ended
-            if not self.dozes:
-                self.driver = get_ident()
-            return not self.dozes
+            self.background_sleeps = self.thread != _NO_THREAD or self.ended
+            if not self.background_sleeps:
+                self.thread = get_ident()
+            return not self.background_sleeps
 
-    def doze(self) -> None:
-        """Until there is a kick, or no caller drove for a while."""
+    def sleep_in_background(self) -> None:
+        """Sleep until woken, or until no caller led for `BACKGROUND_SLEEP_S`."""
         seen = -1
-        while seen != self._drives and not self.ended:
-            seen = self._drives
-            if self._kick.acquire(timeout=DOZE_S):
+        while seen != self._caller_leads and not self.ended:
+            seen = self._caller_leads
+            if self._background_wakeup.acquire(timeout=BACKGROUND_SLEEP_S):
                 return
 
     # Under the lock.
 
-    def _rouse(self) -> None:
-        if self.dozes and self.driver == _NOBODY:
-            self._kick_engine()
-        elif not self._roused:
+    def _wake_for_queue(self) -> None:
+        """Wake the thread that will process the queue."""
+        if self.background_sleeps and self.thread == _NO_THREAD:
+            self._wake_background()
+        elif not self._wake_pending:
             self._wake()
-            self._roused = True
+            self._wake_pending = True
 
-    def _pass_on(self) -> None:
-        """Nobody drives: a waiter shall; failing that, the engine's thread if there is reason to."""
+    def _hand_over(self) -> None:
+        """Find the next leader: a waiter whose call is not finished, else the background thread if it has work."""
         for waiter in self._waiters:
-            if not waiter.over:
-                waiter.ring()
+            if not waiter.finished:
+                waiter.wake()
                 return
         if self._queue:
-            self._rouse()
-        elif self.dozes and self._attending:
-            self._kick_engine()
+            self._wake_for_queue()
+        elif self.background_sleeps and self._passive_waiters:
+            self._wake_background()
 
-    def _kick_engine(self) -> None:
-        with suppress(RuntimeError):  # it was kicked already
-            self._kick.release()
+    def _wake_background(self) -> None:
+        with suppress(RuntimeError):  # it was woken already
+            self._background_wakeup.release()

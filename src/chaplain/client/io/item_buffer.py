@@ -1,8 +1,8 @@
-"""Items that were yielded and not yet taken, with a bound.
+"""A bounded buffer of items that a listener has not taken yet.
 
-At the bound the newest item is dropped and counted; the next one that fits says how many. Dropping the newest keeps
-what a slow listener already has in one piece, and the count stands where the hole is. The lock makes it fit for one
-thread that puts and others that take.
+At the bound the newest item is dropped and counted. The next item that fits reports the count in `missed`. Dropping the
+newest keeps the items that a slow listener already has contiguous, and the count marks the position of the gap. One
+thread may put items while other threads take them.
 """
 
 from __future__ import annotations
@@ -12,15 +12,17 @@ from threading import Lock
 
 from msgspec.structs import replace
 
-from chaplain.client.types.results import Heard, size_bytes
+from chaplain.client.types.results import ListenerItem, size_bytes
 
 ITEMS_MAX = 10_000
 BYTES_MAX = 64 * 1024 * 1024
 
 
 class Inbox:
+    """A bounded queue of items."""
+
     def __init__(self, items_max: int = ITEMS_MAX, bytes_max: int = BYTES_MAX) -> None:
-        self._items: deque[Heard] = deque()
+        self._items: deque[ListenerItem] = deque()
         self._items_max = items_max
         self._bytes_max = bytes_max
         self._held_bytes = 0
@@ -30,10 +32,10 @@ class Inbox:
 
     @property
     def missed(self) -> int:
-        """Items dropped here that no item has told of yet."""
+        """Dropped items that no later item has reported yet."""
         return self._dropped
 
-    def put(self, item: Heard) -> None:
+    def put(self, item: ListenerItem) -> None:
         size = size_bytes(item)
         with self._lock:
             if len(self._items) >= self._items_max or self._held_bytes + size > self._bytes_max:
@@ -46,7 +48,7 @@ class Inbox:
             self._items.append(item)
             self._held_bytes += size
 
-    def take(self) -> Heard | None:
+    def take(self) -> ListenerItem | None:
         with self._lock:
             if not self._items:
                 return None

@@ -1,4 +1,4 @@
-"""Who waits for the journal: a writer for its receipts, a reader for its portions. Neither knows threads or loops."""
+"""Sinks for the journal: of a writer's chunks and of a reader. They depend on neither threads nor event loops."""
 
 from __future__ import annotations
 
@@ -12,34 +12,34 @@ from chaplain.client.protocol.journal.events import ReadChunk, WritesAcknowledge
 from chaplain.client.types.receipts import ReceiptPlace
 
 
-class _Nobody:
-    """Stands where a future would."""
+class _NoFuture:
+    """A placeholder for sinks that resolve no future."""
 
     def done(self) -> bool:
         return True
 
     def set_result(self, result: object, /) -> None:
-        raise AssertionError("nobody waits")
+        raise AssertionError("this sink resolves no future")
 
     def set_exception(self, exception: BaseException, /) -> None:
-        raise AssertionError("nobody waits")
+        raise AssertionError("this sink resolves no future")
 
 
-NOBODY: FutureLike = _Nobody()
+NO_FUTURE: FutureLike = _NoFuture()
 
 
 class ChunkSink(Sink):
-    """Waits for the receipt of one chunk of a writer."""
+    """Receives the receipt of one chunk of a writer."""
 
     def __init__(
         self, size_bytes: int, written: Callable[[int, ReceiptPlace], None], failed: Callable[[BaseException], None]
     ) -> None:
-        super().__init__(NOBODY)
+        super().__init__(NO_FUTURE)
         self._size_bytes = size_bytes
         self._written = written
         self._failed = failed
 
-    def take(self, outcome: Outcome) -> None:
+    def on_outcome(self, outcome: Outcome) -> None:
         if isinstance(outcome, WritesAcknowledged):
             self._written(self._size_bytes, outcome.place)
         elif isinstance(outcome, Raised):
@@ -49,25 +49,28 @@ class ChunkSink(Sink):
         self._failed(error)
 
 
-class PortionSink(Sink):
-    """Keeps the portions of one read until somebody takes them. How many come is bounded by what was taken."""
+class ReadSink(Sink):
+    """Buffers the chunks of one read until the reader takes them.
 
-    def __init__(self, knock: Callable[[], None]) -> None:
-        super().__init__(NOBODY)
-        self._knock = knock
-        self.portions: deque[ReadChunk] = deque()
+    Flow control bounds the buffer: nodes send more only for bytes that were taken.
+    """
+
+    def __init__(self, notify: Callable[[], None]) -> None:
+        super().__init__(NO_FUTURE)
+        self._notify = notify
+        self.chunks: deque[ReadChunk] = deque()
         self.ended = False
         self.error: BaseException | None = None
 
-    def take(self, outcome: Outcome) -> None:
+    def on_outcome(self, outcome: Outcome) -> None:
         if isinstance(outcome, ReadChunk):
-            self.portions.append(outcome)
+            self.chunks.append(outcome)
         elif isinstance(outcome, Raised):
             self.error = error_of(outcome)
         else:
             self.ended = True
-        self._knock()
+        self._notify()
 
     def fail(self, error: BaseException) -> None:
         self.error = error
-        self._knock()
+        self._notify()

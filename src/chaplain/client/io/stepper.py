@@ -1,7 +1,8 @@
-"""Steps a client core over real sockets, for whoever has the thread: one of its own, or a program's loop.
+"""Step a client core over real sockets.
 
-Decides nothing about the protocol, and nothing about when it is called; knows the clock that nodes compare with theirs.
-Belongs to one thread at a time.
+The caller provides the thread: one that leads, or the program's event loop. The stepper knows the clock that nodes
+compare with theirs. It decides nothing about the protocol and nothing about when it is called. Only one thread may use
+it at a time.
 """
 
 from __future__ import annotations
@@ -24,24 +25,28 @@ from chaplain.link.zmq.sockets import Sockets
 
 
 class StepsClient(Protocol):
+    """The interface of the client core."""
+
     def step(self, now_ns: int, event: ClientInput, /) -> list[ClientEffect]: ...
     def deadline(self) -> int | None: ...
 
 
 class Stepper:
+    """Steps one core over its sockets."""
+
     def __init__(self, core: StepsClient, sockets: Sockets) -> None:
         self._core = core
         self._sockets = sockets
         self._clock = Clock()
         self._due_ns = core.deadline()
 
-    def left_ns(self) -> int | None:
-        """How long until the core wants to be woken; None: until something happens. To be asked before `take`."""
-        self._due_ns = self._core.deadline()  # holds until the core is stepped
+    def until_due_ns(self) -> int | None:
+        """Nanoseconds until the core's next deadline; None if it has none. Call it before `step`."""
+        self._due_ns = self._core.deadline()  # valid until the core is stepped again
         return None if self._due_ns is None else max(0, self._due_ns - self._clock.now_ns())
 
-    def take(self, events: list[ClientInput]) -> list[Outcome]:
-        """Everything that came since the last time: do what follows from it, and give what is to be told."""
+    def step(self, events: list[ClientInput]) -> list[Outcome]:
+        """Step the core with the events since the last call, perform its effects and return the outcomes of calls."""
         now_ns = self._clock.now_ns()
         if self._due_ns is not None and self._due_ns <= now_ns:
             events = [*events, Woken()]
@@ -62,6 +67,6 @@ class Stepper:
                 case Returned() | Raised() | ListeningBegan() | Yielded() | WritesAcknowledged() | ReadChunk():
                     outcomes.append(effect)
                 case Report():
-                    pass  # what a user must know is in the error that follows from it
+                    pass  # the error of the affected call tells the user
                 case Admit() | Refuse() | Cast() | Persist() | Halt():
                     raise AssertionError(f"a client does not ask for {type(effect).__name__}")

@@ -1,14 +1,16 @@
-"""Runs a client core for programs that wait in threads.
+"""Run a client core for programs that block in threads.
 
-Whoever waits for an answer drives: steps the core and waits on the sockets in its own thread until the answer is there,
-and tells others theirs meanwhile. One background thread per connection drives for what nobody waits for: heartbeats,
-listeners, writers that go on writing. Who drives when is the wheel's business; see docs/decisions/0148.
+A thread that waits for an answer runs the I/O itself (leader/follower pattern): it steps the core and waits on the
+sockets until its answer arrives, and meanwhile delivers the answers of other threads. One background thread per
+connection runs the I/O when no caller waits: for heartbeats, listeners and writers. `IoLeader` decides which thread
+leads. The reasons and measurements are in docs/decisions/client-engines.md.
 
-It decides what a turn is, and how it ends: by `stop`, when its owner is collected, or when the interpreter exits; after
-a fork the child's copy does nothing and says so.
+The engine decides what one turn is and when it ends: by `stop`, when its owner is garbage-collected, or when the
+interpreter exits. In the child of a fork every call raises `Closed`.
 
-Invariants: the sockets are used by whoever drives alone, and closed by the background thread when nobody will drive
-again; after it has ended, nobody is left waiting.
+Invariants:
+- only the leading thread uses the sockets; the background thread closes them once no thread can lead again;
+- after the engine has ended, no caller is left waiting.
 """
 
 from __future__ import annotations
@@ -23,169 +25,189 @@ from functools import partial
 from math import inf
 
 from chaplain.client.io.io_leader import IoLeader
-from chaplain.client.io.lifecycle import CLOSED, FORKED, JOIN_S, LINGER_MS, Receiver, defect, running
-from chaplain.client.io.signal_deferral import OPEN, NoDeferral, SignalDeferral
+from chaplain.client.io.lifecycle import (
+    CLOSED,
+    FORKED,
+    JOIN_TIMEOUT_S,
+    LINGER_MS,
+    Receiver,
+    defect_error,
+    running_engines,
+)
+from chaplain.client.io.signal_deferral import NO_DEFERRAL, NoDeferral, SignalDeferral
 from chaplain.client.io.stepper import Stepper, StepsClient
-from chaplain.client.io.timeouts import NAP_S, Patience
+from chaplain.client.io.timeouts import SLICE_S, RunningTimeout
 from chaplain.client.io.waiter import Waiter
 from chaplain.client.protocol.events import ClientInput
 from chaplain.core import Stopping
 from chaplain.errors import Closed
 from chaplain.link.zmq.sockets import Sockets
 
-_NAP_NS = int(NAP_S * 1e9)
+_SLICE_NS = int(SLICE_S * 1e9)
 
 
 class ThreadEngine:
+    """Runs one client core for any number of threads."""
+
     def __init__(self, core: StepsClient, sockets: Sockets) -> None:
-        self._drive = Stepper(core, sockets)
+        self._stepper = Stepper(core, sockets)
         self._sockets = sockets
-        self._wheel = IoLeader(sockets.wake)
-        self.attended = self._wheel.attended
-        """`with` it, a thread may wait without driving: the background thread sees to it that it is told."""
-        self._shield = SignalDeferral()
-        sockets.watch(self._shield.fileno(), partial(os.eventfd_read, self._shield.fileno()))
+        self._io_leader = IoLeader(sockets.wake)
+        self.passive_wait = self._io_leader.passive_wait
+        """Context manager for a thread that waits without leading: the background thread leads for it without delay."""
+        self._signals = SignalDeferral()
+        sockets.watch(self._signals.fileno(), partial(os.eventfd_read, self._signals.fileno()))
         self._receiver: Receiver | None = None
         self._error = Closed(CLOSED)
-        """Why it has ended, for those who wait then."""
-        self._looks_s = -inf
-        """When the background thread will look even if nothing happens."""
+        """The error for callers that are still waiting when the engine ends."""
+        self._background_due_s = -inf
+        """When the background thread runs its next turn if no socket becomes readable before."""
         self._main = threading.main_thread().ident
         self._pid = os.getpid()
         self._thread: threading.Thread | None = None
 
     def start(self, receiver: Receiver) -> None:
-        """Outcomes are told by whoever drives."""
+        """Start the background thread. The leading thread delivers outcomes to `receiver`."""
         self._receiver = receiver
         self._thread = threading.Thread(target=self._run, name="chaplain-client", daemon=True)
         self._thread.start()
-        running.add(self)
+        running_engines.add(self)
 
     def submit(self, event: ClientInput) -> None:
-        """Hand an input to the core, and go on. Any thread may call this."""
+        """Queue an input for the core without waiting. Any thread may call this."""
         if os.getpid() != self._pid:
             raise Closed(FORKED)
-        self._wheel.put(event)
+        self._io_leader.submit(event)
 
     def call(self, event: ClientInput, waiter: Waiter, timeout_s: float) -> bool:
-        """Hand an input to the core, and wait for what comes of it; False if nothing did in time."""
+        """Queue an input for the core and wait for its outcome. Returns False after `timeout_s` without one."""
         if os.getpid() != self._pid:
             raise Closed(FORKED)
-        me = threading.get_ident()
-        if self._wheel.driver == me:
-            raise RuntimeError("a finalizer ran in the middle of a client's call: it cannot wait for that client")
-        shield = self._shield if me == self._main else OPEN
-        patience = Patience(timeout_s)
+        this_thread = threading.get_ident()
+        if self._io_leader.thread == this_thread:
+            raise RuntimeError("a finalizer ran inside a call of this client: it cannot wait for the same client")
+        deferral = self._signals if this_thread == self._main else NO_DEFERRAL
+        timeout = RunningTimeout(timeout_s)
         new: ClientInput | None = event
-        driving = False
+        leading = False
         try:
-            while not waiter.over:
-                with shield:
-                    driving = self._wheel.take(me, waiter, new)
-                    if driving:
-                        self._drive_for(waiter, patience, shield.held)
+            while not waiter.finished:
+                with deferral:
+                    leading = self._io_leader.try_lead(this_thread, waiter, new)
+                    if leading:
+                        self._lead_until(waiter, timeout, deferral.pending)
                 new = None
-                left_s = patience.left_s()
-                if waiter.over or left_s <= 0:
+                left_s = timeout.left_s()
+                if waiter.finished or left_s <= 0:
                     break
-                if not driving:
-                    waiter.sleep(min(left_s, NAP_S))
+                if not leading:
+                    waiter.wait(min(left_s, SLICE_S))
         finally:
-            if not driving:
-                self._wheel.go(waiter)
-        return waiter.over
+            if not leading:
+                self._io_leader.remove_waiter(waiter)
+        return waiter.finished
 
     @property
-    def shielded(self) -> SignalDeferral | NoDeferral:
-        """`with` it, the main thread hands something over whole, or not at all: what a signal raises comes after it."""
-        me = threading.get_ident()
-        return self._shield if me == self._main and me != self._wheel.driver else OPEN
+    def signals_deferred(self) -> SignalDeferral | NoDeferral:
+        """Context manager that makes a hand-over atomic for the main thread.
+
+        An exception that a signal handler raises arrives after the `with` block, never inside it.
+        """
+        this_thread = threading.get_ident()
+        return self._signals if this_thread == self._main and this_thread != self._io_leader.thread else NO_DEFERRAL
 
     def stop(self, wait: bool = True) -> None:
-        """End the thread and its sockets; what is under way fails. Harmless if it has ended."""
+        """End the background thread and close the sockets; pending calls fail with `Closed`. Idempotent."""
         if os.getpid() != self._pid:
             return
         with suppress(Closed):
             self.submit(Stopping())
-        me, thread = threading.get_ident(), self._thread
-        if wait and thread is not None and me not in (thread.ident, self._wheel.driver):
-            thread.join(JOIN_S)
+        this_thread, thread = threading.get_ident(), self._thread
+        if wait and thread is not None and this_thread not in (thread.ident, self._io_leader.thread):
+            thread.join(JOIN_TIMEOUT_S)
 
     @property
     def running(self) -> bool:
-        return not self._wheel.ended and os.getpid() == self._pid
+        return not self._io_leader.ended and os.getpid() == self._pid
 
-    # Driving.
+    # Leading.
 
-    def _drive_for(self, waiter: Waiter, patience: Patience, held: Sized) -> None:
-        """Until the waiter has its outcome, time is up, or a signal wants to be handled."""
+    def _lead_until(self, waiter: Waiter, timeout: RunningTimeout, pending: Sized) -> None:
+        """Run turns until the waiter is finished, the time is up, or a signal is pending."""
         try:
-            # What came before goes first: a session that has ended must not be written to as if it had not.
-            goes_on = self._turn([*self._sockets.wait(0), *self._wheel.taken_in()])
-            while goes_on and not waiter.over and not held and patience.left_s() > 0:
-                left_ns = self._drive.left_ns()
-                arrived = self._sockets.wait(_NAP_NS if left_ns is None else min(left_ns, _NAP_NS))
-                goes_on = self._turn([*arrived, *self._wheel.taken_in()])
-            soon = goes_on and not self._wheel.dozes and self._next_look_s() < self._looks_s
+            # Read the sockets before the queue: the core must learn that a session ended before it writes to it.
+            goes_on = self._turn([*self._sockets.wait(0), *self._io_leader.take_queue()])
+            while goes_on and not waiter.finished and not pending and timeout.left_s() > 0:
+                until_due_ns = self._stepper.until_due_ns()
+                arrived = self._sockets.wait(_SLICE_NS if until_due_ns is None else min(until_due_ns, _SLICE_NS))
+                goes_on = self._turn([*arrived, *self._io_leader.take_queue()])
+            wake_background = (
+                goes_on and not self._io_leader.background_sleeps and self._next_due_s() < self._background_due_s
+            )
         except BaseException as failure:
             self._fail(failure)
-            if not isinstance(failure, Exception):  # thrown into this thread, and meant for its program
+            if not isinstance(failure, Exception):  # e.g. KeyboardInterrupt: the program must see it, too
                 raise
             return
         if goes_on:
-            self._wheel.leave(soon=soon)
+            self._io_leader.release(wake_background=wake_background)
         else:
-            self._wheel.end()
+            self._io_leader.end()
 
     def _turn(self, events: list[ClientInput]) -> bool:
-        """Take everything in, then do and tell everything. False when it was the last."""
-        outcomes = self._drive.take(events)
+        """Step the core with these events and deliver the outcomes. Returns False after the last turn."""
+        outcomes = self._stepper.step(events)
         if outcomes:
             assert self._receiver is not None
             self._receiver.deliver(outcomes)
         return Stopping not in map(type, events)
 
-    def _next_look_s(self) -> float:
-        """When to look although nothing happens."""
-        left_s = self._sockets.left_alone_s(self._drive.left_ns())
+    def _next_due_s(self) -> float:
+        """When the next turn is due if no socket becomes readable before."""
+        left_s = self._sockets.left_alone_s(self._stepper.until_due_ns())
         return inf if left_s is None else time.monotonic() + left_s
 
     def _fail(self, failure: BaseException) -> None:
-        """A bug of ours: whoever waits must hear of it rather than hang."""
-        self._error = defect(failure)
-        self._wheel.end()
+        """End the engine because of a defect in the client, so that waiting callers get an error and do not hang."""
+        self._error = defect_error(failure)
+        self._io_leader.end()
 
     # The background thread.
 
     def _run(self) -> None:
-        watching = select.poll()
-        watching.register(self._sockets.fileno(), select.POLLIN)
+        """Body of the background thread."""
+        poller = select.poll()
+        poller.register(self._sockets.fileno(), select.POLLIN)
         try:
-            while not self._wheel.ended:
-                if self._wheel.take_over():
-                    self._look()
-                    self._watch(watching)
+            while not self._io_leader.ended:
+                if self._io_leader.try_lead_in_background():
+                    self._background_turn()
+                    self._wait_for_io(poller)
                 else:
-                    self._wheel.doze()
+                    self._io_leader.sleep_in_background()
         finally:
             self._sockets.close(LINGER_MS)
-            running.discard(self)
+            running_engines.discard(self)
             if self._receiver is not None:
                 self._receiver.fail_all(self._error)
 
-    def _look(self) -> None:
+    def _background_turn(self) -> None:
+        """Run one turn as leader, then give the lead up."""
         try:
-            goes_on = self._turn([*self._sockets.wait(0), *self._wheel.taken_in()])
-            self._looks_s = self._next_look_s()
+            goes_on = self._turn([*self._sockets.wait(0), *self._io_leader.take_queue()])
+            self._background_due_s = self._next_due_s()
         except BaseException as failure:
             self._fail(failure)
             return
         if goes_on:
-            self._wheel.leave(soon=False)
+            self._io_leader.release(wake_background=False)
         else:
-            self._wheel.end()
+            self._io_leader.end()
 
-    def _watch(self, watching: select.poll) -> None:
-        """Until something happens, or is due. Whoever drives meanwhile takes what happens; then there is nothing."""
-        left_s = self._looks_s - time.monotonic()
-        watching.poll(None if left_s == inf else max(0.0, left_s) * 1000)
+    def _wait_for_io(self, poller: select.poll) -> None:
+        """Block until a socket is readable or the next turn is due. Spurious wake-ups are harmless.
+
+        A caller that leads meanwhile may take the events that woke this thread.
+        """
+        left_s = self._background_due_s - time.monotonic()
+        poller.poll(None if left_s == inf else max(0.0, left_s) * 1000)

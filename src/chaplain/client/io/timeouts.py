@@ -1,35 +1,37 @@
-"""Waiting without an end, for threads.
+"""Long waits for threads, in slices.
 
-Python looks whether a signal came before it waits, and is woken by one that comes meanwhile. One that comes between the
-two, or that the kernel gives to another thread, wakes nobody: Ctrl-C would be lost. So whoever waits long wakes up now
-and again for nothing.
+CPython checks for pending signals before a lock wait, and a signal that arrives during the wait interrupts it. A signal
+that arrives between the two, or that the kernel delivers to another thread, interrupts nothing: Ctrl-C would be lost.
+Long waits are therefore cut into slices of `SLICE_S`.
 """
 
 from __future__ import annotations
 
 import time
 
-NAP_S = 0.5
+SLICE_S = 0.5
 
 
-def nap(left_s: float | None) -> float:
-    """How long to wait this time, of what is left; None: for ever."""
-    return NAP_S if left_s is None else min(left_s, NAP_S)
+def wait_slice(left_s: float | None) -> float:
+    """How long to wait this time, given the seconds that are left; None means without a limit."""
+    return SLICE_S if left_s is None else min(left_s, SLICE_S)
 
 
-class Patience:
-    """How long a thread waits at most, of the time in which this process runs.
+class RunningTimeout:
+    """A timeout that counts only time in which this process runs.
 
-    Whoever waits looks after every nap. If it did not look for longer, the process stood still (a debugger, a
-    machine that was put to sleep), and those who would have brought an answer did, too.
+    The waiting thread calls `left_s` after every slice. A gap of more than two slices means that the process was
+    stopped (a debugger, a suspended machine). The threads that would have brought the answer were stopped, too, so the
+    rest of the gap is not counted.
     """
 
     def __init__(self, seconds: float) -> None:
         self._left_s = seconds
-        self._looked_s = time.monotonic()
+        self._checked_s = time.monotonic()
 
     def left_s(self) -> float:
+        """Seconds that are left."""
         now_s = time.monotonic()
-        self._left_s -= min(now_s - self._looked_s, 2 * NAP_S)
-        self._looked_s = now_s
+        self._left_s -= min(now_s - self._checked_s, 2 * SLICE_S)
+        self._checked_s = now_s
         return self._left_s

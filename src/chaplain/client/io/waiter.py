@@ -1,7 +1,7 @@
-"""One who blocks until a call has ended.
+"""A minimal future for a thread that blocks until a call has ended.
 
-Takes the call's outcome as a future does. While somebody else drives, it sleeps, and can be rung to look again: because
-its outcome is there, or because nobody drives any more.
+While another thread leads the I/O, the waiter sleeps. It is woken when its outcome has arrived, or when no thread leads
+and this one should.
 """
 
 from __future__ import annotations
@@ -12,60 +12,64 @@ from typing import Any
 
 
 class Waiter:
-    __slots__ = ("_bell", "_error", "_result", "over")
+    """The future of one blocking call."""
+
+    __slots__ = ("_error", "_result", "_wakeup", "finished")
 
     def __init__(self) -> None:
-        self.over = False
-        """The outcome is there."""
+        self.finished = False
+        """True once the outcome has arrived."""
         self._result: Any = None
         self._error: BaseException | None = None
-        self._bell: Lock | None = None  # held until it is rung
+        self._wakeup: Lock | None = None  # held; released to wake the waiter
 
-    def arm(self) -> None:
-        """From now on it can be rung. Who means to sleep looks whether it is over after this, not before."""
-        if self._bell is None:
-            bell = Lock()
-            bell.acquire()
-            self._bell = bell
+    def prepare_wakeup(self) -> None:
+        """Allow `wake`. A thread that means to sleep checks `finished` after this call, not before."""
+        if self._wakeup is None:
+            wakeup = Lock()
+            wakeup.acquire()
+            self._wakeup = wakeup
 
-    def sleep(self, timeout_s: float) -> None:
-        """Until it is rung, which may have happened before."""
-        self.arm()
-        assert self._bell is not None
-        if not self.over:
-            self._bell.acquire(timeout=max(0.0, timeout_s))
+    def wait(self, timeout_s: float) -> None:
+        """Block until woken or until `timeout_s` has passed. A wake-up before the call counts."""
+        self.prepare_wakeup()
+        assert self._wakeup is not None
+        if not self.finished:
+            self._wakeup.acquire(timeout=max(0.0, timeout_s))
 
-    def ring(self) -> None:
-        assert self._bell is not None, "only who is armed can be rung"
-        with suppress(RuntimeError):  # it is ringing
-            self._bell.release()
+    def wake(self) -> None:
+        """Wake the thread that waits, or its next `wait`."""
+        assert self._wakeup is not None, "call prepare_wakeup first"
+        with suppress(RuntimeError):  # a wake-up is pending already
+            self._wakeup.release()
 
     @property
-    def rings(self) -> bool:
-        return self._bell is not None and not self._bell.locked()
+    def woken(self) -> bool:
+        """True if a wake-up is pending."""
+        return self._wakeup is not None and not self._wakeup.locked()
 
     def result(self) -> Any:
-        """What came of the call, once it is over: given, or raised."""
+        """Return the call's result or raise its error. Only once `finished` is true."""
         if self._error is None:
             return self._result
         try:
             raise self._error
         finally:
-            self._error = None  # it knows the frames that know us: nobody should have to collect that
+            self._error = None  # breaks the reference cycle error → traceback → frame → this waiter
 
-    # As a future.
+    # The interface of a future.
 
     def done(self) -> bool:
-        return self.over
+        return self.finished
 
     def set_result(self, result: Any, /) -> None:
         self._result = result
-        self.over = True
-        if self._bell is not None:
-            self.ring()
+        self.finished = True
+        if self._wakeup is not None:
+            self.wake()
 
     def set_exception(self, exception: BaseException, /) -> None:
         self._error = exception
-        self.over = True
-        if self._bell is not None:
-            self.ring()
+        self.finished = True
+        if self._wakeup is not None:
+            self.wake()

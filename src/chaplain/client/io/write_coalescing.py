@@ -1,15 +1,18 @@
-"""Single writes that a program asks for in one turn of its loop, handed over as one batch and answered one by one.
+"""Coalesce single writes of one event-loop turn into one batch, and resolve their futures one by one.
 
-Thousands of coroutines that each write one message cost the client one hand-over each otherwise, which is most of what
-such a write costs. Each message is still a request of its own, with its own id and receipt.
+Without coalescing, each of thousands of coroutines that write one message would submit its own call, and that
+submission is most of the cost of such a write. Each message remains a request of its own, with its own id and receipt.
 
-Who has a receipt usually writes again. So answers are told a slice at a time, which lets the program and its loop do
-something in between, and what is written meanwhile leaves as one batch: when that is full, or when the writers of a
-batch were told. The cluster works on the one while those of the next are told.
+A coroutine that gets a receipt usually writes again. Receipts are therefore resolved in slices, so that the program and
+its loop run in between. The writes that these coroutines make meanwhile are submitted as one batch: when it is full, or
+when all futures of an acknowledged batch are resolved. The cluster works on one batch while the futures of the next are
+being resolved.
 
-Invariants: messages are handed over in the order in which they were written; every future ends; one that was cancelled
-before its batch was handed over is not handed over; no message waits while more than `TOLD_LEAST` others, and what is
-left of one batch, are told.
+Invariants:
+- messages are submitted in the order in which they were written;
+- every future is resolved;
+- a message whose future was cancelled before its batch was submitted is not submitted;
+- no message waits while more than `RESOLVED_LEAST` other futures, plus the rest of one batch, are resolved.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ from operator import methodcaller
 from typing import Protocol
 
 from chaplain.client.io.call_registry import CallRegistry, Sink, error_of
-from chaplain.client.io.journal_futures import NOBODY
+from chaplain.client.io.journal_futures import NO_FUTURE
 from chaplain.client.protocol.call_events import Failure, Raised
 from chaplain.client.protocol.events import Outcome
 from chaplain.client.protocol.journal.batch_builder import BatchBuilder
@@ -32,121 +35,128 @@ from chaplain.client.types.receipts import Receipts
 from chaplain.errors import ChaplainError, Unknown
 
 FULL_BYTES = PACK_BYTES - PACK_HEAD_BYTES
-"""A batch fits into a pack."""
+"""A batch of at most this size fits into one pack."""
 FULL_MESSAGES = PACK_MESSAGES // 4
-"""So that of thousands that are under way the cluster has some while the program has others."""
-TOLD_LEAST = FULL_MESSAGES // 2
-"""Small batches that are answered together become one: who was told of fewer waits for the next."""
+"""Messages of a full batch. Several batches keep the cluster and the program busy at the same time."""
+RESOLVED_LEAST = FULL_MESSAGES // 2
+"""When all futures of an acknowledged batch are resolved, the next batch is submitted if this many futures were
+resolved since the last submission, or if no other acknowledged batch is left. Small batches merge that way.
+"""
 SLICE = 256
-"""Futures that are done at a time. Those of a larger slice outlive collections of garbage, which then take up a sixth
-of the client's time: a future that is done and forgotten soon never meets one."""
+"""Futures that are resolved at a time. Those of a larger slice survive into garbage collections, which then take a
+sixth of the client's time. A future that is resolved and dropped soon is never seen by the collector.
+"""
 
-Waiting = asyncio.Future[Receipt]
+ReceiptFuture = asyncio.Future[Receipt]
 _is_done = methodcaller("done")
 
 
 class CoalescerContext(Protocol):
+    """What the coalescer needs of its client."""
+
     timeout_s: float
-    board: CallRegistry
+    registry: CallRegistry
     loop: asyncio.AbstractEventLoop
 
-    def push(self) -> None:
-        """Have what was handed over leave now rather than after whatever else is ready to run."""
+    def flush_now(self) -> None:
+        """Send queued inputs now, before the other callbacks that are ready to run."""
 
 
 class WriteCoalescer:
-    """The writes to one stream of one client."""
+    """Coalesces the writes of one client to one stream."""
 
-    def __init__(self, line: CoalescerContext, stream: str) -> None:
-        self._line = line
+    def __init__(self, context: CoalescerContext, stream: str) -> None:
+        self._context = context
         self._stream = stream
-        self._new_future = line.loop.create_future
-        self._futures: list[Waiting] = []
+        self._new_future = context.loop.create_future
+        self._futures: list[ReceiptFuture] = []
         self._values: list[bytes] = []
         self._size_bytes = 0
-        self._leaving = False
-        """Whatever is written now leaves without another word."""
-        self._answers: deque[tuple[list[Waiting], Iterator[Receipt]]] = deque()
-        self._told = 0
-        """How many, since a batch left."""
+        self._flush_scheduled = False
+        """True if a flush is scheduled. It submits all messages written before it runs."""
+        self._answers: deque[tuple[list[ReceiptFuture], Iterator[Receipt]]] = deque()
+        self._resolved = 0
+        """Futures resolved since a batch was last submitted."""
 
-    def write(self, value: bytes) -> Waiting:
-        """The value is octets, and small enough for a pack."""
-        if not self._leaving:
-            self._line.board.check()
-            self._leaving = True
-            self._line.loop.call_soon(self._leave)
-        future: Waiting = self._new_future()
+    def write(self, value: bytes) -> ReceiptFuture:
+        """Add one message and return the future of its receipt. The value must fit into a pack."""
+        if not self._flush_scheduled:
+            self._context.registry.check_usable()
+            self._flush_scheduled = True
+            self._context.loop.call_soon(self._flush)
+        future: ReceiptFuture = self._new_future()
         self._size_bytes += len(value) + MESSAGE_BYTES
         if self._size_bytes > FULL_BYTES or len(self._futures) >= FULL_MESSAGES:
-            self.ship()
-            self._line.push()
+            self.submit_batch()
+            self._context.flush_now()
             self._size_bytes = len(value) + MESSAGE_BYTES
         self._futures.append(future)
         self._values.append(value)
         return future
 
-    def _leave(self) -> None:
-        self._leaving = bool(self._answers)
-        self.ship()
-        self._line.push()
+    def _flush(self) -> None:
+        self._flush_scheduled = bool(self._answers)
+        self.submit_batch()
+        self._context.flush_now()
 
-    def ship(self) -> None:
-        """Hand over what was written so far."""
+    def submit_batch(self) -> None:
+        """Submit the messages written so far."""
         futures, values = self._futures, self._values
-        self._futures, self._values, self._size_bytes, self._told = [], [], 0, 0
+        self._futures, self._values, self._size_bytes, self._resolved = [], [], 0, 0
         if any(map(_is_done, futures)):
             wanted = [at for at, future in enumerate(futures) if not future.done()]
             futures, values = [futures[at] for at in wanted], [values[at] for at in wanted]
         if not futures:
             return
-        gathering = BatchBuilder()
-        gathering.extend(values)
-        batch = gathering.batch(self._stream)
-        timeout_ns = int(self._line.timeout_s * 1e9)
+        builder = BatchBuilder()
+        builder.extend(values)
+        batch = builder.batch(self._stream)
+        timeout_ns = int(self._context.timeout_s * 1e9)
         try:
-            self._line.board.open(lambda call: WriteCommand(call, batch, timeout_ns), TogetherSink(self, futures))
+            self._context.registry.submit_call(
+                lambda call: WriteCommand(call, batch, timeout_ns), CoalescedSink(self, futures)
+            )
         except ChaplainError as error:
             for future in futures:
                 future.set_exception(error)
 
     # Answers.
 
-    def answer(self, futures: list[Waiting], receipts: Receipts) -> None:
-        """These were written, and are to be told so."""
+    def acknowledge(self, futures: list[ReceiptFuture], receipts: Receipts) -> None:
+        """Resolve these futures with their receipts, in slices."""
         if not self._answers:
-            self._line.loop.call_soon(self._tell)
+            self._context.loop.call_soon(self._resolve_slice)
         self._answers.append((futures, iter(receipts)))
-        self._leaving = True
+        self._flush_scheduled = True
 
-    def _tell(self) -> None:
-        """Tell a slice. Those who are told have their turn before whatever is called from here."""
+    def _resolve_slice(self) -> None:
+        """Resolve one slice. The coroutines that it wakes run before the callbacks scheduled here."""
         futures, receipts = self._answers[0]
-        told = futures[:SLICE]
+        resolved = futures[:SLICE]
         del futures[:SLICE]
-        for future, receipt in zip(told, receipts, strict=False):
+        for future, receipt in zip(resolved, receipts, strict=False):
             if not future.done():
                 future.set_result(receipt)
-        self._told += len(told)
+        self._resolved += len(resolved)
         if not futures:
             self._answers.popleft()
-            if not self._answers or self._told >= TOLD_LEAST:
-                self._line.loop.call_soon(self._leave)
+            if not self._answers or self._resolved >= RESOLVED_LEAST:
+                self._context.loop.call_soon(self._flush)
         if self._answers:
-            self._line.loop.call_soon(self._tell)
+            self._context.loop.call_soon(self._resolve_slice)
 
 
-class TogetherSink(Sink):
-    """Waits for the place of a batch, and gives each future its own receipt or error."""
+class CoalescedSink(Sink):
+    """Receives the outcome of a batch and gives each future its own receipt or error."""
 
-    def __init__(self, together: WriteCoalescer, futures: list[Waiting]) -> None:
-        super().__init__(NOBODY)
-        self._together = together
+    def __init__(self, coalescer: WriteCoalescer, futures: list[ReceiptFuture]) -> None:
+        super().__init__(NO_FUTURE)
+        self._coalescer = coalescer
         self._futures = futures
 
-    def take(self, outcome: Outcome) -> None:
+    def on_outcome(self, outcome: Outcome) -> None:
         if isinstance(outcome, WritesAcknowledged):
-            self._together.answer(self._futures, Receipts(outcome.place))
+            self._coalescer.acknowledge(self._futures, Receipts(outcome.place))
         elif isinstance(outcome, Raised):
             self._raised(outcome)
 
@@ -162,7 +172,7 @@ class TogetherSink(Sink):
 
 
 def _error_at(raised: Raised, number: int) -> ChaplainError:
-    """The error of one request of a batch: it names that request."""
+    """The error of one request of a batch, with that request's own id."""
     if raised.failure is not Failure.UNKNOWN or raised.request is None:
         return error_of(raised)
     client_id, first_id = raised.request

@@ -1,1 +1,1 @@
-"""The client's state machines, without input or output."""
+"""The client's protocol cores: state machines without I/O."""

@@ -8,7 +8,7 @@ from chaplain.core import Frozen
 
 
 class Failure(Enum):
-    """Why a call failed; the faces turn each into its own error."""
+    """Why a call failed. The clients map each kind to its own exception."""
 
     UNREACHABLE = "unreachable"
     REFUSED = "refused"
@@ -24,21 +24,25 @@ class Failure(Enum):
 
 
 class Cancelled(Frozen, frozen=True):
-    """Nobody waits for this call any more; a listening ends."""
+    """The caller no longer waits for this call; a subscription ends."""
 
     call: int
 
 
 class Returned(Frozen, frozen=True):
+    """The call succeeded."""
+
     call: int
     payload: bytes
 
 
 class Raised(Frozen, frozen=True):
+    """The call failed."""
+
     call: int
     failure: Failure
     reason: str
     request: tuple[int, int] | None = None
-    """UNKNOWN: the lane and id of what was written, if it was a write."""
+    """UNKNOWN: lane and id of the write, if the call was a write."""
     kind: str = ""
-    """STATEMENT: what it would fail of."""
+    """STATEMENT: the kind of failure that a dry run found."""

@@ -1,11 +1,11 @@
-"""Keeps sessions with a few nodes up, whatever happens to the nodes.
+"""Keep sessions with three nodes (`sessions_warm`) open, whatever happens to the nodes.
 
-Owns the link and decides which endpoints it is to meet: a first and a second node, another one in place of any that
-parts, refuses, falls silent, does not greet or was removed. Knows nothing of calls: what the layer above must hear of
-is left in `news`, in order, and what the host must do in `effects`.
+Owns the link core and decides which endpoints it connects to. An endpoint is replaced when its node disconnects,
+refuses us, falls silent, does not complete the handshake, or was removed from the cluster. Knows nothing of calls:
+events for the layer above are queued in `session_events`, in order, and effects for the host in `effects`.
 
-Invariants: every session's endpoint is wanted; sessions are listed in the order in which they came up, so the first
-one serves and the others are spare.
+Invariants: every session's endpoint is wanted; sessions are listed in the order in which they came up, so the first one
+serves and the others are spare.
 """
 
 from __future__ import annotations
@@ -49,120 +49,133 @@ from chaplain.link.events import (
 )
 
 REFUSED = "refused"
-"""How a reason begins when somebody is there and will not have us, or is not who they should be: trying again changes
-nothing until a person does. The host says so when the door is shut, the keeper when the link turned a greeting down."""
-NOT_GREETED = "it let us in but does not greet us; is it of another cluster, or another version?"
+"""Prefix of the reason when a node is reachable but rejects us, or is not the expected node: retrying does not help
+until a person acts. The host reports it when the connection is rejected, this module when the link rejected a greeting.
+"""
+NOT_GREETED = "it accepts connections but does not greet us; does it belong to another cluster, or run another version?"
 GREETING_REFUSED = "greeting refused"
-"""What the link calls that in its reports."""
+"""The link's report of a rejected greeting."""
 
 
-News: TypeAlias = SessionReady | SessionLost | Said | Missed | CommandDropped
+SessionEvent: TypeAlias = SessionReady | SessionLost | Said | Missed | CommandDropped
 
 
 class ConnectionManager:
+    """The sessions of one client and the link under them."""
+
     def __init__(self, link: Core[LinkInput, LinkEffect], endpoints: Endpoints, settings: Settings) -> None:
         self._link = link
         self._endpoints = endpoints
         self._settings = settings
         self._dials: dict[int, str] = {}
         self._stopped = False
-        self._reaching_ns: int | None = None
-        """When a greeting is late, or an endpoint may be tried."""
-        self._reaching_stale = True
-        """Endpoints or sessions came or went since that was worked out."""
+        self._connect_due_ns: int | None = None
+        """When a handshake is late, or an endpoint may be tried."""
+        self._connect_due_stale = True
+        """True if endpoints or sessions changed since that time was computed."""
         self.sessions: dict[bytes, ClientSession] = {}
         self.effects: list[HostEffect] = []
-        self.news: deque[News] = deque()
+        """Effects for the host."""
+        self.session_events: deque[SessionEvent] = deque()
+        """Events for the layer above, oldest first."""
 
-    def host(self, now_ns: int, event: Arrived | Connected | Disconnected | Flushed) -> None:
+    def on_host_event(self, now_ns: int, event: Arrived | Connected | Disconnected | Flushed) -> None:
+        """Process an event of a connection."""
         channel = event.dial if isinstance(event, Connected) else event.channel
         endpoint = self._dials.get(channel, "") if isinstance(channel, int) else ""
-        self._tell(now_ns, event, endpoint)
+        self._step_link(now_ns, event, endpoint)
         match event:
-            case Connected() if endpoint in self._unmet():
-                self._endpoints.note(endpoint, NOT_GREETED)
+            case Connected() if endpoint in self._connecting():
+                self._endpoints.set_progress(endpoint, NOT_GREETED)
             case Disconnected() if endpoint:
-                self._gone(now_ns, channel, event.reason)
+                self._on_connection_closed(now_ns, channel, event.reason)
 
-    def set_aside(self, now_ns: int, instances: frozenset[bytes]) -> None:
-        """These take nothing of ours: sessions with others are wanted beside them."""
+    def mark_unusable(self, now_ns: int, instances: frozenset[bytes]) -> None:
+        """The nodes of these sessions accept nothing of ours: keep sessions with others as well."""
         found = frozenset(self.sessions[one].endpoint for one in instances if one in self.sessions)
-        if found != self._endpoints.aside:
-            self._endpoints.aside = found
+        if found != self._endpoints.unusable:
+            self._endpoints.unusable = found
             self._choose(now_ns)
 
-    def told(self, now_ns: int, nodes: MembersAre) -> None:
-        """A node says who belongs to the cluster now: others may be met, and those that are gone are left."""
-        over = self._endpoints.told(nodes)
-        self._tell(now_ns, Pin(self._endpoints.keys, self._endpoints.gone), "")
-        for endpoint in over:
+    def on_members(self, now_ns: int, nodes: MembersAre) -> None:
+        """A node sent its member list: connect to new members and leave removed ones."""
+        removed = self._endpoints.update_members(nodes)
+        self._step_link(now_ns, Pin(self._endpoints.keys, self._endpoints.removed_keys), "")
+        for endpoint in removed:
             self._give_up(now_ns, endpoint, "it was removed from the cluster")
         self._choose(now_ns)
 
-    def drained(self, now_ns: int, event: Drained) -> None:
-        """All was said for now: the link sends it."""
-        self._tell(now_ns, event, "")
+    def on_drained(self, now_ns: int, event: Drained) -> None:
+        """All inputs of this round are processed: the link sends its queues."""
+        self._step_link(now_ns, event, "")
 
-    def say(self, now_ns: int, say: Say) -> None:
+    def send(self, now_ns: int, say: Say) -> None:
+        """Send a command on its session."""
         session = self.sessions[say.instance]
-        self._tell(now_ns, say, session.endpoint)
+        self._step_link(now_ns, say, session.endpoint)
 
     def tick(self, now_ns: int) -> None:
-        """Everything that is due: the link's own timers, pings, silence, late greetings, and endpoints to try."""
+        """Act on everything that is due: the link's timers, PINGs, silent nodes, late handshakes, and retries."""
         due = self._link.deadline()
         if due is not None and due <= now_ns:
-            self._tell(now_ns, Woken(), "")
+            self._step_link(now_ns, Woken(), "")
         for session in list(self.sessions.values()):
             if session.is_silent(now_ns):
                 seconds = self._settings.answer_within_ns / 1e9
                 self._give_up(now_ns, session.endpoint, f"it left a ping unanswered for {seconds:g} s")
-            elif session.wants_ping(now_ns):
-                self.say(now_ns, session.ping(now_ns))
+            elif session.needs_ping(now_ns):
+                self.send(now_ns, session.ping(now_ns))
         for endpoint in self._late(now_ns):
             seconds = self._settings.greet_within_ns / 1e9
-            self._give_up(now_ns, endpoint, self._endpoints.noted(endpoint) or f"no answer within {seconds:g} s")
+            self._give_up(now_ns, endpoint, self._endpoints.progress(endpoint) or f"no answer within {seconds:g} s")
         self._choose(now_ns)
 
     def stop(self, now_ns: int) -> None:
-        """Hang up everywhere, and dial no more."""
+        """Close all sessions, and dial no more."""
         self._stopped = True
         for endpoint in list(self._endpoints.wanted):
             del self._endpoints.wanted[endpoint]
-            self._tell(now_ns, Forget(endpoint), endpoint)
+            self._step_link(now_ns, Forget(endpoint), endpoint)
         self.sessions.clear()
-        self.news.clear()
+        self.session_events.clear()
 
     def deadline(self) -> int | None:
+        """When `tick` has something to do; None after `stop`."""
         if self._stopped:
             return None
-        if self._reaching_stale:
-            late = [since + self._settings.greet_within_ns for since in self._unmet().values()]
-            self._reaching_ns = soonest((self._endpoints.next_ns(), *late))
-            self._reaching_stale = False
-        first = soonest((self._reaching_ns, self._link.deadline()))
+        if self._connect_due_stale:
+            late = [since + self._settings.greet_within_ns for since in self._connecting().values()]
+            self._connect_due_ns = soonest((self._endpoints.next_ns(), *late))
+            self._connect_due_stale = False
+        first = soonest((self._connect_due_ns, self._link.deadline()))
         for session in self.sessions.values():
             due_ns = session.next_ns()
             first = due_ns if first is None or due_ns < first else first
         return first
 
     def _choose(self, now_ns: int) -> None:
-        self._reaching_stale = True
+        self._connect_due_stale = True
         if self._stopped:
             return
         for endpoint in self._endpoints.choose(now_ns):
-            self._tell(now_ns, Meet(endpoint), endpoint)
+            self._step_link(now_ns, Meet(endpoint), endpoint)
 
-    def _unmet(self) -> dict[str, int]:
+    def _connecting(self) -> dict[str, int]:
+        """Wanted endpoints without a session, and since when they are wanted."""
         met = {session.endpoint for session in self.sessions.values()}
         return {endpoint: since for endpoint, since in self._endpoints.wanted.items() if endpoint not in met}
 
     def _late(self, now_ns: int) -> list[str]:
+        """Endpoints whose handshake takes too long."""
         within_ns = self._settings.greet_within_ns
-        return [endpoint for endpoint, since in self._unmet().items() if now_ns >= since + within_ns]
+        return [endpoint for endpoint, since in self._connecting().items() if now_ns >= since + within_ns]
 
-    def _tell(self, now_ns: int, event: LinkInput, endpoint: str) -> None:
-        """Step the link. Host effects go out first: what follows from the news must leave after them."""
-        upward: list[LinkEffect] = []
+    def _step_link(self, now_ns: int, event: LinkInput, endpoint: str) -> None:
+        """Step the link. Host effects are queued before internal ones are processed.
+
+        Effects that follow from the internal ones must leave after them.
+        """
+        internal: list[LinkEffect] = []
         for effect in self._link.step(now_ns, event):
             match effect:
                 case Dial():
@@ -172,70 +185,71 @@ class ConnectionManager:
                     self.effects.append(effect)
                 case HangUp():
                     self.effects.append(effect)
-                    upward.append(effect)
+                    internal.append(effect)
                 case Report():
                     self.effects.append(effect)
-                    upward.append(effect)
+                    internal.append(effect)
                 case Met() | Said() | Missed() | CommandDropped() | Parted():
-                    upward.append(effect)
+                    internal.append(effect)
                 case _:
                     assert_never(effect)
-        for effect in upward:
-            self._take(now_ns, effect, endpoint)
+        for effect in internal:
+            self._on_link_effect(now_ns, effect, endpoint)
 
-    def _take(self, now_ns: int, effect: LinkEffect, endpoint: str) -> None:
+    def _on_link_effect(self, now_ns: int, effect: LinkEffect, endpoint: str) -> None:
         match effect:
             case Met():
-                self._met(now_ns, effect, endpoint)
+                self._on_met(now_ns, effect, endpoint)
             case Parted():
                 session = self.sessions.get(effect.peer.instance)
                 if session is not None:
                     self._give_up(now_ns, session.endpoint, effect.reason)
             case HangUp():
-                self._gone(now_ns, effect.channel, "it was hung up on")
+                self._on_connection_closed(now_ns, effect.channel, "this client closed the connection")
             case Report():
-                self._reported(now_ns, effect, endpoint or effect.peer)
+                self._on_report(now_ns, effect, endpoint or effect.peer)
             case Said():
                 if (session := self.sessions.get(effect.instance)) is not None:
-                    session.heard(now_ns)
-                    self.news.append(effect)
+                    session.mark_heard(now_ns)
+                    self.session_events.append(effect)
             case Missed() | CommandDropped():
-                self.news.append(effect)
+                self.session_events.append(effect)
 
-    def _reported(self, now_ns: int, report: Report, endpoint: str) -> None:
-        """A greeting that the link refused will not get better by waiting for it."""
-        if report.event == GREETING_REFUSED and endpoint in self._unmet():
+    def _on_report(self, now_ns: int, report: Report, endpoint: str) -> None:
+        """Give up an endpoint whose greeting the link rejected: waiting does not help."""
+        if report.event == GREETING_REFUSED and endpoint in self._connecting():
             detail = ", ".join(f"{name} {value}" for name, value in report.detail.items() if name != "reason")
             reason = f"{REFUSED}, {report.detail.get('reason', '')}{f' ({detail})' if detail else ''}"
             self._give_up(now_ns, endpoint, reason)
 
-    def _met(self, now_ns: int, met: Met, endpoint: str) -> None:
-        self._reaching_stale = True
+    def _on_met(self, now_ns: int, met: Met, endpoint: str) -> None:
+        self._connect_due_stale = True
         instance = met.peer.instance
         endpoint = endpoint or met.peer.endpoint
-        before = self.sessions.pop(instance, None)
-        if before is not None:
-            self.news.append(SessionLost(instance, before.endpoint, "a new session took its place"))
-        if before is not None and before.endpoint != endpoint:
-            self._give_up(now_ns, before.endpoint, f"it is the same node as {endpoint}")
+        # The same instance again: the node reconnected, or two endpoints lead to one node.
+        previous = self.sessions.pop(instance, None)
+        if previous is not None:
+            self.session_events.append(SessionLost(instance, previous.endpoint, "a new session took its place"))
+        if previous is not None and previous.endpoint != endpoint:
+            self._give_up(now_ns, previous.endpoint, f"it is the same node as {endpoint}")
         if endpoint not in self._endpoints.wanted:
             return
         self._endpoints.succeeded(endpoint, met.peer.key)
         self.sessions[instance] = ClientSession(instance, endpoint, now_ns, self._settings)
-        self.news.append(SessionReady(instance))
+        self.session_events.append(SessionReady(instance))
 
-    def _gone(self, now_ns: int, channel: int | bytes, reason: str) -> None:
-        """A connection ended. If that was our only way to a wanted endpoint, it failed."""
+    def _on_connection_closed(self, now_ns: int, channel: int | bytes, reason: str) -> None:
+        """A connection ended. If it was the only one to a wanted endpoint, the endpoint failed."""
         endpoint = self._dials.pop(channel, "") if isinstance(channel, int) else ""
         if endpoint in self._endpoints.wanted:
             self._give_up(now_ns, endpoint, reason)
 
     def _give_up(self, now_ns: int, endpoint: str, reason: str) -> None:
-        """The endpoint failed: end what there is with it, and try another."""
+        """The endpoint failed: end its session and try another endpoint."""
         if endpoint in self._endpoints.wanted:
             self._endpoints.failed(now_ns, endpoint, reason, refused=reason.startswith(REFUSED))
         for session in [session for session in self.sessions.values() if session.endpoint == endpoint]:
             del self.sessions[session.instance]
-            self.news.append(SessionLost(session.instance, endpoint, reason))
-        self._tell(now_ns, Forget(endpoint), endpoint)
+            self.session_events.append(SessionLost(session.instance, endpoint, reason))
+        self._step_link(now_ns, Forget(endpoint), endpoint)
         self._choose(now_ns)

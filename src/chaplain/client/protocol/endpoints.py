@@ -1,13 +1,17 @@
-"""Which endpoints to keep a session with, and which to try next.
+"""Decide with which endpoints to keep a session, and which one to try next.
 
-Decides from failures, from which are of little use, and from what nodes say about who belongs to the cluster: those
-whom we were given may all be replaced while we run. Knows nothing of sessions or frames. The order is drawn from the
-chance it is given, so that many clients spread over the nodes. An endpoint that failed waits, longer each time in a
-row; of those that may be tried, the one with the fewest failures comes first. Those we were given are somebody's
-choice: they are wanted as if there were no others, and the others make up for those of them that do not serve.
+Inputs are failures, nodes that turn out to be unusable, and the member lists that nodes send: all configured nodes may
+be replaced while the client runs. Knows nothing of sessions or frames. The order is random, so that many clients spread
+over the nodes. A failed endpoint is tried again after a back-off that grows with each consecutive failure. Among the
+endpoints that may be tried, the one with the fewest failures comes first. The configured endpoints are the user's
+choice: as many sessions are kept with them as if no others were known, and learned endpoints only fill in for
+configured ones that do not serve.
 
-Invariants: at most `sessions_max` endpoints are wanted at once, `sessions_warm` of those that were given and are not
-set aside, none twice, and no two of one node, as far as we know; of one that was removed nothing is known any more.
+Invariants:
+- at most `sessions_max` endpoints are wanted at once;
+- among the wanted endpoints that are usable, at most `sessions_warm` are configured ones;
+- no endpoint is wanted twice, and no two wanted endpoints are known to belong to one node;
+- a removed node's endpoints are forgotten.
 """
 
 from __future__ import annotations
@@ -20,40 +24,47 @@ from chaplain.config import NODE_IDS_MAX
 from chaplain.journal.messages.client import MembersAre
 
 
-class _Record:
-    __slots__ = ("failures", "key", "note", "ready_ns", "reason", "refusals")
+class _EndpointRecord:
+    """What is known about one endpoint."""
+
+    __slots__ = ("failures", "key", "progress", "ready_ns", "reason", "refusals")
 
     def __init__(self, key: bytes = b"") -> None:
         self.key = key
-        """Of the node that was met there, or is said to be; empty: nobody knows."""
+        """Key of the node that was met there or is reported to be there; empty if unknown."""
         self.failures = 0
-        self.note = ""
+        self.progress = ""
+        """How far the current attempt has got, for error messages."""
         self.ready_ns = 0
+        """When the endpoint may be tried again."""
         self.reason = ""
         self.refusals = 0
+        """Consecutive refusals."""
 
 
 class Endpoints:
+    """All known endpoints, and those that are wanted now."""
+
     def __init__(self, endpoints: Sequence[str], settings: Settings, random: Random) -> None:
         names = list(dict.fromkeys(endpoints))
         if not names:
             raise ValueError("a client needs at least one endpoint")
         random.shuffle(names)
         self._given = frozenset(names)
-        self._records = {name: _Record() for name in names}
+        self._records = {name: _EndpointRecord() for name in names}
         self._settings = settings
         self._random = random
-        self.gone: frozenset[bytes] = frozenset()
-        """Keys of nodes that were removed: one that is behind may still call them members."""
+        self.removed_keys: frozenset[bytes] = frozenset()
+        """Keys of removed nodes: a node that lags behind may still report them as members."""
         self.wanted: dict[str, int] = {}
-        """Endpoints to keep a session with, and since when."""
-        self.aside: frozenset[str] = frozenset()
-        """Of nodes that are reserved for others, or no executors: kept, for there may be no better, but others are
-        wanted, too.
+        """Endpoints with which to keep a session, and since when."""
+        self.unusable: frozenset[str] = frozenset()
+        """Endpoints of nodes that are reserved for others or are no executors. Sessions with them are kept, because
+        there may be no better node, but they do not count towards `sessions_warm`.
         """
 
     def choose(self, now_ns: int) -> list[str]:
-        """Want as many endpoints as there is room for, and say which are new."""
+        """Fill the wanted endpoints up to the limits and return the new ones."""
         chosen: list[str] = []
         while ready := [name for name in self._idle() if self._records[name].ready_ns <= now_ns]:
             name = min(ready, key=lambda name: self._records[name].failures)
@@ -62,90 +73,101 @@ class Endpoints:
         return chosen
 
     def next_ns(self) -> int | None:
-        """When an endpoint may be tried that may not be tried now."""
+        """When the next idle endpoint may be tried; None if there is none."""
         return min((self._records[name].ready_ns for name in self._idle()), default=None)
 
     def succeeded(self, endpoint: str, key: bytes) -> None:
-        self._records[endpoint] = _Record(key)
+        """A session with the node of this key is up."""
+        self._records[endpoint] = _EndpointRecord(key)
 
-    def told(self, nodes: MembersAre) -> list[str]:
-        """Know those that belong to the cluster, and forget those that are gone: these endpoints of theirs.
+    def update_members(self, nodes: MembersAre) -> list[str]:
+        """Add the members of the list, and forget removed nodes. Returns the endpoints that were forgotten.
 
-        A word that would leave us nobody is no true one.
+        A list that would leave no endpoint at all is not believed.
         """
-        gone = self.gone | {one.key for one in nodes.gone}
-        members = {one.endpoint: one.key for one in nodes.members if one.key not in gone}
-        left = {one.endpoint for one in nodes.gone if one.endpoint not in members}
-        known = self._records.items()
-        over = [name for name, one in known if one.key in gone or (not one.key and name in left)]
-        if len(gone) > NODE_IDS_MAX or not (members or len(over) < len(self._records)):
+        removed_keys = self.removed_keys | {one.key for one in nodes.gone}
+        members = {one.endpoint: one.key for one in nodes.members if one.key not in removed_keys}
+        removed_endpoints = {one.endpoint for one in nodes.gone if one.endpoint not in members}
+        removed = [
+            name
+            for name, one in self._records.items()
+            if one.key in removed_keys or (not one.key and name in removed_endpoints)
+        ]
+        if len(removed_keys) > NODE_IDS_MAX or not (members or len(removed) < len(self._records)):
             return []
-        self.gone = gone
-        for name in over:
+        self.removed_keys = removed_keys
+        for name in removed:
             del self._records[name]
             self.wanted.pop(name, None)
         names = list(members)
         self._random.shuffle(names)
         for name in names:
             if name in self._records or len(self._records) < NODE_IDS_MAX:
-                record = self._records.setdefault(name, _Record())
+                record = self._records.setdefault(name, _EndpointRecord())
                 record.key = record.key or members[name]
-        return over
+        return removed
 
     @property
     def keys(self) -> frozenset[bytes]:
-        """Of the nodes that are known to be at these endpoints."""
+        """Keys of the nodes that are known to be at these endpoints."""
         return frozenset(record.key for record in self._records.values()) - {b""}
 
-    def note(self, endpoint: str, note: str) -> None:
-        """How far it got this time, should nothing more come of it."""
-        self._records[endpoint].note = note
+    def set_progress(self, endpoint: str, progress: str) -> None:
+        """Record how far the current attempt has got, in case it gets no further."""
+        self._records[endpoint].progress = progress
 
-    def noted(self, endpoint: str) -> str:
-        return self._records[endpoint].note
+    def progress(self, endpoint: str) -> str:
+        """How far the current attempt has got."""
+        return self._records[endpoint].progress
 
     def failed(self, now_ns: int, endpoint: str, reason: str, *, refused: bool) -> None:
-        """Let go of it, and stay away from it for a while."""
+        """Stop wanting the endpoint and back off from it."""
         self.wanted.pop(endpoint, None)
         record = self._records[endpoint]
         longest_ns = min(self._settings.retry_first_ns << min(record.failures, 16), self._settings.retry_most_ns)
         record.failures += 1
         record.ready_ns = now_ns + self._random.randint(longest_ns // 2, longest_ns)
-        record.note, record.reason = "", reason
+        record.progress, record.reason = "", reason
         record.refusals = record.refusals + 1 if refused else 0
 
     def has_others(self, asked: Collection[str]) -> bool:
-        """Whether there is one beside these, reached or not."""
+        """True if an endpoint other than these is known, whether or not it was reached."""
         return any(name not in asked for name in self._records)
 
     def all_refused(self) -> bool:
-        """Whether every endpoint said no often enough to be believed."""
+        """True if every endpoint has refused often enough to be believed."""
         return all(record.refusals >= self._settings.refusals_max for record in self._records.values())
 
     def any_refused(self) -> bool:
+        """True if the last attempt of some endpoint was refused."""
         return any(record.refusals for record in self._records.values())
 
     def describe(self) -> str:
-        """Every endpoint and what went wrong there, for a message to a person."""
+        """Every endpoint and its failure, for error messages."""
         return "; ".join(
-            f"{name}: {record.reason or record.note or 'no answer yet'}" for name, record in self._records.items()
+            f"{name}: {record.reason or record.progress or 'no answer yet'}" for name, record in self._records.items()
         )
 
     def advice(self) -> str:
-        """What a person can do about it."""
+        """What the user can do, for error messages."""
         if any("other version" in record.reason for record in self._records.values()):
             return "use the version of chaplain that the nodes run"
-        told = "check that the cluster is up and knows this client"
-        return f"{told}, and that the clocks here and there agree" if self.any_refused() else told
+        checks = "check that the cluster is up and knows this client"
+        return f"{checks}, and that the clocks here and there agree" if self.any_refused() else checks
 
     def _idle(self) -> list[str]:
-        """Those that are not wanted, though there is room, and lead to nobody to whom one leads that is."""
+        """Endpoints that may be added to the wanted ones.
+
+        They are not wanted yet, there is room for them, and they are not known to belong to the node of a wanted
+        endpoint.
+        """
         taken = {self._records[name].key for name in self.wanted} - {b""}
         idle = [name for name, record in self._records.items() if name not in self.wanted and record.key not in taken]
         return [name for name in idle if self._has_room(name)]
 
     def _has_room(self, name: str) -> bool:
-        useful = self.wanted.keys() - self.aside
+        """True if one more session may be kept with this endpoint."""
+        useful = self.wanted.keys() - self.unusable
         if name in self._given:
             useful &= self._given
         return len(useful) < self._settings.sessions_warm and len(self.wanted) < self._settings.sessions_max

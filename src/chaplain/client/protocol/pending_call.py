@@ -1,8 +1,8 @@
-"""A call under way, and what may be done with it when its session parts.
+"""A pending call, and whether it may be repeated when its session ends.
 
-Repeating is safe for what only reads or listens. Whatever makes something happen in the cluster is never repeated: if
-its session parts after it was sent, nobody can tell whether it happened. If that was because the node fell silent, it
-does not happen any more (decision 0144).
+Requests that only read or listen are safe to repeat. A request with side effects is never repeated: if its session ends
+after it was sent, the client cannot know whether the node executed it. If the session ended because the node fell
+silent, the node refuses the request from then on (docs/decisions/client-timeouts.md).
 """
 
 from __future__ import annotations
@@ -35,61 +35,67 @@ from chaplain.client_service.messages import (
 )
 from chaplain.wire.parcel import Layer
 
-Wish: TypeAlias = ClientCall | Connect | Measure
+CallInput: TypeAlias = ClientCall | Connect | Measure
 
 _RECENT_MAX = 1024
-"""Events remembered by a listening: more than one node can hold back while a listening moves to the next."""
+"""Event ids that a subscription remembers: more than a node can lag behind another."""
 
 
 class Pending:
-    """One call. `instance` is the session it was sent on, or None while it waits for one."""
+    """One call. `instance` is the session on which it was sent; None while it waits for a session."""
 
-    __slots__ = ("declined", "instance", "missed", "moved", "recent", "started", "wish")
+    __slots__ = ("call_input", "declined", "instance", "missed", "moved", "recent", "request", "started")
 
-    def __init__(self, wish: Wish) -> None:
-        self.wish = wish
+    def __init__(self, call_input: CallInput) -> None:
+        self.call_input = call_input
+        self.request = call_input.request if isinstance(call_input, ClientCall) else None
+        """The request to a node; None for `Connect` and `Measure`."""
         self.instance: bytes | None = None
         self.started = False
         self.moved = False
         self.missed = 0
         self.recent: dict[str, None] = {}
         self.declined: dict[str, str] = {}
-        """Endpoints of nodes that are not the ones to ask, and what they said."""
+        """Endpoints of nodes that cannot answer this call, and their reasons."""
 
     @property
     def call(self) -> int:
-        return self.wish.request.call if isinstance(self.wish, ClientCall) else self.wish.call
+        return self.call_input.request.call if isinstance(self.call_input, ClientCall) else self.call_input.call
 
     @property
     def name(self) -> str:
-        """What to call it in a message to a person."""
-        return describe(self.wish.request) if isinstance(self.wish, ClientCall) else type(self.wish).__name__.lower()
+        """What error messages call it."""
+        return type(self.call_input).__name__.lower() if self.request is None else describe(self.request)
 
     @property
     def advice(self) -> str:
-        return self.wish.advice if isinstance(self.wish, ClientCall) else TRY_AGAIN
+        return self.call_input.advice if isinstance(self.call_input, ClientCall) else TRY_AGAIN
 
     @property
-    def listens(self) -> bool:
-        return isinstance(self.wish, ClientCall) and isinstance(
-            self.wish.request, ListenEvents | ListenNews | JoinAPool | AnswerQuestions
-        )
+    def is_subscription(self) -> bool:
+        """True if the call listens for items."""
+        return isinstance(self.request, ListenEvents | ListenNews | JoinAPool | AnswerQuestions)
 
     @property
-    def open_at_node(self) -> bool:
-        """Whether a node keeps something for this call until it is told that nobody waits."""
-        return self.listens or (isinstance(self.wish, ClientCall) and isinstance(self.wish.request, LookUp | Instruct))
+    def holds_node_state(self) -> bool:
+        """True if the node keeps state for this call until it is cancelled."""
+        return self.is_subscription or isinstance(self.request, LookUp | Instruct)
 
     @property
     def for_executors(self) -> bool:
-        return isinstance(self.wish, ClientCall) and getattr(self.wish.request, "layer", None) == Layer.EXECUTOR
+        """True if only executors can answer the call."""
+        return isinstance(self.request, LookUp | Instruct) and self.request.layer == Layer.EXECUTOR
 
     @property
     def repeatable(self) -> bool:
-        return not isinstance(self.wish, ClientCall) or is_repeatable(self.wish.request)
+        """True if sending the call twice has no side effect."""
+        return self.request is None or is_repeatable(self.request)
 
-    def saw_before(self, event_id: str) -> bool:
-        """Whether this listening gave the event already: a node it moved to may see it later than the one before."""
+    def is_duplicate(self, event_id: str) -> bool:
+        """True if this subscription has yielded the event before; remembers it otherwise.
+
+        After a move, the new node may see an event later than the previous node did.
+        """
         if event_id in self.recent:
             return True
         self.recent[event_id] = None
@@ -99,6 +105,7 @@ class Pending:
 
 
 def describe(request: ClientRequest) -> str:
+    """What error messages call a request."""
     match request:
         case GetStatus():
             return "status"
@@ -137,7 +144,7 @@ def _layer_name(layer: int) -> str:
 
 
 def fits(request: ClientRequest | None, item: Item) -> bool:
-    """Whether an item belongs to what was asked for."""
+    """True if an item belongs to the subscription of this request."""
     match item:
         case EventItem():
             return isinstance(request, ListenEvents | ListenNews)

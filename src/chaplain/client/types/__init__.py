@@ -1,1 +1,1 @@
-"""The values that client methods return."""
+"""The values that client methods return, and the checks of their arguments."""

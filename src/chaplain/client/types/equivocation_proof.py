@@ -1,7 +1,7 @@
-"""Proof that an identity is compromised: two requests that it signed for one id. Anybody can check it.
+"""Proof that an identity is compromised: two different requests that it signed for one request id.
 
-Decides what a proof shows and whether it holds. Refuses to believe the node that gives it: only signatures count. An
-HMAC could have been made by every node, so a proof made of two of them holds for nobody but the cluster.
+Decides what a proof contains and whether it holds. The node that returns it is not trusted: only the signatures count.
+Every node could have computed an HMAC, so a proof made of two HMACs convinces nobody outside the cluster.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ from chaplain.journal.messages.client import ProofIs
 from chaplain.journal.messages.signing import PackCheck, SignatureType, holds
 from chaplain.journal.messages.write_request import read_heading, request_digest
 
-HOW_MANY = 2
+PACKS = 2
+"""Packs in a proof."""
 
 
 class SignedRequest(Record, frozen=True):
-    """One of the two: a pack of requests, verbatim."""
+    """One of the two conflicting requests: a signed pack, verbatim."""
 
     stream: str
     client_id: int
@@ -30,11 +31,12 @@ class SignedRequest(Record, frozen=True):
 
     @property
     def end_id(self) -> int:
+        """The first id after the pack."""
         return self.first_id + self.requests
 
 
 class EquivocationProof(Record, frozen=True):
-    """What the cluster keeps against an identity that signed twice for one id."""
+    """Two requests that one key signed for the same request id."""
 
     cluster: str
     key: bytes
@@ -42,8 +44,8 @@ class EquivocationProof(Record, frozen=True):
 
     @property
     def holds(self) -> bool:
-        """Whether it proves anything to somebody who trusts no node: both are signed by the key, for one id."""
-        if len(self.requests) != HOW_MANY:
+        """True if the key signed both requests, they share an id, and their contents differ. Trusts no node."""
+        if len(self.requests) != PACKS:
             return False
         first, second = self.requests
         signed = all(
@@ -54,23 +56,23 @@ class EquivocationProof(Record, frozen=True):
         return signed and bool(ids) and first.client_id == second.client_id and first.digest != second.digest
 
 
-class _Carried(Frozen, frozen=True, array_like=True):
+class _ProofAnswer(Frozen, frozen=True, array_like=True):
     answer: tuple[str, bytes, str, int, str]
     packs: bytes
 
 
-_carried = msgspec.msgpack.Decoder(_Carried)
+_proof_answers = msgspec.msgpack.Decoder(_ProofAnswer)
 
 
 def pack_proof(message: ProofIs, packs: bytes) -> bytes:
-    """What a node said, on its way to whoever asked."""
+    """Encode a node's answer for the caller."""
     answer = (message.cluster, message.key, message.first_stream, message.first_bytes, message.second_stream)
-    return msgspec.msgpack.encode(_Carried(answer, packs))
+    return msgspec.msgpack.encode(_ProofAnswer(answer, packs))
 
 
-def read_proof(carried: bytes) -> EquivocationProof:
-    """Raises `Malformed` if the node did not give two packs."""
-    found = _carried.decode(carried)
+def read_proof(encoded: bytes) -> EquivocationProof:
+    """Decode a proof. Raises `Malformed` if the node did not return two packs."""
+    found = _proof_answers.decode(encoded)
     cluster, key, first_stream, first_bytes, second_stream = found.answer
     if not 0 <= first_bytes <= len(found.packs):
         raise Malformed("proof: not two packs")

@@ -1,4 +1,4 @@
-"""What the journal gives back to the caller."""
+"""The values that journal methods return."""
 
 from __future__ import annotations
 
@@ -7,33 +7,38 @@ from typing import NamedTuple
 from chaplain.client.types.results import Record
 
 PLACE_UNKNOWN = -1
-"""As an offset: it is written, but so long ago that nobody can say where."""
+"""As an offset: the message is in the log, but so old that no node remembers its offset."""
 
 
 class RequestId(NamedTuple):
-    """Names one request for ever: the lane it was written on, and its number there."""
+    """Identifies one request forever: its lane and its number on that lane."""
 
     client_id: int
     client_message_id: int
 
 
 class Receipt(Record, frozen=True, gc=False):
-    """A message is agreed, and on disk at a quorum."""
+    """Confirms that a message is committed: its place in the order is agreed, and it is on disk at a quorum."""
 
     stream: str
     offset: int
+    """The message's offset in the stream; -1 if it is so old that no node remembers it."""
     regime: int
+    """The regime (term) of the master that ordered it."""
     index: int
-    """The cluster message that it is in."""
+    """Index of the cluster message that contains it."""
     timestamp: int
-    """Of the cluster message, in nanoseconds since 1970."""
+    """Time of the cluster message, in nanoseconds since 1970."""
     hash: bytes
-    """Of the cluster chain, up to and with the message."""
+    """Hash of the cluster chain up to and including the cluster message."""
     client_id: int
+    """The lane on which it was written."""
     client_message_id: int
+    """The number of its request on the lane."""
 
     @property
     def id(self) -> RequestId:
+        """The id of its request."""
         return RequestId(self.client_id, self.client_message_id)
 
 
@@ -45,23 +50,27 @@ class Message(Record, frozen=True):
     key: bytes | None
     value: bytes
     headers: dict[str, bytes]
-    """Octets that are no headers of ours are there under the empty name."""
+    """Headers by name. Bytes that do not follow the header format are under the empty name."""
     timestamp: int
-    """Of its cluster message, in nanoseconds since 1970."""
+    """Time of its cluster message, in nanoseconds since 1970."""
     client_id: int
+    """The lane on which it was written."""
     client_message_id: int
+    """The number of its request on the lane."""
     message_no: int
-    """Which message of its request this is, from 0."""
+    """Its position within its request, from 0."""
     regime: int
     index: int
+    """Index of the cluster message that contains it."""
     ingest_node: int
+    """The node that received it from the client."""
 
     def __hash__(self) -> int:
-        return hash((self.stream, self.offset, self.index))  # a dictionary has no hash, and these name it
+        return hash((self.stream, self.offset, self.index))  # a dict is not hashable; these fields identify the message
 
 
 class ClientRecord(Record, frozen=True):
-    """An identity that the cluster knows, or knew."""
+    """A client identity that is, or was, registered at the cluster."""
 
     name: str
     acl: str
@@ -73,51 +82,57 @@ class ClientRecord(Record, frozen=True):
     reads: tuple[str, ...]
     lanes: int = 0
     signature: str = "ed25519"
-    """How it signs what it writes: `ed25519` or `hmac_sha256`."""
+    """How it signs its writes: `ed25519` or `hmac_sha256`."""
 
 
 class NodeRecord(Record, frozen=True):
-    """A node as the configuration stream has it."""
+    """A node as recorded in the configuration stream."""
 
     id: int
     uri: str
     key: str
     roles: tuple[str, ...]
     member: bool
-    """Not any more, if it was removed: its id and key are spent."""
+    """False if it was removed: its id and key cannot be used again."""
 
 
 class ChangeRecord(Record, frozen=True):
-    """A request about nodes, and how far it is."""
+    """A reconfiguration and its stage."""
 
     id: str
     change: str
     nodes: tuple[int, ...]
     stage: str
     open: bool
+    """True while it is in progress."""
     index: int
-    """The cluster message that brought it to this stage."""
+    """Index of the cluster message that brought it to this stage."""
     why: str
-    """It was refused for this."""
+    """Why it was refused; empty otherwise."""
 
 
 class AssemblyRecord(Record, frozen=True):
+    """The nodes, the serializers and the reconfigurations of a cluster."""
+
     nodes: tuple[NodeRecord, ...]
     serializers: tuple[int, ...]
     changes: tuple[ChangeRecord, ...]
 
 
 class StreamRecord(Record, frozen=True):
+    """A stream of the journal."""
+
     stream: str
     next_offset: int
+    """The head: the offset of the next message."""
     chain: str
     first_offset: int = 0
-    """The first that the node that was asked has kept."""
+    """The first offset that the queried node retains."""
 
 
 class StreamPage(Record, frozen=True):
-    """A part of the list of streams."""
+    """One page of the list of streams."""
 
     streams: list[StreamRecord]
     after: str
-    """The name behind which the next page begins; empty after the last one."""
+    """The last name of this page, from which the next page continues; empty on the last page."""

@@ -1,4 +1,4 @@
-"""The receipts of what was written together: one a message, made when somebody looks at it, for most are never seen."""
+"""The receipts of one batch, created lazily: most receipts are never looked at."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from chaplain.core import Frozen
 
 
 class Receipts(Sequence[Receipt]):
-    """Like a list of them, and equal to one, but never changed: what is added to it makes a list."""
+    """An immutable sequence of receipts that compares equal to a list of them. Adding to it returns a list."""
 
     __slots__ = ("_place",)
 
@@ -34,7 +34,7 @@ class Receipts(Sequence[Receipt]):
         return _one(self._place, range(len(self))[index])
 
     def _some(self, numbers: range) -> list[Receipt]:
-        """The receipts of these messages, counted from 0; what they share is looked up once."""
+        """The receipts of these message numbers, from 0. Shared fields are looked up once."""
         place, count = self._place, len(numbers)
         unknown, together = place.base_offset == PLACE_UNKNOWN, place.requests == 1
         offsets = repeat(PLACE_UNKNOWN, count) if unknown else _shifted(numbers, place.base_offset)
@@ -64,12 +64,12 @@ class Receipts(Sequence[Receipt]):
 
 
 def last_receipt(place: ReceiptPlace) -> Receipt:
-    """Of the last message there; a single one needs no more."""
+    """The receipt of the last message of the batch."""
     return _one(place, place.messages - 1)
 
 
 def _one(place: ReceiptPlace, number: int) -> Receipt:
-    """What `_some` gives for this message alone, without the ranges."""
+    """The receipt of one message: as `_some`, without the cost of ranges."""
     return Receipt(
         place.stream,
         PLACE_UNKNOWN if place.base_offset == PLACE_UNKNOWN else place.base_offset + number,
@@ -87,7 +87,7 @@ def _shifted(numbers: range, by: int) -> range:
 
 
 class ReceiptPlace(Frozen, frozen=True):
-    """Requests of one caller that lie one after the other."""
+    """Position in the log of consecutive requests that one caller wrote together."""
 
     client_id: int
     first_id: int

@@ -1,4 +1,7 @@
-"""What calls return. Each is a record: its fields are attributes and items, so that `dict(record)` is its JSON."""
+"""The values that client methods return.
+
+Each value is a record: `record.field`, `record["field"]` and `dict(record)` work.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,8 @@ from chaplain.core import Frozen
 
 
 class Record(Frozen, frozen=True):
+    """A frozen struct whose fields are also items."""
+
     def __getitem__(self, name: str) -> Any:
         if name not in self.__struct_fields__:
             raise KeyError(name)
@@ -24,16 +29,18 @@ class Record(Frozen, frozen=True):
 
 
 class Answer(Record, frozen=True):
-    """What the members said to a question."""
+    """The members' answer to a question."""
 
     question: str
     value: Any
-    """What half or more of the members answered; None while undecided."""
+    """The answer of half or more of the members; None if undecided."""
     votes: int
-    """How many gave that value."""
+    """How many members gave this value; if undecided, the most votes that any answer got."""
     members: int
+    """Number of members when the question was decided."""
     decided: bool
     voters: tuple[int, ...] = ()
+    """Members that gave an answer, whichever it was."""
     missing: tuple[int, ...] = ()
     """Members that did not answer in time."""
     reason: str = ""
@@ -41,15 +48,15 @@ class Answer(Record, frozen=True):
     declined: tuple[int, ...] = ()
     """Members that do not know the question."""
     tally: tuple[tuple[Any, int], ...] = ()
-    """Each answer and how many gave it, most first."""
+    """Each answer with its number of votes, most votes first."""
 
 
 class Acknowledgement(Record, frozen=True):
-    """Which nodes have seen an event; whether anybody listens to it there, they do not say."""
+    """Which nodes have seen an event. It does not tell whether a client listens there."""
 
     acknowledged: tuple[int, ...]
     missing: tuple[int, ...]
-    """Of those it was for, the ones that did not say so in time. They may see it yet."""
+    """Addressed nodes that have not confirmed in time. They may still see the event."""
 
 
 class Member(Record, frozen=True):
@@ -63,55 +70,66 @@ class Member(Record, frozen=True):
     identifier: int = 0
     """The node's 32-bit name in messages."""
     headers: dict[str, str] = msgspec.field(default_factory=dict)
-    """What the node says of itself: `[headers]` of its file, if the node that was asked has met it."""
+    """What the node says of itself: `[headers]` of its file. Empty if the queried node has not met it."""
 
     def __hash__(self) -> int:
-        return hash((self.id, self.uri, self.state, self.incarnation))  # a dictionary has no hash
+        return hash((self.id, self.uri, self.state, self.incarnation))  # a dict is not hashable
 
 
 class Event(Record, frozen=True):
-    """An event somebody fired."""
+    """An event that was fired."""
 
     id: str
     type: str
     content: bytes
     sender: int
-    """The node that it was fired at."""
+    """The node at which it was fired."""
     missed: int = 0
+    """Items lost before this one, as far as they could be counted."""
     moved: bool = False
+    """True if this client changed nodes since the previous item: items in between are lost uncounted."""
     kind: str = "event"
 
 
 class MemberNews(Record, frozen=True):
-    """Something changed about a node, as the one that serves this client sees it."""
+    """A change of a node, as seen by the node that serves this client."""
 
     kind: str
-    """`enter`, `exit`: it connected, or is gone. `join`, `leave`: a pool. `member`: the membership list has it anew."""
+    """`enter` or `exit`: the node connected or disconnected. `join` or `leave`: it joined or left a pool. `member`: its
+    entry in the membership list changed.
+    """
     node: int
     pool: str = ""
-    """That it joined or left; who is gone has left all of them."""
+    """The pool that it joined or left. A node that disconnects has left all its pools."""
     state: str = ""
-    """Of a member: `alive`, `suspect` or `left`."""
+    """For `member`: `alive`, `suspect` or `left`."""
     was: str = ""
-    """Its state before; empty if it was not on the list. The same as now: it came back, or contradicted a suspicion."""
+    """The previous state; empty if the node was not on the list. If it equals `state`, the node returned or refuted a
+    suspicion.
+    """
     reason: str = ""
-    """Why it is gone."""
+    """Why the node disconnected."""
     missed: int = 0
+    """Items lost before this one, as far as they could be counted."""
     moved: bool = False
-    """This client changed nodes since the item before: another node tells now, and what changed meanwhile is lost."""
+    """True if this client changed nodes since the previous item: the item describes the view of another node, and
+    changes in between are lost.
+    """
 
 
 class Question(Record, frozen=True):
-    """A question that this client offered to answer; hand it to `reply` with the answer."""
+    """A question for this client to answer: pass it to `reply` together with the answer."""
 
     id: str
     question: str
     content: bytes
-    """What the asker sent along."""
+    """The bytes that the asker sent along."""
     asker: int
-    """The node that it was asked at."""
+    """The node at which it was asked."""
     missed: int = 0
+    """Items lost before this one, as far as they could be counted."""
     moved: bool = False
+    """True if this client changed nodes since the previous item: items in between are lost uncounted."""
 
 
 class PoolMessage(Record, frozen=True):
@@ -120,19 +138,19 @@ class PoolMessage(Record, frozen=True):
     pool: str
     value: bytes
     sender: int
-    """The node that it was broadcast at."""
+    """The node at which it was broadcast."""
     client: str
     """The registered name of the client that sent it."""
     missed: int = 0
-    """Messages lost on the way to here since the one before, as far as they could be counted."""
+    """Messages lost before this one, as far as they could be counted."""
     moved: bool = False
-    """This client changed nodes since the message before: what was sent meanwhile is lost uncounted."""
+    """True if this client changed nodes since the previous message: messages in between are lost uncounted."""
 
 
-Heard: TypeAlias = Event | MemberNews | PoolMessage | Question
+ListenerItem: TypeAlias = Event | MemberNews | PoolMessage | Question
 
 
-def size_bytes(item: Heard) -> int:
+def size_bytes(item: ListenerItem) -> int:
     match item:
         case PoolMessage():
             return len(item.value)

@@ -1,4 +1,4 @@
-"""What SQL gives back to the caller."""
+"""The values that SQL methods return."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from chaplain.executor.statement import OutcomeRun, RequestOutcome, StatementRes
 
 
 class Row(dict[str, Any]):
-    """A row: by the names of its columns, or by their places. Of columns with one name the last counts."""
+    """A row, indexed by column name or by position. Of columns with the same name, the last one counts."""
 
     def __getitem__(self, column: str | int) -> Any:
         return list(self.values())[column] if isinstance(column, int) else super().__getitem__(column)
@@ -24,27 +24,28 @@ def rows_of(columns: Iterable[str], rows: Iterable[Iterable[Any]]) -> list[Row]:
 
 
 class Result(Record, frozen=True):
-    """What became of one request: a transaction of one statement or more."""
+    """The result of one request: a transaction of one statement or more."""
 
     stream: str
     offset: int
-    """Of its first statement in the stream."""
+    """Offset of its first statement in the stream."""
     index: int
-    """The cluster message that it is in."""
+    """Index of the cluster message that contains it."""
     timestamp: int
-    """Of the cluster message, in nanoseconds since 1970."""
+    """Time of the cluster message, in nanoseconds since 1970."""
     client_id: int
     client_message_id: int
     ok: bool
     error: Mapping[str, Any] | None
-    """Why nothing was changed: kind, message, and which statement it was, from 0."""
+    """Why the transaction failed: `kind`, `message` and the failed `statement`, from 0. None if it succeeded."""
     changes: int
-    """Rows that the statements inserted, updated or deleted, without triggers."""
+    """Rows that the statements inserted, updated or deleted, not counting triggers."""
     rows: list[Row]
-    """What the last statement gave."""
+    """The rows that the last statement returned."""
 
     @property
     def id(self) -> RequestId:
+        """The id of the request."""
         return RequestId(self.client_id, self.client_message_id)
 
 
@@ -54,14 +55,15 @@ def results_of(stream: str, run: OutcomeRun) -> list[Result]:
 
 def _result(stream: str, run: OutcomeRun, request: int, outcome: RequestOutcome) -> Result:
     error = outcome.error
-    told = None if error is None else {"kind": error.kind, "message": error.message, "statement": error.statement}
+    shown = None if error is None else {"kind": error.kind, "message": error.message, "statement": error.statement}
     last = outcome.answers[-1] if outcome.answers else StatementResult()
     changes = sum(answer.changes for answer in outcome.answers)
     where = (outcome.offset, run.index, run.timestamp_ns, run.client_id, request)
-    return Result(stream, *where, error is None, told, changes, rows_of(last.columns, last.rows))
+    return Result(stream, *where, error is None, shown, changes, rows_of(last.columns, last.rows))
 
 
 def checked(result: Result) -> Result:
+    """Return the result, or raise `StatementFailed` if the transaction failed."""
     if result.error is not None:
         raise StatementFailed(result.error["message"], result.error["kind"], result)
     return result

@@ -1,7 +1,8 @@
-"""What callers give: each function takes an argument as it came and gives what is meant, or raises `Misused`.
+"""Checks of arguments.
 
-Both faces call these before anything is sent, so a mistake is told where it was made, in words that say what was
-wanted. Types are not trusted: whoever calls may have no checker of them. Numbers may be numpy's.
+Each function takes an argument as the caller gave it and returns its value, or raises `Misused`. Both clients call
+these before anything is sent, so a mistake is reported where it was made, with what is expected. Types are not trusted,
+because callers need not use a type checker. Integers may be numpy's.
 """
 
 from __future__ import annotations
@@ -21,12 +22,15 @@ from chaplain.link.settings import split_endpoint
 T = TypeVar("T")
 
 NUMBER_MAX = (1 << 63) - 1
+"""Largest number that is accepted."""
 TIMEOUT_S_MAX = 86_400
+"""Longest timeout of a call: a day."""
 WAIT_S_MAX = 1_000_000_000
+"""Longest wait for new items."""
 
 
 def name(what: str, given: str) -> str:
-    """Names travel as mesh.txt's strings: visible ASCII, at most 255 octets."""
+    """Check a name. Names travel as strings of mesh.txt: visible ASCII, at most 255 octets."""
     if isinstance(given, str) and 0 < len(given) <= NAME_BYTES_MAX and all("!" <= letter <= "~" for letter in given):
         return given
     raise Misused(f"{what} has 1 to {NAME_BYTES_MAX} visible ASCII characters without blanks, not {str(given)[:40]!r}")
@@ -43,39 +47,40 @@ def journal_stream(given: str) -> str:
 
 
 def octets(given: bytes) -> bytes:
+    """Check bytes and copy mutable ones."""
     if isinstance(given, bytes | bytearray | memoryview):
         return bytes(given)
     raise Misused(f"bytes are wanted, not {_kind(given)}: encode text with .encode()")
 
 
-def number(what: str, given: int, least: int = 0, most: int = NUMBER_MAX, said: str = "") -> int:
-    """`said` in place of "is a number from .. on"."""
+def number(what: str, given: int, least: int = 0, most: int = NUMBER_MAX, requirement: str = "") -> int:
+    """Check an integer. `requirement` replaces "is a number from .. on" in the error."""
     try:
         taken = operator.index(given)
     except TypeError:
         taken = least - 1
     if least <= taken <= most:
         return taken
-    wanted = said or f"is a number from {least} " + ("on" if most == NUMBER_MAX else f"to {most}")
+    wanted = requirement or f"is a number from {least} " + ("on" if most == NUMBER_MAX else f"to {most}")
     raise Misused(f"{what} {wanted}, not {given!r}")
 
 
 def timeout_s(given: float) -> float:
-    """How long a call may take."""
+    """Check the time limit of a call."""
     if isinstance(given, int | float) and 0 < given <= TIMEOUT_S_MAX:
         return given
     raise Misused(f"a timeout is a number of seconds above 0 and up to a day, not {given!r}")
 
 
 def wait_s(given: float | None) -> float | None:
-    """How long to wait for something new; None for ever."""
+    """Check how long to wait for something new; None means forever."""
     if given is None or (isinstance(given, int | float) and 0 <= given <= WAIT_S_MAX):
         return given
     raise Misused(f"a timeout is a number of seconds from 0 on, or None to wait for ever, not {given!r}")
 
 
 def several(what: str, given: Iterable[T]) -> list[T]:
-    """Of text, octets or a mapping somebody meant the whole, not its letters or keys."""
+    """Check a list. A str, bytes or mapping is one value that the caller forgot to put into a list."""
     if isinstance(given, Iterable) and not isinstance(given, str | bytes | bytearray | memoryview | Mapping):
         return list(given)
     raise Misused(f"a list of {what} is wanted, not {_kind(given)}: write [...] around a single one")
@@ -95,7 +100,7 @@ def endpoint(given: str) -> str:
 
 
 def key(what: str, given: str | bytes) -> bytes:
-    """A public key, from its text or as it is."""
+    """Check a public key, given as text or as bytes."""
     if isinstance(given, str):
         return from_text(given, KEY_BYTES, what)
     if not isinstance(given, bytes):
@@ -106,6 +111,7 @@ def key(what: str, given: str | bytes) -> bytes:
 
 
 def request_id(given: Any) -> tuple[int, int]:
+    """Check a request id."""
     parts = given if isinstance(given, tuple | list) else ()
     if [type(part) for part in parts] == [int, int] and min(parts) >= 1 and max(parts) <= REQUEST_ID_MAX:
         return parts[0], parts[1]

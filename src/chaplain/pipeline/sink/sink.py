@@ -80,7 +80,7 @@ def stage(options: SinkOptions, rows: Iterator[Any]) -> StagedRows:
     """Have the rows of one task put into the log, without a place."""
     count = 0
     with connect(options.target, TIMEOUT_S) as client:
-        stager = TwoPhaseWriter(client._line)
+        stager = TwoPhaseWriter(client._context)
         for portion in rows:
             count += portion.num_rows
             for batch in batches(portion, options.topic):
@@ -94,7 +94,7 @@ def commit_all(options: SinkOptions, messages: list[WriterCommitMessage | None],
     spans = tuple(span for message in staged for span in message.spans)
     if spans:
         with connect(options.target, TIMEOUT_S) as client:
-            commit(client._line, Commit(app, version, spans))
+            commit(client._context, Commit(app, version, spans))
 
 
 class SinkWriter(DataSourceArrowWriter):

@@ -18,7 +18,7 @@ from pathlib import Path
 import msgspec
 
 from chaplain import durable
-from chaplain.client.connect.identity_file import read_passport
+from chaplain.client.connect.identity_file import parse_identity_file
 from chaplain.core import Frozen
 from chaplain.errors import ConfigError, Malformed
 from chaplain.link.auth.identity import KEY_BYTES, SIGNATURE_BYTES, Identity, from_text, to_text, verify
@@ -102,7 +102,7 @@ def signer_for(path: Path, given: str, *, to_write: bool = True) -> Identity:
     chosen = given or os.environ.get(IDENTITY_VARIABLE, "")
     if chosen:
         try:
-            return read_passport(Path(chosen).read_text()).identity
+            return parse_identity_file(Path(chosen).read_text()).identity
         except (OSError, Malformed) as wrong:
             raise ConfigError(f"identity {chosen}: {wrong}") from None
     own = path.with_name(path.name + ".identity")
@@ -113,4 +113,4 @@ def signer_for(path: Path, given: str, *, to_write: bool = True) -> Identity:
         descriptor = os.open(own, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(descriptor, "w") as stream:
             stream.write(Identity.generate(random.SystemRandom()).text())
-    return read_passport(own.read_text()).identity
+    return parse_identity_file(own.read_text()).identity

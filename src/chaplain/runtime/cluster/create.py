@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from chaplain import durable
-from chaplain.client.connect.identity_file import write_passport
+from chaplain.client.connect.identity_file import format_identity_file
 from chaplain.config import CLUSTER_FILE, NODE_FILE, NODE_IDS_MAX, SEGMENTS
 from chaplain.core import Frozen
 from chaplain.errors import ConfigError
@@ -187,8 +187,8 @@ def _fill(
             **split.table(len(endpoints)),
         }
         durable.write_new(folder / NODE_FILE, to_toml(settings, tables))
-    passport = write_passport(client, cluster, seal, (identity.key for identity in identities))
-    write_secret(directory / "client.identity", passport)
+    identity_file = format_identity_file(client, cluster, seal, (identity.key for identity in identities))
+    write_secret(directory / "client.identity", identity_file)
     top = {"cluster": cluster, "seal": seal, "identity": "client.identity"}
     listed = [
         {"id": number, "endpoint": endpoint, "key": key, **({"http": http} if local else {}), **split.listed(number)}

@@ -15,7 +15,7 @@ from pathlib import Path
 from random import SystemRandom
 from typing import Any, TextIO
 
-from chaplain.client_service.events import DeskSettings
+from chaplain.client_service.events import ClientServiceSettings
 from chaplain.clock import Clock
 from chaplain.config import PID_FILE, SEGMENTS, NodeConfig
 from chaplain.errors import ConfigError
@@ -219,7 +219,7 @@ def make_settings(config: NodeConfig, endpoint: str, node_ids: dict[int, int]) -
             headers=config.headers,
         ),
         gossip=GossipSettings(silence_ns=config.span_ns("gossip.silence_seconds"), always_met=frozenset(node_ids)),
-        desk=DeskSettings(spread_per_second_max=config.number("bounds.spread_per_second")),
+        desk=ClientServiceSettings(spread_per_second_max=config.number("bounds.spread_per_second")),
         clients=ClientSettings(
             paced=True,
             identity_bytes_max=config.number("bounds.identity_waiting_bytes_max"),

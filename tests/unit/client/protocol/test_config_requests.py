@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 from types import SimpleNamespace
 
-from chaplain.client.protocol.journal.config_requests import OTHERS_NS, PAUSE_NS, ConfigRequestClient
+from chaplain.client.protocol.journal.config_requests import OTHER_NODE_WAIT_NS, PAUSE_NS, ConfigRequestClient
 from chaplain.journal.messages import config
 from chaplain.journal.messages.client import Decided, Failed
 from chaplain.journal.messages.config import NO_ACL, ConfigMessage, LeaseLane
@@ -18,11 +18,11 @@ LEASE = LeaseLane(b"a" * 15)
 REFUSED = Failed(1, "not_config", "this node takes no requests about nodes")
 
 
-class Outlets:
+class NodeSelector:
     """Sessions with nodes: one that refuses, and maybe, later, another."""
 
     def __init__(self) -> None:
-        self.chosen, self.acl, self.cluster, self.full = SimpleNamespace(epoch=FIRST), NO_ACL, "made-up", ""
+        self.chosen, self.acl, self.cluster, self.disk_full_reason = SimpleNamespace(epoch=FIRST), NO_ACL, "made-up", ""
         self.other: SimpleNamespace | None = None
         self.sent: list[bytes] = []
         self.answers: list = []
@@ -32,7 +32,7 @@ class Outlets:
             self.chosen = self.other
         return self.other is not None
 
-    def ask(self, make, answer, payload) -> int:
+    def request(self, make, answer, payload) -> int:
         self.sent.append(payload)
         self.answers.append(answer)
         return len(self.answers)
@@ -41,76 +41,76 @@ class Outlets:
         pass
 
 
-def asked(message: ConfigMessage = LEASE) -> tuple[Outlets, ConfigRequestClient, list[Decided]]:
-    outlets, told = Outlets(), []
-    petitioning = ConfigRequestClient(outlets, Identity(b"i" * 32), Random(1))  # type: ignore[arg-type]
-    petitioning.submit(NOW_NS, message, lambda now_ns, decided: told.append(decided))
-    return outlets, petitioning, told
+def asked(message: ConfigMessage = LEASE) -> tuple[NodeSelector, ConfigRequestClient, list[Decided]]:
+    selector, told = NodeSelector(), []
+    config_requests = ConfigRequestClient(selector, Identity(b"i" * 32), Random(1))  # type: ignore[arg-type]
+    config_requests.submit(NOW_NS, message, lambda now_ns, decided: told.append(decided))
+    return selector, config_requests, told
 
 
-def expire(outlets: Outlets, now_ns: int = NOW_NS, epoch: bytes = b"l" * 16) -> None:
+def expire(selector: NodeSelector, now_ns: int = NOW_NS, epoch: bytes = b"l" * 16) -> None:
     """The node answers that the last copy expired, and names the current epoch."""
-    assert outlets.chosen is not None
-    outlets.chosen.epoch = epoch
-    outlets.answers[-1](now_ns, Decided(1, "expired", "sign it again", 0, NO_ACL, 0, epoch), b"")
+    assert selector.chosen is not None
+    selector.chosen.epoch = epoch
+    selector.answers[-1](now_ns, Decided(1, "expired", "sign it again", 0, NO_ACL, 0, epoch), b"")
 
 
 def test_who_is_refused_before_another_session_is_open_goes_there_when_it_is() -> None:
-    outlets, petitioning, told = asked()
-    outlets.answers[-1](NOW_NS, REFUSED, b"")
+    selector, config_requests, told = asked()
+    selector.answers[-1](NOW_NS, REFUSED, b"")
     assert not told
-    petitioning.woken(NOW_NS + PAUSE_NS)
-    assert len(outlets.answers) == 2
-    outlets.other = SimpleNamespace(epoch=FIRST)
-    outlets.answers[-1](NOW_NS + PAUSE_NS, REFUSED, b"")
-    petitioning.moved(NOW_NS + PAUSE_NS)
-    assert (len(outlets.answers), told) == (3, [])
-    assert outlets.chosen is outlets.other
+    config_requests.on_timer(NOW_NS + PAUSE_NS)
+    assert len(selector.answers) == 2
+    selector.other = SimpleNamespace(epoch=FIRST)
+    selector.answers[-1](NOW_NS + PAUSE_NS, REFUSED, b"")
+    config_requests.on_switched(NOW_NS + PAUSE_NS)
+    assert (len(selector.answers), told) == (3, [])
+    assert selector.chosen is selector.other
 
 
 def test_who_has_no_other_session_in_time_is_told_why() -> None:
-    outlets, petitioning, told = asked()
-    outlets.answers[-1](NOW_NS, REFUSED, b"")
-    petitioning.woken(NOW_NS + OTHERS_NS)
-    outlets.answers[-1](NOW_NS + OTHERS_NS, REFUSED, b"")
+    selector, config_requests, told = asked()
+    selector.answers[-1](NOW_NS, REFUSED, b"")
+    config_requests.on_timer(NOW_NS + OTHER_NODE_WAIT_NS)
+    selector.answers[-1](NOW_NS + OTHER_NODE_WAIT_NS, REFUSED, b"")
     assert [(one.kind, one.reason) for one in told] == [("not_config", REFUSED.reason)]
 
 
-def decoded(outlets: Outlets, message: ConfigMessage = LEASE) -> list[config.ConfigRequest]:
+def decoded(selector: NodeSelector, message: ConfigMessage = LEASE) -> list[config.ConfigRequest]:
     kind, stage = config.entry_type_of(message), config.stage_of(message)
-    return [config.decode(kind, stage, data) for data in outlets.sent]
+    return [config.decode(kind, stage, data) for data in selector.sent]
 
 
 def test_expired_petition_is_signed_again_in_the_epoch_that_the_answer_names() -> None:
-    outlets, _, told = asked()
-    expire(outlets)
-    first, second = decoded(outlets)
+    selector, _, told = asked()
+    expire(selector)
+    first, second = decoded(selector)
     assert (first.epoch, second.epoch) == (FIRST, b"l" * 16)
     assert config.request_name(first) == config.request_name(second), "it is the same request"
     assert not told
 
 
 def test_petition_that_expires_again_is_signed_after_a_pause() -> None:
-    outlets, petitioning, _ = asked()
-    expire(outlets)
-    expire(outlets)
-    assert len(outlets.sent) == 2
-    petitioning.woken(NOW_NS + PAUSE_NS)
-    assert len(outlets.sent) == 3
+    selector, config_requests, _ = asked()
+    expire(selector)
+    expire(selector)
+    assert len(selector.sent) == 2
+    config_requests.on_timer(NOW_NS + PAUSE_NS)
+    assert len(selector.sent) == 3
 
 
 def test_change_of_nodes_is_signed_again_if_its_only_copy_expired() -> None:
-    outlets, _, told = asked(NewSet((1, 2)))
-    expire(outlets)
-    assert len({one.epoch for one in decoded(outlets, NewSet((1, 2)))}) == 2
+    selector, _, told = asked(NewSet((1, 2)))
+    expire(selector)
+    assert len({one.epoch for one in decoded(selector, NewSet((1, 2)))}) == 2
     assert not told
 
 
 def test_change_of_nodes_is_not_signed_again_if_another_copy_may_have_been_granted() -> None:
-    outlets, petitioning, told = asked(NewSet((1, 2)))
-    petitioning.moved(NOW_NS)
-    expire(outlets)
-    assert len(outlets.sent) == 2
+    selector, config_requests, told = asked(NewSet((1, 2)))
+    config_requests.on_switched(NOW_NS)
+    expire(selector)
+    assert len(selector.sent) == 2
     (decided,) = told
     assert decided.kind == "expired"
     assert "may have been granted" in decided.reason

@@ -31,7 +31,7 @@ from tests.unit.client.client_stage import SECOND_NS, PlainNode, Stage, up
 
 def test_three_sessions_are_kept_warm() -> None:
     stage = up()
-    assert len(stage.core._keeper.sessions) == 3
+    assert len(stage.core._connections.sessions) == 3
     assert len(stage.dialled) == 3
 
 
@@ -160,7 +160,7 @@ def test_commands_are_numbered_from_two_and_wrap() -> None:
     for call in (1, 2):
         stage.call(GetStatus(call))
     assert node.sequences == [2, 3]
-    stage.core._keeper.sessions[node.instance]._sequence = 65_534
+    stage.core._connections.sessions[node.instance]._sequence = 65_534
     for call in (3, 4, 5):
         stage.call(GetStatus(call))
     assert node.sequences[2:] == [65_535, 0, 1]
@@ -225,7 +225,7 @@ def test_refused_by_one_goes_on_with_the_others() -> None:
     stage.give(Connect(1, SECOND_NS))
     stage.run(1)
     assert isinstance(stage.of(1)[0], Returned)
-    assert len(stage.core._keeper.sessions) == 2
+    assert len(stage.core._connections.sessions) == 2
 
 
 def test_reading_calls_move_to_the_spare_session() -> None:
@@ -305,7 +305,7 @@ def test_two_endpoints_of_one_node_end_in_one_session() -> None:
     for node in stage.nodes.values():
         node.instance = b"the same"
     stage.run(0.01)
-    assert len(stage.core._keeper.sessions) == 1
+    assert len(stage.core._connections.sessions) == 1
     assert "it is the same node as" in stage.core._endpoints.describe()
 
 
@@ -336,7 +336,7 @@ def test_hostile_bytes_never_raise(noise: bytes, wrapped: bool) -> None:
     frame = command.encode(Alive(2, noise)) if wrapped else noise
     stage.frame(stage.serving(), frame)
     stage.run(1)
-    assert len(stage.core._keeper.sessions) == 3
+    assert len(stage.core._connections.sessions) == 3
 
 
 @given(

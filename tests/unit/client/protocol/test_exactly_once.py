@@ -155,7 +155,7 @@ class World:
 
     def _stranger(self) -> None:
         """Another process with this identity fences the lane."""
-        lane = self.bench.journal._writing._lane
+        lane = self.bench.journal._writers._lane
         if lane is not None and len(self.cluster.nodes) == 3:
             Bench(self.cluster, 3).resolve(lane.client_id, lane.next_id)
 
@@ -218,14 +218,14 @@ class World:
                 assert tuple(found) == values
             assert set(values) <= there
         elif end.failure is Failure.UNKNOWN:
-            fates = {type(self._end(asked)) for asked, about in self.resolved.items() if about == call}
+            outcomes = {type(self._end(asked)) for asked, about in self.resolved.items() if about == call}
             retried = call in self.rivalled or call in self.retried.values()
             answers = {
                 WritesAcknowledged: set(values) <= there,
                 Returned: retried or not there & set(values),
                 Raised: True,
             }
-            assert all(answers[fate] for fate in fates), (fates, values)
+            assert all(answers[outcome] for outcome in outcomes), (outcomes, values)
         else:
             assert not there & set(values), "told that it is not written, but it is"
 

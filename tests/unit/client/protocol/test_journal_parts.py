@@ -17,7 +17,7 @@ from chaplain.client.api import journal_calls, sql_calls
 from chaplain.client.api.journal_aio import AsyncJournal, AsyncReader, AsyncWriter
 from chaplain.client.api.journal_calls import many, single
 from chaplain.client.api.journal_sync import Journal, Reader, Writer
-from chaplain.client.connect.identity_file import Passport, read_passport, write_passport
+from chaplain.client.connect.identity_file import IdentityFile, format_identity_file, parse_identity_file
 from chaplain.client.connect.options import prepare
 from chaplain.client.protocol.journal import packing
 from chaplain.client.protocol.journal.batch_builder import BatchBuilder
@@ -193,7 +193,7 @@ def lane_with(*sizes: int) -> ProducerLane[str]:
     """Packs of one request with so many messages each."""
     lane: ProducerLane[str] = ProducerLane(1)
     for number, messages in enumerate(sizes, 1):
-        lane.add(Packed(number, requests=1, messages=messages, stream="s", raw=b"x", things=[str(number)]))
+        lane.add(Packed(number, requests=1, messages=messages, stream="s", raw=b"x", items=[str(number)]))
     return lane
 
 
@@ -213,7 +213,7 @@ def test_a_run_over_answered_packs_places_the_others_rightly() -> None:
 def test_written_somewhere_and_not_written_are_told_apart_by_whole_packs() -> None:
     lane: ProducerLane[str] = ProducerLane(1)
     for first in (1, 4, 7):
-        lane.add(Packed(first, requests=3, messages=3, stream="s", raw=b"x", things=[str(first)]))
+        lane.add(Packed(first, requests=3, messages=3, stream="s", raw=b"x", items=[str(first)]))
     assert [(packed.first_id, place.base_offset) for packed, place in lane.settle_through(5)] == [(1, PLACE_UNKNOWN)]
     assert [packed.first_id for packed in lane.take_after(6)] == [7]
     assert list(lane.in_flight) == [4]
@@ -225,9 +225,9 @@ def test_going_back_never_skips_nor_repeats_what_is_answered() -> None:
         lane.sent(packed)
     assert not list(lane.unsent())
     lane.settle(run(1, 2, 0, 2))
-    lane.go_back(1)
+    lane.rewind(1)
     assert [packed.first_id for packed in lane.unsent()] == [3, 4]
-    lane.go_back(4)
+    lane.rewind(4)
     assert [packed.first_id for packed in lane.unsent()] == [3, 4], "further forward is no going back"
 
 
@@ -241,11 +241,11 @@ def test_every_pack_is_answered_once_at_its_place(sizes, data) -> None:
         count = data.draw(st.integers(1, len(sizes) - first + 1))
         answer = run(first, count, offsets[first - 1], sum(sizes[first - 1 : first - 1 + count]))
         for packed, place in lane.settle(answer):
-            [name] = packed.things
+            [name] = packed.items
             assert name not in answered
             answered[name] = place.base_offset
     assert answered == {name: offsets[int(name) - 1] for name in answered}
-    assert {*answered} | {packed.things[0] for packed in lane.in_flight.values()} == {
+    assert {*answered} | {packed.items[0] for packed in lane.in_flight.values()} == {
         str(number) for number in range(1, len(sizes) + 1)
     }
 
@@ -289,11 +289,11 @@ def test_hostile_headers_are_malformed_at_worst(raw) -> None:
 
 
 def test_an_identity_file_may_carry_a_secret_to_sign_with() -> None:
-    passport = read_passport(write_passport(ME, "c", "aes-256-gcm", (), b"s" * 32))
+    passport = parse_identity_file(format_identity_file(ME, "c", "aes-256-gcm", (), b"s" * 32))
     assert passport.secret == b"s" * 32
     assert to_text(b"s" * 32) not in repr(passport)
     with pytest.raises(Malformed, match="identity: hmac"):
-        read_passport(write_passport(ME, "c", "aes-256-gcm", (), b"short"))
+        parse_identity_file(format_identity_file(ME, "c", "aes-256-gcm", (), b"short"))
 
 
 # Proof.
@@ -329,8 +329,8 @@ def test_a_proof_that_is_none_is_malformed(packs: bytes, first_bytes: int) -> No
 
 def test_an_identity_file_may_carry_what_a_client_needs(tmp_path) -> None:
     keys = [Identity(bytes([number]) * 32).key for number in (1, 2)]
-    text = write_passport(ME, "the-cluster", "aes-256-gcm", keys)
-    passport = read_passport(text)
+    text = format_identity_file(ME, "the-cluster", "aes-256-gcm", keys)
+    passport = parse_identity_file(text)
     assert (passport.identity.key, passport.cluster, passport.seal, passport.node_keys) == (
         ME.key,
         "the-cluster",
@@ -338,7 +338,7 @@ def test_an_identity_file_may_carry_what_a_client_needs(tmp_path) -> None:
         tuple(keys),
     )
     assert to_text(b"m" * 32) not in repr(passport)
-    old = read_passport(ME.text())
+    old = parse_identity_file(ME.text())
     assert (old.identity.key, old.cluster, old.node_keys) == (ME.key, "", ())
     file = tmp_path / "me"
     file.write_text(text)
@@ -355,13 +355,13 @@ def test_an_identity_file_may_carry_what_a_client_needs(tmp_path) -> None:
 )
 def test_a_wrong_identity_file_is_refused(tail) -> None:
     with pytest.raises(Malformed):
-        read_passport(ME.text() + tail)
+        parse_identity_file(ME.text() + tail)
 
 
 @given(st.text(max_size=200))
 def test_hostile_identity_files_are_malformed_at_worst(tail) -> None:
     with contextlib.suppress(Malformed):
-        assert isinstance(read_passport(ME.text() + tail), Passport)
+        assert isinstance(parse_identity_file(ME.text() + tail), IdentityFile)
 
 
 # Faces.

@@ -7,7 +7,7 @@ import pytest
 from chaplain.client.protocol.call_events import Failure, Returned
 from chaplain.client.protocol.journal import writer
 from chaplain.client.protocol.journal.events import AskCommand, ConfigRequestCommand, NoNodeAccepts, WritesAcknowledged
-from chaplain.client.protocol.journal.node_selection import Outlets
+from chaplain.client.protocol.journal.node_selection import NodeSelector
 from chaplain.client.types.journal import RequestId
 from chaplain.core import Stopping
 from chaplain.journal.messages.client import GoBack, ListClients, NotWritten, Opened, Receipts, Run, Write
@@ -27,7 +27,7 @@ def cluster() -> Cluster:
 
 
 def lane_of(bench: Bench) -> int:
-    lane = bench.journal._writing._lane
+    lane = bench.journal._writers._lane
     assert lane is not None
     return lane.client_id
 
@@ -80,7 +80,7 @@ def test_the_node_that_dies_is_not_missed(cluster) -> None:
 def test_a_silent_node_is_left_for_the_warm_one(cluster) -> None:
     bench = Bench(cluster, 1, 2)
     bench.end(bench.write(b"warm"))
-    chosen = bench.journal._outlets.chosen
+    chosen = bench.journal._selector.chosen
     assert chosen is not None
     dull = chosen.instance
     number = bench.sessions[dull].node
@@ -88,39 +88,39 @@ def test_a_silent_node_is_left_for_the_warm_one(cluster) -> None:
         cluster.cut |= {(number, other), (other, number)}
     call = bench.write(b"x")
     assert bench.end(call).place.base_offset == 1
-    assert bench.journal._outlets.chosen.instance != dull
+    assert bench.journal._selector.chosen.instance != dull
 
 
 def test_the_master_is_preferred_and_followed(cluster) -> None:
     bench = Bench(cluster, 1, 2, 3)
     bench.end(bench.write(b"a"))
-    chosen = bench.journal._outlets.chosen
+    chosen = bench.journal._selector.chosen
     assert bench.sessions[chosen.instance].node == cluster.master
     bench.kill(cluster.master)
     bench.end(bench.write(b"b"))
-    later = bench.journal._outlets.chosen
-    assert later.leads > chosen.leads, "a later regime"
+    later = bench.journal._selector.chosen
+    assert later.master_regime > chosen.master_regime, "a later regime"
     assert bench.sessions[later.instance].node == cluster.master
 
 
 def test_who_was_master_once_is_not_preferred_to_who_is() -> None:
-    outlets = Outlets([], CLUSTER)
-    outlets.wake(0)
+    selector = NodeSelector([], CLUSTER)
+    selector.open_all(0)
     for number, leads in ((1, 4), (2, 0), (3, 0)):
         instance = bytes([number])
-        outlets.up(0, instance)
-        call = outlets._outlets[instance].call
+        selector.on_session_up(0, instance)
+        call = selector._sessions[instance].call
         answer = Opened(call, number, CLUSTER, bytes(15), "x", 10, leads=leads, epoch=bytes(16))
-        outlets.answered(0, instance, call, answer, b"")
-    assert outlets.chosen.instance == b"\1"
-    outlets.leads(b"\3", 3)
-    assert outlets.chosen.instance == b"\1", "an older regime is over"
-    outlets.leads(b"\3", 5)
-    assert outlets.chosen.instance == b"\3"
-    outlets.leads(b"\3", 0)
-    assert outlets.chosen.instance == b"\3", "there is nobody better yet"
-    outlets.leads(b"\2", 6)
-    assert outlets.chosen.instance == b"\2"
+        selector.on_reply(0, instance, call, answer, b"")
+    assert selector.chosen.instance == b"\1"
+    selector.on_master_change(b"\3", 3)
+    assert selector.chosen.instance == b"\1", "an older regime is over"
+    selector.on_master_change(b"\3", 5)
+    assert selector.chosen.instance == b"\3"
+    selector.on_master_change(b"\3", 0)
+    assert selector.chosen.instance == b"\3", "there is nobody better yet"
+    selector.on_master_change(b"\2", 6)
+    assert selector.chosen.instance == b"\2"
 
 
 def test_a_refusal_is_told_and_later_writes_go_on_elsewhere(cluster) -> None:
@@ -290,11 +290,11 @@ def test_credit_is_kept_to() -> None:
     for _ in range(80):
         bench.write(b"x" * 100_000)
     bench.work()
-    chosen = bench.journal._outlets.chosen
+    chosen = bench.journal._selector.chosen
     assert chosen is not None
     assert 3 << 20 < chosen.used_bytes <= chosen.credit_bytes == 4 << 20
     bench.deaf = False
-    bench.until(lambda: not bench.journal._writing.jobs.waits)
+    bench.until(lambda: not bench.journal._writers.queue.has_waiters)
     assert len(values(bench)) == 81
 
 
@@ -340,7 +340,7 @@ def test_what_an_ended_identity_sent_twice_is_not_written_if_its_lane_ended_befo
     eve.deaf = True
     calls = [eve.write(b"b"), eve.write(b"c")]
     eve.work()
-    for packed in eve.journal._writing._lane.in_flight.values():
+    for packed in eve.journal._writers._lane.in_flight.values():
         packed.sends = 2  # another node may have had it before
     eve.deaf = False
     for outcome in map(eve.end, calls):
@@ -359,7 +359,7 @@ def test_when_every_door_is_shut_nobody_waits(cluster) -> None:
     bench.give(NoNodeAccepts("no node let us in"))
     assert bench.end(sent).failure is Failure.UNKNOWN
     assert bench.end(waiting).failure is bench.end(read).failure is Failure.REFUSED
-    assert not bench.journal.waits
+    assert not bench.journal.has_waiters
 
 
 def test_closing_gives_the_lane_back_and_ends_what_waits(cluster) -> None:
@@ -421,10 +421,10 @@ def test_answers_about_nothing_settle_nothing(cluster) -> None:
 
 def test_nothing_is_signed_for_another_cluster_than_ours(cluster) -> None:
     bench = Bench(cluster, 1)
-    bench.journal._outlets.cluster = "ours"
+    bench.journal._selector.cluster = "ours"
     outcome = bench.end(bench.write(b"x", wait_s=2))
     assert (outcome.failure, bench.writes) == (Failure.UNREACHABLE, 0)
-    assert "is of cluster" in outcome.reason
+    assert "belongs to cluster" in outcome.reason
 
 
 def test_bounds_fit_those_of_the_nodes() -> None:

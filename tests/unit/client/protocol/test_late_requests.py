@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from chaplain.client.protocol.events import Failure, Settings
-from chaplain.client_service.events import DeskSettings
+from chaplain.client_service.events import ClientServiceSettings
 from chaplain.client_service.messages import GetMembers, JoinAPool, ShoutToPool
 from tests.unit.client.late_stage import SECOND_NS, Guest, LateStage
 
@@ -95,7 +95,7 @@ def test_who_still_waits_when_it_is_too_late_is_told_that_it_was_not_done() -> N
     assert raised is not None
     assert (raised.failure, raised.reason) == (
         Failure.UNREACHABLE,
-        "broadcast to 'chat': it came too late to be done: do it again",
+        "broadcast to 'chat': it arrived too late to be executed: do it again",
     )
     talk.broadcast(ann, 4, b"3")
     assert talk.ear.heard == [b"1", b"3"]
@@ -133,7 +133,7 @@ def test_a_client_that_hears_much_and_says_nothing_is_served() -> None:
 
 def test_a_client_gives_a_node_up_later_than_the_node_takes_its_requests() -> None:
     times = Settings()
-    assert times.ping_after_ns + times.answer_within_ns > DeskSettings().unheard_ns_max + SECOND_NS // 4
+    assert times.ping_after_ns + times.answer_within_ns > ClientServiceSettings().unheard_ns_max + SECOND_NS // 4
 
 
 DEEDS = st.one_of(

@@ -46,7 +46,7 @@ def grown(count: int = 3, more: int = 3) -> Stage:
 
 
 def met(stage: Stage) -> set[str]:
-    return {session.endpoint for session in stage.core._keeper.sessions.values()}
+    return {session.endpoint for session in stage.core._connections.sessions.values()}
 
 
 def test_all_founders_are_replaced_one_by_one_and_every_call_is_answered() -> None:
@@ -119,7 +119,7 @@ def test_one_endpoint_of_the_cluster_is_enough() -> None:
 
 def test_who_wants_a_certain_node_gets_that_one() -> None:
     stage = grown(1, 2)
-    stage.core._learns = False
+    stage.core._learns_members = False
     tell(stage, stage.serving(), word((2, 3), (1,)))
     stage.run(5)
     assert met(stage) == {name(1)}
@@ -148,9 +148,9 @@ def test_a_word_that_would_leave_nobody_is_not_believed() -> None:
 def test_what_a_node_can_make_us_remember_is_bounded() -> None:
     endpoints = Endpoints([name(1)], Settings(), Random(1))
     for start in range(2, 2000, 200):
-        endpoints.told(word(tuple(range(start, start + 100)), tuple(range(start + 100, start + 200))))
+        endpoints.update_members(word(tuple(range(start, start + 100)), tuple(range(start + 100, start + 200))))
     assert len(endpoints.keys) < NODE_IDS_MAX
-    assert len(endpoints.gone) <= NODE_IDS_MAX
+    assert len(endpoints.removed_keys) <= NODE_IDS_MAX
 
 
 @pytest.mark.parametrize(

@@ -61,7 +61,7 @@ def test_a_slow_reader_holds_little() -> None:
     bench = Bench(large_cluster(), 1, 2)
     for _ in range(100):
         bench.write(b"x" * 100_000)
-    bench.until(lambda: not bench.journal._writing.jobs.waits)
+    bench.until(lambda: not bench.journal._writers.queue.has_waiters)
     call = bench.read()
     bench.settle()
     held = [len(portion.packs) for portion in bench.outcomes[call]]

@@ -12,7 +12,7 @@ from chaplain.client.protocol.call_events import Failure
 from chaplain.client.protocol.endpoints import Endpoints
 from chaplain.client.protocol.events import Settings
 from chaplain.client.protocol.journal.events import Batch, NodeSpoke, WriteCommand, WritesAcknowledged
-from chaplain.client.protocol.journal.node_selection import Outlets
+from chaplain.client.protocol.journal.node_selection import NodeSelector
 from chaplain.errors import StatementFailed
 from chaplain.journal.events import Rehearse, Rehearsed
 from chaplain.journal.messages.client import NotWritten, Opened, Receipts
@@ -56,44 +56,44 @@ def execute(bench: Bench, value: bytes, wait_s: float = 60) -> int:
 
 
 def node_of(bench: Bench) -> int:
-    return bench.sessions[bench.journal._outlets.chosen.instance].node
+    return bench.sessions[bench.journal._selector.chosen.instance].node
 
 
-def opened(outlets: Outlets, number: int, leads: int = 0, reserved: tuple[str, ...] = ()) -> None:
+def opened(selector: NodeSelector, number: int, leads: int = 0, reserved: tuple[str, ...] = ()) -> None:
     instance = bytes([number])
-    outlets.up(0, instance)
-    call = outlets._outlets[instance].call
+    selector.on_session_up(0, instance)
+    call = selector._sessions[instance].call
     answer = Opened(call, number, CLUSTER, bytes(15), "alice", 10, leads=leads, reserved=reserved, epoch=bytes(16))
-    outlets.answered(0, instance, call, answer, b"")
+    selector.on_reply(0, instance, call, answer, b"")
 
 
 def test_ours_before_the_masters_before_any_and_those_of_others_last() -> None:
-    outlets = Outlets([], CLUSTER)
-    outlets.wake(0)
-    opened(outlets, 1, leads=9, reserved=("bob",))
-    assert outlets.chosen.barred == "node 1 is reserved for bob: connect to another node, too"
-    opened(outlets, 2)
-    assert outlets.chosen.instance == b"\2", "a master that takes nothing of ours is no better than none"
-    opened(outlets, 3, leads=8)
-    assert outlets.chosen.instance == b"\3"
-    opened(outlets, 4, reserved=("bob", "alice"))
-    assert outlets.chosen.instance == b"\4"
-    outlets.leads(b"\3", 10)
-    assert outlets.chosen.instance == b"\4", "reserved for us goes before master"
-    assert [outlet.instance[0] for outlet in outlets._ready()] == [4, 3, 2, 1]
+    selector = NodeSelector([], CLUSTER)
+    selector.open_all(0)
+    opened(selector, 1, leads=9, reserved=("bob",))
+    assert selector.chosen.unusable_reason == "node 1 is reserved for bob: connect to another node, too"
+    opened(selector, 2)
+    assert selector.chosen.instance == b"\2", "a master that takes nothing of ours is no better than none"
+    opened(selector, 3, leads=8)
+    assert selector.chosen.instance == b"\3"
+    opened(selector, 4, reserved=("bob", "alice"))
+    assert selector.chosen.instance == b"\4"
+    selector.on_master_change(b"\3", 10)
+    assert selector.chosen.instance == b"\4", "reserved for us goes before master"
+    assert [outlet.instance[0] for outlet in selector._ready()] == [4, 3, 2, 1]
     for instance in (b"\4", b"\3", b"\2"):
-        assert outlets.chosen.instance == instance
-        outlets.down(instance, "gone")
-    assert outlets.chosen.instance == b"\1", "for whatever else there is"
+        assert selector.chosen.instance == instance
+        selector.on_session_down(instance, "gone")
+    assert selector.chosen.instance == b"\1", "for whatever else there is"
 
 
 def test_nobody_moves_to_where_nothing_is_taken() -> None:
-    outlets = Outlets([], CLUSTER)
-    outlets.wake(0)
-    opened(outlets, 1, reserved=("bob",))
-    opened(outlets, 2)
-    assert not outlets.rotate()
-    assert outlets.chosen.instance == b"\2"
+    selector = NodeSelector([], CLUSTER)
+    selector.open_all(0)
+    opened(selector, 1, reserved=("bob",))
+    opened(selector, 2)
+    assert not selector.rotate()
+    assert selector.chosen.instance == b"\2"
 
 
 @pytest.mark.parametrize("number", [1, 2, 3])
@@ -171,7 +171,7 @@ def test_while_another_copy_may_be_ordered_nothing_is_certain() -> None:
     cluster.elect()
     bench = Bench(cluster, 3)
     bench.end(execute(bench, b"first"))
-    lane, third = bench.journal._writing._lane, bench.journal._outlets.chosen.instance
+    lane, third = bench.journal._writers._lane, bench.journal._selector.chosen.instance
     late: list[NotWritten] = []
 
     def lose(outward: bool, message: object) -> int:
@@ -190,7 +190,7 @@ def test_while_another_copy_may_be_ordered_nothing_is_certain() -> None:
     assert isinstance(bench.end(call), WritesAcknowledged)
     assert [message.value for message in bench.messages()] == [b"first", b"bad"]
     assert isinstance(bench.end(execute(bench, b"last")), WritesAcknowledged)
-    assert bench.journal._writing._lane is not lane
+    assert bench.journal._writers._lane is not lane
 
 
 def test_a_copy_that_was_not_ordered_is_refused_behind_the_fence() -> None:
@@ -198,7 +198,7 @@ def test_a_copy_that_was_not_ordered_is_refused_behind_the_fence() -> None:
     cluster.elect()
     bench = Bench(cluster, 3)
     bench.end(execute(bench, b"first"))
-    third = bench.journal._outlets.chosen.instance
+    third = bench.journal._selector.chosen.instance
     late: list[NotWritten] = []
     bench.spoil = lambda outward, message: 0 if isinstance(message, NotWritten) and not late.append(message) else 1
     call = execute(bench, b"bad")
@@ -210,16 +210,16 @@ def test_a_copy_that_was_not_ordered_is_refused_behind_the_fence() -> None:
     assert [message.value for message in bench.messages()] == [b"first"]
 
 
-class _Barred:
+class _AllUnusable:
     """A journal that finds every node reserved for others."""
 
     def __init__(self, stage: Stage) -> None:
         self._stage = stage
-        self.waits = False
+        self.has_waiters = False
 
     @property
-    def barred(self) -> frozenset[bytes]:
-        return frozenset(self._stage.core._keeper.sessions)
+    def unusable_sessions(self) -> frozenset[bytes]:
+        return frozenset(self._stage.core._connections.sessions)
 
     def step(self, now_ns: int, event: object) -> list[object]:
         return []
@@ -232,10 +232,10 @@ def test_a_client_goes_on_to_more_nodes_while_all_are_reserved_for_others() -> N
     stage = Stage(count=6)
     stage.run(1)
     assert len(stage.dialled) == 3
-    stage.core._journal = _Barred(stage)
+    stage.core._journal = _AllUnusable(stage)
     stage.run(5)
     assert sorted(stage.dialled) == sorted(stage.nodes)
-    assert len(stage.core._keeper.sessions) == 6, "nobody is left for it"
+    assert len(stage.core._connections.sessions) == 6, "nobody is left for it"
 
 
 def test_beside_nodes_of_others_more_are_met() -> None:
@@ -243,16 +243,16 @@ def test_beside_nodes_of_others_more_are_met() -> None:
     endpoints = Endpoints(names, Settings(), Random(1))
     assert len(endpoints.choose(0)) == 3
     assert endpoints.next_ns() is None
-    endpoints.aside = frozenset(list(endpoints.wanted)[:2])
+    endpoints.unusable = frozenset(list(endpoints.wanted)[:2])
     assert endpoints.next_ns() is not None
     assert len(endpoints.choose(0)) == 2, "three are wanted that are of use"
-    endpoints.aside = frozenset(endpoints.wanted)
+    endpoints.unusable = frozenset(endpoints.wanted)
     assert len(endpoints.choose(0)) == 3
     for _ in range(10):
-        endpoints.aside = frozenset(endpoints.wanted)
+        endpoints.unusable = frozenset(endpoints.wanted)
         endpoints.choose(0)
     assert len(endpoints.wanted) == Settings().sessions_max, "and not more than the bound"
-    endpoints.aside = frozenset()
+    endpoints.unusable = frozenset()
     assert endpoints.choose(0) == []
     endpoints.failed(0, next(iter(endpoints.wanted)), "gone", refused=False)
     assert endpoints.choose(0) == [], "those that are there are enough"

@@ -13,7 +13,7 @@ def test_a_third_node_takes_the_place_of_a_lost_one() -> None:
     stage = up()
     stage.kill(stage.serving())
     stage.run(0.5)
-    up_at = {session.endpoint for session in stage.core._keeper.sessions.values()}
+    up_at = {session.endpoint for session in stage.core._connections.sessions.values()}
     assert up_at == {endpoint for endpoint, node in stage.nodes.items() if node.up}
 
 

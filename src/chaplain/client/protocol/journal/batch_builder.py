@@ -1,4 +1,4 @@
-"""Collects messages of one write until they are sent as a batch."""
+"""Collects the messages of one write until they are submitted as a batch."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ Headers: TypeAlias = Mapping[str, bytes]
 
 
 CHUNK_BYTES = PACK_BYTES // 2
-"""What a writer hands over at a time."""
+"""A writer submits its collected messages at this size."""
 
 
 CHUNK_MESSAGES = PACK_MESSAGES // 2
+"""A writer submits its collected messages at this count."""
 
 
 def _encode(headers: Headers) -> bytes:
@@ -36,7 +37,7 @@ def _encode(headers: Headers) -> bytes:
 
 
 class BatchBuilder:
-    """Messages on their way to a batch; keys and headers are kept only once one was given."""
+    """Collects messages. The columns for keys and headers exist only once a message has one."""
 
     __slots__ = ("_headers", "_keys", "_values", "size_bytes")
 
@@ -51,12 +52,14 @@ class BatchBuilder:
 
     @property
     def full(self) -> bool:
+        """True if the messages should be submitted now."""
         return self.size_bytes >= CHUNK_BYTES or len(self._values) >= CHUNK_MESSAGES
 
     def add(self, value: bytes, key: bytes | None = None, headers: Headers | None = None) -> None:
-        """Whatever is wrong with a message is raised before any of it is taken in.
+        """Add one message. Raises `Misused` before anything of the message is added.
 
-        Its value comes last. Who is interrupted before that has left at most a key or headers, which are thrown away.
+        The value is added last. If an exception interrupts the method before that, at most a key or headers are left
+        over; later calls discard them.
         """
         if type(value) is not bytes:
             value = validation.octets(value)
@@ -69,7 +72,7 @@ class BatchBuilder:
         self.size_bytes += size
 
     def extend(self, values: list[bytes]) -> None:
-        """Values without keys and headers, to a gathering that has none yet."""
+        """Add values without keys and headers. The builder must have neither."""
         assert self._keys is None
         assert self._headers is None
         self._values += values
@@ -91,7 +94,11 @@ class BatchBuilder:
         return len(encoded or b"")
 
     def batches(self, stream: str, message_type: int) -> Iterator[Batch]:
-        """As a writer hands them over: a large message, which is the last one, goes alone, or fails alone."""
+        """Return the collected messages as batches.
+
+        Only the last message can be large. It gets a batch of its own, so that a failure because of its size affects it
+        alone.
+        """
         large = self._last_bytes() > CHUNK_BYTES
         last = self._split_last() if large and len(self) > 1 else None
         yield self.batch(stream, message_type=message_type)
@@ -112,6 +119,7 @@ class BatchBuilder:
         return last
 
     def batch(self, stream: str, *, transaction: bool = False, message_type: int = 0) -> Batch:
+        """Return all messages as one batch. Raises `Misused` if they are too large for one request."""
         for column in (self._keys, self._headers):
             if column is not None:
                 del column[len(self) :]
@@ -119,7 +127,7 @@ class BatchBuilder:
         needed = packed_bytes(batch)
         if needed > REQUEST_BYTES_MAX:
             raise Misused(
-                f"{self.size_bytes} bytes in {len(self)} messages are too much for one request: with what belongs to"
-                f" each they need {needed}, and it takes {REQUEST_BYTES_MAX}; write them in parts"
+                f"{self.size_bytes} bytes in {len(self)} messages are too much for one request: encoded they"
+                f" take {needed} bytes, and the limit is {REQUEST_BYTES_MAX}; write them in parts"
             )
         return batch

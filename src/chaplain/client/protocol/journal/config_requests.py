@@ -1,14 +1,14 @@
-"""Petitions of this client: signed once, and sent verbatim until they are decided.
+"""Configuration requests of this client: each is signed once and resent verbatim until the cluster has decided it.
 
-Decides when a petition is sent again. The same octets are decided alike however often they are ordered, so a petition
-follows the session. Refuses to know what a decision means: it goes to whoever asked.
+Decides when a request is sent again. The cluster decides identical bytes identically however often they are ordered, so
+a request simply follows the session. Knows nothing of what a decision means: the submitter's callback does.
 
-A petition is signed in an epoch of the agreed order and expires with it. One that is refused as expired is signed again
-in the epoch that the answer names, with the same nonce, if it cannot be applied twice by that: if it is of a kind that
-changes nothing when it is repeated, or if the only copy that was ever sent is the one that was refused. Of any other an
-earlier copy may have been granted so long ago that nobody remembers it; whoever asked has to look.
+A request is signed in an epoch of the agreed order and expires with the epoch. A request that is refused as expired is
+signed again in the epoch that the answer names, with the same nonce, if it cannot be applied twice: either its kind is
+idempotent, or its only copy is the one that was refused. In every other case an earlier copy may have been applied so
+long ago that the cluster has forgotten it, and the user has to look. See docs/decisions/configuration-requests.md.
 
-Bounds: `PETITIONS_MAX` at a time for users; lanes add a handful.
+Bounds: `CONFIG_REQUESTS_MAX` requests of users at a time; lanes add a handful.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from typing import TypeAlias
 
 import msgspec
 
-from chaplain.client.protocol.journal.error_kinds import FULL
-from chaplain.client.protocol.journal.node_selection import Outlets
+from chaplain.client.protocol.journal.error_kinds import DISK_FULL
+from chaplain.client.protocol.journal.node_selection import NodeSelector
 from chaplain.journal.messages.client import Decided, Failed, NodeMessage, SubmitPetition
 from chaplain.journal.messages.config import (
     NO_ACL,
@@ -40,144 +40,158 @@ from chaplain.journal.messages.config import (
 from chaplain.journal.messages.write_request import REQUEST_ID_MAX
 from chaplain.link.auth.identity import Identity
 
-PETITIONS_MAX = 1024
-AGAIN_NS = 1_000_000_000
+CONFIG_REQUESTS_MAX = 1024
+"""Pending configuration requests of users."""
+RESEND_NS = 1_000_000_000
+"""A request without an answer is sent again after this time."""
 PAUSE_NS = 100_000_000
-OTHERS_NS = 3_000_000_000
-"""How long another session is waited for, when the node at the only open one is not the one to ask."""
+"""Pause before a request is sent again after a transient refusal."""
+OTHER_NODE_WAIT_NS = 3_000_000_000
+"""How long to wait for another session when the only connected node accepts no configuration requests."""
 APPLIED = "applied"
 EXPIRED = "expired"
 SIGNATURES_AT_ONCE = 2
-"""A petition that expires more often is signed again after a pause."""
+"""A request that expires more often than this is signed again only after a pause."""
 REPEATABLE = (AddIdentity, LeaseLane, RemoveIdentity, ReleaseLane, RetireLane, FenceLane, MakeCheckpoint)
-"""Kinds that change nothing more when they are granted twice, however long ago the first time was."""
-TRANSIENT = ("busy", "unknown", FULL)
-"""Kinds of failure after which the same petition may be sent again."""
+"""Idempotent kinds: applying them again changes nothing, however long ago the first time was."""
+TRANSIENT = ("busy", "unknown", DISK_FULL)
+"""Kinds of failure after which the same request may be sent again."""
 
-Verdict: TypeAlias = Callable[[int, Decided], None]
+DecisionCallback: TypeAlias = Callable[[int, Decided], None]
+"""Takes the time and the decision."""
 
 
 class PendingConfigRequest:
-    __slots__ = ("call", "data", "due_ns", "message", "nonce", "refused_ns", "sends", "signatures", "verdict")
+    """A configuration request that is not decided yet."""
 
-    def __init__(self, message: ConfigMessage, nonce: bytes, verdict: Verdict) -> None:
+    __slots__ = ("call", "data", "due_ns", "message", "nonce", "on_decided", "refused_ns", "sends", "signatures")
+
+    def __init__(self, message: ConfigMessage, nonce: bytes, on_decided: DecisionCallback) -> None:
         self.message = message
         self.nonce = nonce
-        self.verdict = verdict
+        self.on_decided = on_decided
         self.data = b""
+        """The signed bytes; empty if it has to be signed."""
         self.signatures = 0
         """How often it was signed."""
         self.sends = 0
-        """How many copies of what was signed last may be under way."""
+        """How many copies of the latest signature may be in flight."""
         self.call = 0
         self.due_ns = 0
         self.refused_ns = 0
-        """When a node said first that it is not the one to ask, and no other was there."""
+        """When a node first said that it accepts no configuration requests and no other was connected."""
 
 
 class ConfigRequestClient:
-    def __init__(self, outlets: Outlets, identity: Identity, chance: Random) -> None:
-        self._outlets = outlets
+    """The pending configuration requests of this client."""
+
+    def __init__(self, selector: NodeSelector, identity: Identity, random: Random) -> None:
+        self._selector = selector
         self._identity = identity
-        self._chance = chance
-        self._waiting: dict[int, PendingConfigRequest] = {}
+        self._random = random
+        self._pending: dict[int, PendingConfigRequest] = {}
         self._last = 0
 
-    def submit(self, now_ns: int, message: ConfigMessage, verdict: Verdict, nonce: bytes | None = None) -> int:
-        """Ask for something; gives the number to withdraw it by."""
-        petition = PendingConfigRequest(message, nonce or self.new_nonce(), verdict)
+    def submit(
+        self, now_ns: int, message: ConfigMessage, on_decided: DecisionCallback, nonce: bytes | None = None
+    ) -> int:
+        """Submit a request. Returns its number for `withdraw`."""
+        request = PendingConfigRequest(message, nonce or self.new_nonce(), on_decided)
         self._last += 1
-        self._waiting[self._last] = petition
-        self._send(now_ns, petition)
+        self._pending[self._last] = request
+        self._send(now_ns, request)
         return self._last
 
     @property
     def full(self) -> bool:
-        """No more should be asked for by users; what the lanes need is not many and always goes."""
-        return len(self._waiting) >= PETITIONS_MAX
+        """True if users may submit no more. The few requests of lanes are always accepted."""
+        return len(self._pending) >= CONFIG_REQUESTS_MAX
 
     def new_nonce(self) -> bytes:
-        return self._chance.randbytes(NONCE_BYTES)
+        return self._random.randbytes(NONCE_BYTES)
 
     def withdraw(self, number: int) -> None:
-        """Nobody waits for the decision."""
-        petition = self._waiting.pop(number, None)
-        if petition is not None:
-            self._outlets.forget(petition.call)
+        """The submitter no longer waits for the decision."""
+        request = self._pending.pop(number, None)
+        if request is not None:
+            self._selector.forget(request.call)
 
-    def moved(self, now_ns: int) -> None:
-        """Another session: what waits has not been asked there."""
-        for petition in self._waiting.values():
-            self._send(now_ns, petition)
+    def on_switched(self, now_ns: int) -> None:
+        """Another session is used: send all pending requests on it."""
+        for request in self._pending.values():
+            self._send(now_ns, request)
 
-    def woken(self, now_ns: int) -> None:
-        for petition in self._waiting.values():
-            if now_ns >= petition.due_ns:
-                self._send(now_ns, petition)
+    def on_timer(self, now_ns: int) -> None:
+        """Resend what is due."""
+        for request in self._pending.values():
+            if now_ns >= request.due_ns:
+                self._send(now_ns, request)
 
     def due_ns(self) -> int | None:
-        if not self._waiting or self._outlets.chosen is None:
+        if not self._pending or self._selector.chosen is None:
             return None
-        return min((petition.due_ns for petition in self._waiting.values()), default=None)
+        return min((request.due_ns for request in self._pending.values()), default=None)
 
-    def _send(self, now_ns: int, petition: PendingConfigRequest) -> None:
-        outlets = self._outlets
-        outlets.forget(petition.call)
-        petition.due_ns = now_ns + AGAIN_NS
-        if outlets.chosen is None:
+    def _send(self, now_ns: int, request: PendingConfigRequest) -> None:
+        """Sign the request if necessary, and send it."""
+        selector = self._selector
+        selector.forget(request.call)
+        request.due_ns = now_ns + RESEND_NS
+        if selector.chosen is None:
             return
-        if not petition.data:
-            acl, epoch = outlets.acl or NO_ACL, outlets.chosen.epoch
-            petition.data = sign(petition.message, outlets.cluster, acl, petition.nonce, self._identity, epoch=epoch)
-            petition.signatures += 1
-            petition.sends = 0
-        petition.sends += 1
-        entry_type, stage = entry_type_of(petition.message), stage_of(petition.message)
+        if not request.data:
+            acl, epoch = selector.acl or NO_ACL, selector.chosen.epoch
+            request.data = sign(request.message, selector.cluster, acl, request.nonce, self._identity, epoch=epoch)
+            request.signatures += 1
+            request.sends = 0
+        request.sends += 1
+        entry_type, stage = entry_type_of(request.message), stage_of(request.message)
 
-        def answer(now_ns: int, message: NodeMessage, payload: bytes) -> None:
-            self._answered(now_ns, petition, message)
+        def on_reply(now_ns: int, message: NodeMessage, payload: bytes) -> None:
+            self._on_reply(now_ns, request, message)
 
-        petition.call = outlets.ask(lambda call: SubmitPetition(call, entry_type, stage), answer, petition.data)
+        request.call = selector.request(lambda call: SubmitPetition(call, entry_type, stage), on_reply, request.data)
 
-    def _answered(self, now_ns: int, petition: PendingConfigRequest, message: NodeMessage) -> None:
+    def _on_reply(self, now_ns: int, request: PendingConfigRequest, message: NodeMessage) -> None:
+        """Process a node's answer."""
         if isinstance(message, Failed):
-            if message.kind == "not_config" and self._outlets.rotate():
-                return  # asked again because we moved
-            if message.kind in TRANSIENT or (message.kind == "not_config" and _may_move(now_ns, petition)):
-                petition.due_ns = min(petition.due_ns, now_ns + PAUSE_NS)
-                if message.kind == FULL:
-                    self._outlets.shun(now_ns, message.reason)
+            if message.kind == "not_config" and self._selector.rotate():
+                return  # `on_switched` sends it to the other node
+            if message.kind in TRANSIENT or (message.kind == "not_config" and _may_switch(now_ns, request)):
+                request.due_ns = min(request.due_ns, now_ns + PAUSE_NS)
+                if message.kind == DISK_FULL:
+                    self._selector.avoid_chosen(now_ns, message.reason)
                 return
             message = Decided(message.call, message.kind, message.reason, 0, NO_ACL, 0)
         if isinstance(message, Decided) and message.kind == EXPIRED:
-            if isinstance(petition.message, REPEATABLE) or petition.sends == 1:
-                self._sign_again(now_ns, petition)
+            if isinstance(request.message, REPEATABLE) or request.sends == 1:
+                self._sign_again(now_ns, request)
                 return
             why = "it expired, and an earlier copy of it may have been granted: look before asking again"
             message = msgspec.structs.replace(message, reason=why)
-        if isinstance(message, Decided) and _sound(message):
-            self._outlets.forget(petition.call)
-            for number in [number for number, one in self._waiting.items() if one is petition]:
-                del self._waiting[number]
-            self._outlets.full = ""
-            petition.verdict(now_ns, message)
+        if isinstance(message, Decided) and _is_valid(message):
+            self._selector.forget(request.call)
+            for number in [number for number, one in self._pending.items() if one is request]:
+                del self._pending[number]
+            self._selector.disk_full_reason = ""
+            request.on_decided(now_ns, message)
 
-    def _sign_again(self, now_ns: int, petition: PendingConfigRequest) -> None:
-        """No copy of what was signed can be granted any more."""
-        petition.data = b""
-        if petition.signatures < SIGNATURES_AT_ONCE:
-            self._send(now_ns, petition)
+    def _sign_again(self, now_ns: int, request: PendingConfigRequest) -> None:
+        """No copy of the latest signature can be applied any more: sign the request in the new epoch."""
+        request.data = b""
+        if request.signatures < SIGNATURES_AT_ONCE:
+            self._send(now_ns, request)
         else:
-            petition.due_ns = min(petition.due_ns, now_ns + PAUSE_NS)
+            request.due_ns = min(request.due_ns, now_ns + PAUSE_NS)
 
 
-def _may_move(now_ns: int, petition: PendingConfigRequest) -> bool:
-    """Whether another session may open yet: a client has one before it has two."""
-    petition.refused_ns = petition.refused_ns or now_ns
-    return now_ns - petition.refused_ns < OTHERS_NS
+def _may_switch(now_ns: int, request: PendingConfigRequest) -> bool:
+    """True if another session may still open: right after the start, a client has only one."""
+    request.refused_ns = request.refused_ns or now_ns
+    return now_ns - request.refused_ns < OTHER_NODE_WAIT_NS
 
 
-def _sound(decided: Decided) -> bool:
-    """Whether the numbers are such as a lane can have; an answer that is not is no answer."""
+def _is_valid(decided: Decided) -> bool:
+    """True if lane and id are within their ranges. An invalid answer is ignored."""
     lane = decided.client_id if decided.kind == APPLIED else 0
     return 0 <= lane <= REQUEST_ID_MAX and 0 <= decided.last_id <= REQUEST_ID_MAX

@@ -1,9 +1,9 @@
-"""The client's journal: writing, reading, resolving and asking, over whichever session is open.
+"""The client's journal: writing, reading, resolving and asking, over the session that `NodeSelector` chooses.
 
-Decides which part a wish or an answer belongs to, and that everybody hears of a new session. All else is decided in the
-parts. A pure core: `step` and `deadline`.
+Routes commands and node messages to the parts, and informs all parts when another session is chosen. The parts decide
+everything else. A pure core: `step` and `deadline`.
 
-Invariant: every wish ends in exactly one of `WritesAcknowledged`, `Returned` and `Raised`, or is cancelled.
+Invariant: every command ends in exactly one of `WritesAcknowledged`, `Returned` and `Raised`, or is cancelled.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from chaplain.client.protocol.journal.events import (
     WriteCommand,
     WritesAcknowledged,
 )
-from chaplain.client.protocol.journal.node_selection import Outlets
-from chaplain.client.protocol.journal.reader import Streaming
-from chaplain.client.protocol.journal.resolve import Resolving
-from chaplain.client.protocol.journal.retry import Retrying
+from chaplain.client.protocol.journal.node_selection import NodeSelector
+from chaplain.client.protocol.journal.reader import StreamReaders
+from chaplain.client.protocol.journal.resolve import Resolver
+from chaplain.client.protocol.journal.retry import Retrier
 from chaplain.client.protocol.journal.signer import PackSigner
 from chaplain.client.protocol.journal.writer import LaneWriters
 from chaplain.client.types.equivocation_proof import pack_proof
@@ -61,262 +61,289 @@ from chaplain.journal.messages.client import (
 from chaplain.journal.messages.write_request import REQUEST_ID_MAX
 from chaplain.link.auth.identity import Identity
 
-ASKS_MAX = 1024
-_Wish: TypeAlias = AskCommand | ConfigRequestCommand | ResolveCommand | RetryCommand
+REQUESTS_MAX = 1024
+"""Pending questions, configuration requests, resolutions and retries."""
+_RequestCommand: TypeAlias = AskCommand | ConfigRequestCommand | ResolveCommand | RetryCommand
 
 
-class _Ask:
-    """A question, a petition, a resolution or a retry that somebody waits for."""
+class _PendingRequest:
+    """A question, a configuration request, a resolution or a retry of a waiting caller."""
 
-    __slots__ = ("petition", "wire", "wish")
+    __slots__ = ("command", "config_request", "request_call")
 
-    def __init__(self, wish: _Wish) -> None:
-        self.wish = wish
-        self.wire = 0
-        self.petition = 0
+    def __init__(self, command: _RequestCommand) -> None:
+        self.command = command
+        self.request_call = 0
+        self.config_request = 0
 
 
 class ClientJournal:
+    """The journal of one client, as a pure core."""
+
     def __init__(
         self,
         identity: Identity,
         cluster: str,
-        chance: Random,
+        random: Random,
         ids_max: int = REQUEST_ID_MAX,
         secret: bytes = b"",
     ) -> None:
-        """With `secret`, packs are signed by HMAC; the cluster must know the identity as one that does."""
+        """With `secret`, packs are signed by HMAC; the cluster must have registered the identity for that."""
         self._effects: list[JournalEffect] = []
-        self._outlets = Outlets(self._effects, cluster)
-        self._petitioning = ConfigRequestClient(self._outlets, identity, chance)
+        self._selector = NodeSelector(self._effects, cluster)
+        self._config_requests = ConfigRequestClient(self._selector, identity, random)
         signer = PackSigner(identity, cluster, secret)
-        self._writing = LaneWriters(self._effects, self._outlets, self._petitioning, signer, ids_max)
-        self._resolving = Resolving(self._effects, self._outlets, self._petitioning, self._writing)
-        self._retrying = Retrying(self._effects, self._outlets, self._petitioning, self._resolving, signer)
-        self._streaming = Streaming(self._effects, self._outlets)
-        self._asks: dict[int, _Ask] = {}
+        self._writers = LaneWriters(self._effects, self._selector, self._config_requests, signer, ids_max)
+        self._resolver = Resolver(self._effects, self._selector, self._config_requests, self._writers)
+        self._retrier = Retrier(self._effects, self._selector, self._config_requests, self._resolver, signer)
+        self._readers = StreamReaders(self._effects, self._selector)
+        self._pending: dict[int, _PendingRequest] = {}
         self._deadlines = Deadlines()
-        self._moves = 0
+        self._switches_seen = 0
+        """`NodeSelector.switches` when the parts were last informed."""
 
     def step(self, now_ns: int, event: JournalInput) -> list[JournalEffect]:
+        """Process one input and return the effects."""
         match event:
             case NodeSpoke():
-                self._spoke(now_ns, event)
+                self._on_node_message(now_ns, event)
             case Drained():
-                self._writing.drained(now_ns)
-                if self._retrying.retries:
-                    self._retrying.drained(now_ns)
+                self._writers.flush(now_ns)
+                if self._retrier.retries:
+                    self._retrier.flush(now_ns)
             case WriteCommand():
-                self._outlets.wake(now_ns)
-                self._writing.jobs.take(now_ns, event)
+                self._selector.open_all(now_ns)
+                self._writers.queue.add(now_ns, event)
             case TakenCommand():
-                self._streaming.taken(event)
+                self._readers.on_taken(event)
             case ReadCommand():
-                self._outlets.wake(now_ns)
-                self._streaming.begin(now_ns, event)
+                self._selector.open_all(now_ns)
+                self._readers.begin(now_ns, event)
             case AskCommand() | ConfigRequestCommand() | ResolveCommand() | RetryCommand():
-                self._outlets.wake(now_ns)
-                self._asked(now_ns, event)
+                self._selector.open_all(now_ns)
+                self._on_request(now_ns, event)
             case Cancelled():
-                self._cancelled(event.call)
+                self._on_cancelled(event.call)
             case Woken():
-                self._woken(now_ns)
+                self._on_timer(now_ns)
             case SessionUp():
-                self._outlets.up(now_ns, event.instance)
+                self._selector.on_session_up(now_ns, event.instance)
             case SessionDown():
-                self._outlets.down(event.instance, event.reason)
+                self._selector.on_session_down(event.instance, event.reason)
             case SessionHurt():
-                self._hurt(now_ns, event.instance)
+                self._on_session_hurt(now_ns, event.instance)
             case NoNodeAccepts():
-                self._bar(event.reason)
+                self._fail_all(event.reason)
             case Stopping():
                 self._stop(now_ns)
             case _:
                 assert_never(event)
-        if self._moves != self._outlets.moves:
-            self._follow(now_ns)
+        if self._switches_seen != self._selector.switches:
+            self._resend_after_switch(now_ns)
         if not self._effects:
             return []
         effects = list(self._effects)
         self._effects.clear()
-        if self._asks:
+        if self._pending:  # a part may have ended a pending request: forget it
             for effect in effects:
-                if isinstance(effect, WritesAcknowledged | Returned | Raised) and effect.call in self._asks:
-                    self._forget(self._asks[effect.call])
+                if isinstance(effect, WritesAcknowledged | Returned | Raised) and effect.call in self._pending:
+                    self._forget(self._pending[effect.call])
         return effects
 
     @property
-    def barred(self) -> frozenset[bytes]:
-        """The sessions whose nodes take nothing of ours."""
-        return self._outlets.barred
+    def unusable_sessions(self) -> frozenset[bytes]:
+        """Sessions whose nodes accept none of our writes."""
+        return self._selector.unusable
 
     @property
-    def waits(self) -> bool:
-        """Whether somebody waits for something."""
-        return bool(self._asks) or self._writing.jobs.waits or self._streaming.waits
+    def has_waiters(self) -> bool:
+        """True if a caller waits for an outcome."""
+        return bool(self._pending) or self._writers.queue.has_waiters or self._readers.has_readers
 
     def deadline(self) -> int | None:
-        parts = (self._outlets.due_ns(), self._petitioning.due_ns(), self._writing.due_ns(), self._streaming.due_ns())
-        retries_ns = self._retrying.due_ns() if self._retrying.retries else None
+        """When to step with `Woken`; None if nothing is due."""
+        parts = (
+            self._selector.due_ns(),
+            self._config_requests.due_ns(),
+            self._writers.due_ns(),
+            self._readers.due_ns(),
+        )
+        retries_ns = self._retrier.due_ns() if self._retrier.retries else None
         return soonest((self._deadlines.next_ns(), retries_ns, *parts))
 
-    def _follow(self, now_ns: int) -> None:
-        """Everything that is not said and done goes to the session that is chosen now."""
-        while self._moves != self._outlets.moves:
-            self._moves = self._outlets.moves
-            self._petitioning.moved(now_ns)
-            self._writing.moved(now_ns)
-            self._retrying.moved(now_ns)
-            self._streaming.moved()
-            for ask in self._asks.values():
-                self._send(ask)
+    def _resend_after_switch(self, now_ns: int) -> None:
+        """Send everything that is pending on the session that is chosen now."""
+        while self._switches_seen != self._selector.switches:  # a part may cause another switch
+            self._switches_seen = self._selector.switches
+            self._config_requests.on_switched(now_ns)
+            self._writers.on_switched(now_ns)
+            self._retrier.on_switched(now_ns)
+            self._readers.on_switched()
+            for pending in self._pending.values():
+                self._send(pending)
 
-    def _woken(self, now_ns: int) -> None:
-        self._outlets.woken(now_ns)
-        self._petitioning.woken(now_ns)
-        self._writing.woken(now_ns)
-        self._retrying.woken(now_ns)
-        self._streaming.woken(now_ns, self._outlets.trouble)
+    def _on_timer(self, now_ns: int) -> None:
+        self._selector.on_timer(now_ns)
+        self._config_requests.on_timer(now_ns)
+        self._writers.on_timer(now_ns)
+        self._retrier.on_timer(now_ns)
+        self._readers.on_timer(now_ns, self._selector.unavailable_reason)
         for call in self._deadlines.pop_due(now_ns):
-            self._overdue(self._asks[call])
+            self._expire(self._pending[call])
 
-    def _hurt(self, now_ns: int, instance: bytes) -> None:
-        """Say again whatever may have been lost."""
-        if self._outlets.chosen is not None and self._outlets.chosen.instance == instance:
-            self._writing.moved(now_ns)
-            self._retrying.moved(now_ns)
-            self._streaming.hurt()
-            self._petitioning.moved(now_ns)
-            for ask in self._asks.values():
-                self._send(ask)
+    def _on_session_hurt(self, now_ns: int, instance: bytes) -> None:
+        """Send again whatever may have been lost."""
+        if self._selector.chosen is not None and self._selector.chosen.instance == instance:
+            self._writers.on_switched(now_ns)
+            self._retrier.on_switched(now_ns)
+            self._readers.resend()
+            self._config_requests.on_switched(now_ns)
+            for pending in self._pending.values():
+                self._send(pending)
 
-    def _bar(self, reason: str) -> None:
-        """Nobody will have us: what waits need not wait."""
-        self._writing.bar(reason)
-        self._streaming.bar(reason)
-        self._fail_asks(Failure.REFUSED, reason)
+    def _fail_all(self, reason: str) -> None:
+        """All nodes refuse this client: end everything that waits."""
+        self._writers.fail_all(reason)
+        self._readers.fail_all(reason)
+        self._fail_pending(Failure.REFUSED, reason)
 
     def _stop(self, now_ns: int) -> None:
-        self._writing.stop(now_ns)
-        self._streaming.stop()
-        self._fail_asks(Failure.CLOSED, "the client was closed before an answer came")
+        self._writers.stop(now_ns)
+        self._readers.stop()
+        self._fail_pending(Failure.CLOSED, "the client was closed before an answer came")
 
-    def _fail_asks(self, failure: Failure, reason: str) -> None:
-        """All but those that were just told what became of the write that they asked about."""
-        told = {effect.call for effect in self._effects if isinstance(effect, WritesAcknowledged | Returned | Raised)}
-        for ask in list(self._asks.values()):
-            if ask.wish.call not in told:
-                self._fail(ask, failure, reason)
+    def _fail_pending(self, failure: Failure, reason: str) -> None:
+        """Fail all pending requests, except those whose outcome was just emitted."""
+        ended_calls = {
+            effect.call for effect in self._effects if isinstance(effect, WritesAcknowledged | Returned | Raised)
+        }
+        for pending in list(self._pending.values()):
+            if pending.command.call not in ended_calls:
+                self._fail(pending, failure, reason)
 
-    # What nodes say.
+    # Messages of nodes.
 
-    def _spoke(self, now_ns: int, spoke: NodeSpoke) -> None:
-        message = spoke.message
+    def _on_node_message(self, now_ns: int, node_message: NodeSpoke) -> None:
+        """Route a message of a node."""
+        message = node_message.message
         match message:
             case Receipts():
                 for run in message.runs:
-                    self._streaming.note_head(run.stream, run.base_offset + run.messages)
-                self._writing.receipts(now_ns, message)
-                if self._retrying.retries:
-                    self._retrying.receipts(message)
-                self._outlets.heard_receipts(now_ns, spoke.instance)
+                    self._readers.note_head(run.stream, run.base_offset + run.messages)
+                self._writers.on_receipts(now_ns, message)
+                if self._retrier.retries:
+                    self._retrier.on_receipts(message)
+                self._selector.on_receipts(now_ns, node_message.instance)
             case Credit():
-                self._outlets.credit(spoke.instance, message.credit_bytes)
+                self._selector.on_credit(node_message.instance, message.credit_bytes)
             case MembersAre():
-                pass  # whoever keeps the sessions up hears of it
+                pass  # `ClientCore` passes it to the connection manager
             case Leads():
-                self._outlets.leads(spoke.instance, message.regime)
+                self._selector.on_master_change(node_message.instance, message.regime)
             case GoBack():
-                self._writing.go_back(now_ns, message)
+                self._writers.on_go_back(now_ns, message)
             case AlreadyWritten():
-                self._writing.already(now_ns, message)
-                self._retrying.already(message)
+                self._writers.on_already_written(now_ns, message)
+                self._retrier.on_already_written(message)
             case NotWritten():
-                self._writing.not_written(now_ns, message)
-                self._retrying.not_written(now_ns, message)
+                self._writers.on_not_written(now_ns, message)
+                self._retrier.on_not_written(now_ns, message)
             case _:
-                self._outlets.answered(now_ns, spoke.instance, message.call, message, spoke.payload)
+                self._selector.on_reply(now_ns, node_message.instance, message.call, message, node_message.payload)
 
-    # Questions.
+    # Requests.
 
-    def _asked(self, now_ns: int, wish: _Wish) -> None:
-        ask = _Ask(wish)
-        self._asks[wish.call] = ask
-        self._deadlines.set(wish.call, now_ns + wish.timeout_ns)
-        if len(self._asks) > ASKS_MAX or self._petitioning.full:
-            self._fail(ask, Failure.BUSY, f"{ASKS_MAX} questions are open, which is the bound: wait for some of them")
+    def _on_request(self, now_ns: int, command: _RequestCommand) -> None:
+        """Start a question, a configuration request, a resolution or a retry."""
+        pending = _PendingRequest(command)
+        self._pending[command.call] = pending
+        self._deadlines.set(command.call, now_ns + command.timeout_ns)
+        if len(self._pending) > REQUESTS_MAX or self._config_requests.full:
+            self._fail(
+                pending, Failure.BUSY, f"{REQUESTS_MAX} requests are pending, which is the limit: wait for some of them"
+            )
             return
-        match wish:
+        match command:
             case AskCommand():
-                self._send(ask)
+                self._send(pending)
             case ConfigRequestCommand():
-                ask.petition = self._petitioning.submit(now_ns, wish.message, lambda _, done: self._decided(ask, done))
+                pending.config_request = self._config_requests.submit(
+                    now_ns, command.message, lambda _, done: self._on_decided(pending, done)
+                )
             case ResolveCommand():
-                self._resolving.resolve(now_ns, wish)
+                self._resolver.resolve(now_ns, command)
             case RetryCommand():
-                self._retrying.begin(now_ns, wish)
+                self._retrier.begin(now_ns, command)
 
-    def _send(self, ask: _Ask) -> None:
-        if not isinstance(ask.wish, AskCommand):
+    def _send(self, pending: _PendingRequest) -> None:
+        """Send a question on the chosen session."""
+        if not isinstance(pending.command, AskCommand):
             return
-        question = ask.wish.question
-        self._outlets.forget(ask.wire)
+        question = pending.command.question
+        self._selector.forget(pending.request_call)
 
-        def answer(now_ns: int, message: NodeMessage, payload: bytes) -> None:
-            self._answered(ask, message, payload)
+        def on_reply(now_ns: int, message: NodeMessage, payload: bytes) -> None:
+            self._on_reply(pending, message, payload)
 
-        ask.wire = self._outlets.ask(lambda call: replace(question, call=call), answer, ask.wish.payload)
+        pending.request_call = self._selector.request(
+            lambda call: replace(question, call=call), on_reply, pending.command.payload
+        )
 
-    def _answered(self, ask: _Ask, message: NodeMessage, payload: bytes) -> None:
+    def _on_reply(self, pending: _PendingRequest, message: NodeMessage, payload: bytes) -> None:
         match message:
             case Listed() | Wrapped():
-                self._finish(ask, Returned(ask.wish.call, payload))
+                self._finish(pending, Returned(pending.command.call, payload))
             case ProofIs():
-                self._finish(ask, Returned(ask.wish.call, pack_proof(message, payload)))
+                self._finish(pending, Returned(pending.command.call, pack_proof(message, payload)))
             case PaidAre():
-                self._finish(ask, Returned(ask.wish.call, encode(message)))
+                self._finish(pending, Returned(pending.command.call, encode(message)))
             case Failed():
-                self._fail(ask, Failure.REFUSED, message.reason)
+                self._fail(pending, Failure.REFUSED, message.reason)
 
-    def _decided(self, ask: _Ask, decided: Decided) -> None:
+    def _on_decided(self, pending: _PendingRequest, decided: Decided) -> None:
+        """The cluster has decided on a configuration request."""
         if decided.kind == APPLIED:
-            self._finish(ask, Returned(ask.wish.call, decided.acl))
+            self._finish(pending, Returned(pending.command.call, decided.acl))
         elif decided.kind == EXPIRED:
-            self._fail(ask, Failure.UNKNOWN, decided.reason)
+            self._fail(pending, Failure.UNKNOWN, decided.reason)
         else:
-            self._fail(ask, Failure.REFUSED, decided.reason)
+            self._fail(pending, Failure.REFUSED, decided.reason)
 
-    def _overdue(self, ask: _Ask) -> None:
-        waited = f"no answer within {ask.wish.timeout_ns / 1e9:g} s"
-        where = self._outlets.trouble if self._outlets.chosen is None else "the cluster is slow, or has no master"
-        if isinstance(ask.wish, ConfigRequestCommand) and self._outlets.acl:
+    def _expire(self, pending: _PendingRequest) -> None:
+        waited = f"no answer within {pending.command.timeout_ns / 1e9:g} s"
+        where = (
+            self._selector.unavailable_reason
+            if self._selector.chosen is None
+            else "the cluster is slow, or has no master"
+        )
+        if isinstance(pending.command, ConfigRequestCommand) and self._selector.acl:
             self._fail(
-                ask, Failure.UNKNOWN, f"{waited}, so it may or may not happen ({where}); look before asking again"
+                pending, Failure.UNKNOWN, f"{waited}, so it may or may not happen ({where}); look before asking again"
             )
         else:
-            self._fail(ask, Failure.UNREACHABLE, f"{waited}: {where}")
+            self._fail(pending, Failure.UNREACHABLE, f"{waited}: {where}")
 
-    def _finish(self, ask: _Ask, effect: Returned | Raised) -> None:
-        self._forget(ask)
+    def _finish(self, pending: _PendingRequest, effect: Returned | Raised) -> None:
+        self._forget(pending)
         self._effects.append(effect)
 
-    def _fail(self, ask: _Ask, failure: Failure, reason: str) -> None:
-        request = self._retrying.id_of(ask.wish.call)
-        if request is not None:  # what it retries may be written, whatever becomes of it
+    def _fail(self, pending: _PendingRequest, failure: Failure, reason: str) -> None:
+        request = self._retrier.id_of(pending.command.call)
+        if request is not None:  # the original may be written, whatever becomes of the retry
             failure, reason = Failure.UNKNOWN, f"it may or may not be written: {reason}; retry with {tuple(request)}"
-        self._finish(ask, Raised(ask.wish.call, failure, reason, request))
+        self._finish(pending, Raised(pending.command.call, failure, reason, request))
 
-    def _forget(self, ask: _Ask) -> None:
-        call = ask.wish.call
-        del self._asks[call]
+    def _forget(self, pending: _PendingRequest) -> None:
+        call = pending.command.call
+        del self._pending[call]
         self._deadlines.clear(call)
-        self._outlets.forget(ask.wire)
-        self._petitioning.withdraw(ask.petition)
-        self._resolving.cancel(call)
-        self._retrying.cancel(call)
+        self._selector.forget(pending.request_call)
+        self._config_requests.withdraw(pending.config_request)
+        self._resolver.cancel(call)
+        self._retrier.cancel(call)
 
-    def _cancelled(self, call: int) -> None:
-        if call in self._asks:
-            self._forget(self._asks[call])
-        elif not self._writing.jobs.cancelled(call):
-            self._streaming.cancelled(call)
+    def _on_cancelled(self, call: int) -> None:
+        if call in self._pending:
+            self._forget(self._pending[call])
+        elif not self._writers.queue.cancel(call):
+            self._readers.cancel(call)

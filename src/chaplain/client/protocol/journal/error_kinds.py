@@ -1,17 +1,20 @@
-"""Kinds of refusal, as nodes name them, by what a writer does about them."""
+"""Kinds of refusal, as nodes name them, grouped by the writer's reaction."""
 
 from __future__ import annotations
 
-FULL = "disk_full"
-ELSEWHERE = (FULL, "not_ingest")
-"""Kinds of refusal that another node may not have."""
-LATER = ("busy", "stopping", *ELSEWHERE)
-"""Kinds of refusal that pass: the same octets may be taken later, or elsewhere."""
-UNREAD = ("busy", "stopping", FULL)
-"""Kinds of refusal after which that copy is nowhere."""
-IDENTITY = ("removed", "compromised", "unknown_signer", "not_yours")
-"""Kinds of refusal that end everything under this identity."""
-ENDED = ("removed", "compromised")
-"""Of these, the kinds by which the cluster has decided so: every lane of the identity stays as it is."""
+DISK_FULL = "disk_full"
+"""The node has no room."""
+RETRY_ELSEWHERE = (DISK_FULL, "not_ingest")
+"""Another node may accept the same pack."""
+RETRY_LATER = ("busy", "stopping", *RETRY_ELSEWHERE)
+"""Transient: the same bytes may be accepted later, or by another node."""
+COPY_DISCARDED = ("busy", "stopping", DISK_FULL)
+"""The node has discarded that copy: it cannot be committed."""
+IDENTITY_REFUSED = ("removed", "compromised", "unknown_signer", "not_yours")
+"""The cluster accepts nothing more from this identity."""
+IDENTITY_ENDED = ("removed", "compromised")
+"""Those of `IDENTITY_REFUSED` that the cluster has committed: no lane of the identity changes any more."""
 INVALID = "invalid"
-"""It was tried out, and would fail; behind a colon, of what. It holds for that copy: another may be ordered."""
+"""A dry run of the request failed; the failure's kind follows after a colon. Another copy of the request may still be
+ordered.
+"""

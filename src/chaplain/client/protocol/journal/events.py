@@ -1,7 +1,7 @@
-"""What passes between the program and the client's journal, and between that and the sessions.
+"""Inputs and effects of the client's journal.
 
 Each command has the number of a call. It ends in exactly one of `WritesAcknowledged`, `Returned` and `Raised`, or is
-cancelled. A read also emits any number of `ReadChunk`s before that.
+cancelled. A read emits any number of `ReadChunk`s before it ends.
 """
 
 from __future__ import annotations
@@ -26,56 +26,64 @@ from chaplain.journal.messages.config import ConfigMessage
 
 
 class Batch(Frozen, frozen=True):
-    """Requests of one caller for one stream, in order."""
+    """Requests of one caller to one stream, in order."""
 
     stream: str
     values: Sequence[bytes]
     keys: Sequence[bytes | None] | None = None
     headers: Sequence[bytes | None] | None = None
     transaction: bool = False
-    """All messages are one request; else each is its own."""
+    """True if all messages form one request; otherwise each message is its own request."""
     size_bytes: int = 0
-    """Of values, keys and headers together."""
+    """Total size of values, keys and headers."""
     message_type: int = 0
-    """What the values are: data, unless an executor says otherwise."""
+    """The type of the values; 0 is data, other types belong to executors."""
     check: bool = False
-    """One request, whose caller would rather hear at once that it fails than have it ordered."""
+    """Ask for a dry run before ordering, so that a request that fails is refused at once. Only for one request."""
 
     @property
     def requests(self) -> int:
+        """Number of requests."""
         return 1 if self.transaction else len(self.values)
 
 
-# Wishes.
+# Commands.
 
 
 class WriteCommand(Frozen, frozen=True):
+    """Write a batch."""
+
     call: int
     batch: Batch
     timeout_ns: int
     group: int = 0
-    """Wishes of one group, other than 0, are written in order up to the first that is refused, and none after it."""
+    """Writes of one group (other than 0) are written in order up to the first refusal, and none after it."""
 
 
 class ReadCommand(Frozen, frozen=True):
+    """Read a stream."""
+
     call: int
     stream: str
     start: int
     stop: int | None
     follow: bool
     timeout_ns: int
-    """How long nothing may come while there is something to come."""
+    """How long the read may make no progress while messages are available."""
 
 
 class TakenCommand(Frozen, frozen=True):
-    """So many octets of a read were used up."""
+    """The reader has consumed this many bytes of a read."""
 
     call: int
     size_bytes: int
 
 
 class ResolveCommand(Frozen, frozen=True):
-    """What became of this request? `Returned` if it never was and never will be written, else `WritesAcknowledged`."""
+    """Find out what became of a request.
+
+    Ends in `WritesAcknowledged` if the request is written, in `Returned` if it is not and never will be.
+    """
 
     call: int
     client_id: int
@@ -84,7 +92,10 @@ class ResolveCommand(Frozen, frozen=True):
 
 
 class RetryCommand(Frozen, frozen=True):
-    """Write this request unless that one is written, or was written since in another one's place: then its place."""
+    """Write this request, unless the original request or an earlier retry of it is written.
+
+    In that case it ends with the place of that request.
+    """
 
     call: int
     batch: Batch
@@ -94,48 +105,58 @@ class RetryCommand(Frozen, frozen=True):
 
 
 class AskCommand(Frozen, frozen=True):
+    """Ask a node a question."""
+
     call: int
     question: ListStreams | ListClients | ListNodes | AskProof | WrapSecret | AskPaid
-    """Its number is given when it is asked."""
+    """Its call number is filled in when it is sent."""
     timeout_ns: int
     payload: bytes = b""
 
 
 class ConfigRequestCommand(Frozen, frozen=True):
+    """Submit a configuration request."""
+
     call: int
     message: ConfigMessage
     timeout_ns: int
 
 
-Wish: TypeAlias = WriteCommand | RetryCommand | ReadCommand | ResolveCommand | AskCommand | ConfigRequestCommand
+JournalCommand: TypeAlias = (
+    WriteCommand | RetryCommand | ReadCommand | ResolveCommand | AskCommand | ConfigRequestCommand
+)
 
 
 # Sessions.
 
 
 class SessionUp(Frozen, frozen=True):
+    """A session is up."""
+
     instance: bytes
 
 
 class SessionDown(Frozen, frozen=True):
+    """A session has ended."""
+
     instance: bytes
     reason: str
 
 
 class SessionHurt(Frozen, frozen=True):
-    """Something that was sent on this session, or for us, was lost."""
+    """Messages on this session were lost, in either direction."""
 
     instance: bytes
 
 
 class NoNodeAccepts(Frozen, frozen=True):
-    """No node lets us in, and none will."""
+    """Every node refuses this client, and will continue to."""
 
     reason: str
 
 
 class NodeSpoke(Frozen, frozen=True):
-    """A node said something about the journal."""
+    """A node sent a message of the journal."""
 
     instance: bytes
     message: NodeMessage
@@ -143,7 +164,7 @@ class NodeSpoke(Frozen, frozen=True):
 
 
 JournalInput: TypeAlias = (
-    Wish
+    JournalCommand
     | TakenCommand
     | Cancelled
     | SessionUp
@@ -161,7 +182,7 @@ JournalInput: TypeAlias = (
 
 
 class SendToNode(Frozen, frozen=True):
-    """Say this to the journal at the other end of the session."""
+    """Send this message to the journal of the node at the other end of the session."""
 
     instance: bytes
     message: ClientMessage
@@ -169,12 +190,14 @@ class SendToNode(Frozen, frozen=True):
 
 
 class WritesAcknowledged(Frozen, frozen=True):
+    """The writes of a call are committed."""
+
     call: int
     place: ReceiptPlace
 
 
 class ReadChunk(Frozen, frozen=True):
-    """Packs of a stream; only offsets from `start` up to, not with, `stop` are to be given."""
+    """Packs of a stream. The caller gets the offsets from `start` up to, but excluding, `stop`."""
 
     call: int
     start: int

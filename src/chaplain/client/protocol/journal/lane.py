@@ -1,10 +1,12 @@
-"""One lane: the requests that were signed under it and are not answered yet.
+"""One lane (a producer session): the packs that were signed under it and are not answered yet.
 
-Decides what an answer by lane and id settles, and what is to be sent next. Refuses to know sessions, credit, time and
-callers.
+Decides which packs an answer by lane and id settles, and what to send next. Knows nothing of sessions, flow control,
+time and callers.
 
-Invariants: an id is given once, so no two strings of octets ever carry the same one; packs leave in the order of their
-ids; a pack is kept, octet by octet, until it is answered, and is answered once.
+Invariants:
+- an id is used once, so no two different byte strings ever carry the same id;
+- packs are sent in the order of their ids;
+- a pack is retained byte for byte until it is answered, and it is answered once.
 """
 
 from __future__ import annotations
@@ -20,59 +22,71 @@ from chaplain.journal.messages.client import NotWritten, Run
 T = TypeVar("T")
 
 _BOUNDS_MAX = 512
-"""Beginnings of packs remembered after they were answered: more than a run of answers can reach back."""
+"""First ids of answered packs that are remembered. No receipt covers as many packs."""
 
 
 class Packed(Generic[T]):
-    """A pack that is on its way, or waits to be. `things` are whatever the owner wants back when it is answered."""
+    """A signed pack. `items` are the owner's objects, returned when the pack is answered."""
 
     __slots__ = (
-        *("before", "check", "doomed", "first_id", "messages", "raw", "refused", "requests", "sends", "stream"),
-        "things",
+        "check",
+        "first_id",
+        "items",
+        "messages",
+        "messages_before",
+        "raw",
+        "refused",
+        "rejected",
+        "requests",
+        "sends",
+        "stream",
     )
 
-    def __init__(
-        self, first_id: int, *, requests: int, messages: int, stream: str, raw: bytes, things: list[T]
-    ) -> None:
+    def __init__(self, first_id: int, *, requests: int, messages: int, stream: str, raw: bytes, items: list[T]) -> None:
         self.first_id = first_id
         self.requests = requests
         self.messages = messages
         self.stream = stream
         self.raw = raw
-        self.things = things
-        self.before = 0
-        """Messages in all packs of the lane before this one."""
+        self.items = items
+        self.messages_before = 0
+        """Messages in all earlier packs of the lane."""
         self.sends = 0
-        """How many copies of it may be under way in the cluster."""
+        """Upper bound of the copies of it that may exist in the cluster."""
         self.refused = False
-        """A copy of it was turned away, unread."""
+        """True if a copy of it was refused unread."""
         self.check = False
-        """Whether its writer wants it tried out before it is ordered."""
-        self.doomed: NotWritten | None = None
-        """What a node said that tried it out, while other copies may be under way."""
+        """True if its writer wants a dry run before it is ordered."""
+        self.rejected: NotWritten | None = None
+        """The refusal of a node whose dry run failed, while other copies may be in flight."""
 
     @property
     def last_id(self) -> int:
+        """The id of its last request."""
         return self.first_id + self.requests - 1
 
 
 class ProducerLane(Generic[T]):
+    """The unanswered packs of one lane, in the order of their ids."""
+
     def __init__(self, client_id: int, last_id: int = 0) -> None:
         self.client_id = client_id
         self.next_id = last_id + 1
         self.cursor = self.next_id
-        """The first id that is to be sent on the present session."""
+        """The next id to send on the present session."""
         self.in_flight: dict[int, Packed[T]] = {}
-        """By first id, in order. Those before `cursor` were sent."""
+        """Unanswered packs by first id, in order. Those before `cursor` were sent on the present session."""
         self.in_flight_bytes = 0
         self._messages = 0
         self._bounds: deque[tuple[int, int]] = deque(maxlen=_BOUNDS_MAX)
+        """First id and `messages_before` of the last packs, answered or not."""
 
     def add(self, packed: Packed[T]) -> None:
+        """Append a new pack."""
         assert packed.first_id == self.next_id, "ids are given in order, each once"
-        packed.before = self._messages
+        packed.messages_before = self._messages
         self._messages += packed.messages
-        self._bounds.append((packed.first_id, packed.before))
+        self._bounds.append((packed.first_id, packed.messages_before))
         self.next_id += packed.requests
         self.in_flight[packed.first_id] = packed
         self.in_flight_bytes += len(packed.raw)
@@ -83,20 +97,22 @@ class ProducerLane(Generic[T]):
         return next(iter(self.in_flight), self.next_id)
 
     def unsent(self) -> Iterator[Packed[T]]:
-        """What is to be sent, in order, unless `sent` or `go_back` is called in between."""
+        """The packs to send, in order. Do not call `sent` or `rewind` while iterating."""
         return (packed for packed in self.in_flight.values() if packed.first_id >= self.cursor)
 
     def sent(self, packed: Packed[T]) -> None:
+        """Note that a pack was sent."""
         assert packed.first_id >= self.cursor
         self.cursor = packed.first_id + packed.requests
         packed.sends += 1
 
-    def go_back(self, expected_id: int) -> None:
+    def rewind(self, expected_id: int) -> None:
         """Send again from this id on."""
+        # Never before the oldest unanswered pack, and never forward: that would skip packs.
         self.cursor = max(self.oldest_id, min(self.cursor, expected_id))
 
     def settle(self, run: Run) -> list[tuple[Packed[T], ReceiptPlace]]:
-        """The packs that this receipt answers, with their places; one that was answered before is passed over."""
+        """Remove the packs that this receipt answers, and return them with their places."""
         base = self._offset_base(run)
         if base is None:
             return []
@@ -107,42 +123,46 @@ class ProducerLane(Generic[T]):
         ]
         settled = []
         for packed in found:
-            if packed.stream != run.stream or packed.before + base + packed.messages > run.base_offset + run.messages:
-                continue  # not what we asked for: whatever this is about, it settles nothing
+            end_offset = base + packed.messages_before + packed.messages
+            if packed.stream != run.stream or end_offset > run.base_offset + run.messages:
+                continue  # the receipt contradicts what was sent: it settles nothing
             self._remove(packed)
-            settled.append((packed, _place(run, packed, base + packed.before)))
+            settled.append((packed, _place(run, packed, base + packed.messages_before)))
         return settled
 
     def _offset_base(self, run: Run) -> int | None:
-        """What is to be added to a pack's `before` to have its offset; None if the run does not begin with a pack."""
-        for first_id, before in reversed(self._bounds):
+        """The number to add to a pack's `messages_before` to get its offset.
+
+        None if the receipt does not begin at a pack of ours.
+        """
+        for first_id, messages_before in reversed(self._bounds):
             if first_id == run.first_id:
-                return run.base_offset - before
+                return run.base_offset - messages_before
             if first_id < run.first_id:
                 return None
         return None
 
     def settle_through(self, last_id: int) -> list[tuple[Packed[T], ReceiptPlace]]:
-        """Everything up to this id is written; nobody can say where."""
+        """Everything up to this id is written, at an unknown offset."""
         found = [packed for packed in self.in_flight.values() if packed.last_id <= last_id]
         for packed in found:
             self._remove(packed)
-        return [(packed, self._somewhere(packed)) for packed in found]
+        return [(packed, self._unknown_place(packed)) for packed in found]
 
-    def _somewhere(self, packed: Packed[T]) -> ReceiptPlace:
+    def _unknown_place(self, packed: Packed[T]) -> ReceiptPlace:
         return ReceiptPlace(
             self.client_id, packed.first_id, packed.requests, packed.stream, PLACE_UNKNOWN, packed.messages
         )
 
     def take_at(self, first_id: int) -> Packed[T] | None:
-        """The pack with this first id, which will not be written."""
+        """Remove the pack with this first id, which will not be written."""
         packed = self.in_flight.get(first_id)
         if packed is not None:
             self._remove(packed)
         return packed
 
     def take_after(self, last_id: int) -> list[Packed[T]]:
-        """The packs behind this id, which will not be written, in order."""
+        """Remove the packs after this id, which will not be written, and return them in order."""
         found = [packed for packed in self.in_flight.values() if packed.first_id > last_id]
         for packed in found:
             self._remove(packed)

@@ -1,10 +1,11 @@
-"""The sessions as the journal uses them: which one, whether it was opened, and how much may still be written on it.
+"""Select the session that the journal uses, and track the credit of each session.
 
-Decides where everything about the journal is said. All of it goes through one session at a time: that of a node which
-is reserved for us, else that of the master, else any; of a node that takes nothing of ours only if there is no other.
-The others are opened as well, so that one can take over at once. Refuses to know what is said.
+All messages of the journal go through one session at a time: that of a node that is reserved for this client, else that
+of the master, else any. A node that accepts none of our writes is used only if there is no other. The other sessions
+are opened as well, so that one can take over at once. See docs/decisions/client-routing.md. Knows nothing of the
+contents of messages.
 
-Invariants: nothing is said on a session before `Opened`, but `Open`; every question has a number that no other has.
+Invariants: before `Opened`, only `Open` is sent on a session; pending requests have distinct numbers.
 """
 
 from __future__ import annotations
@@ -18,252 +19,292 @@ from chaplain.journal.messages.client import CALL_MAX, ClientMessage, Decided, F
 from chaplain.journal.messages.config import ACL_BYTES, EPOCH_BYTES
 
 OPEN_AGAIN_NS = 500_000_000
-"""A node that does not open is asked again after this."""
+"""A node that does not answer `Open` is asked again after this time."""
 PACK_BYTES_LEAST = 4096
-"""Whoever says that it takes less is not believed."""
+"""A node that reports a smaller limit for packs is not believed."""
 
 NAMES_MAX = 200
-"""Characters of names in a message to a person."""
+"""Characters of client names in an error message."""
 
 RETURN_NS = 10_000_000_000
-"""Who left a node that is reserved for us goes back to it after so long, if it is well."""
-SHUN_NS = 500_000_000
-"""A session is left for another at most so often because its node has no room."""
+"""The client returns to a node that is reserved for it after the node has been healthy for this long."""
+AVOID_INTERVAL_NS = 500_000_000
+"""Minimum time between two switches away from nodes that do not accept a write."""
 
-Answer: TypeAlias = Callable[[int, NodeMessage, bytes], None]
-"""Takes the time, what was answered, and its payload."""
+ReplyHandler: TypeAlias = Callable[[int, NodeMessage, bytes], None]
+"""Takes the time, the reply and its payload."""
 
 
-class NodeOutlet:
-    """One session."""
+class NodeSession:
+    """One session as the journal uses it."""
 
     __slots__ = (
-        "barred",
         "call",
         "credit_bytes",
         "due_ns",
         "epoch",
         "instance",
-        "leads",
-        "ours",
+        "master_regime",
         "ready",
+        "reserved_for_us",
+        "unusable_reason",
         "used_bytes",
     )
 
     def __init__(self, instance: bytes) -> None:
         self.instance = instance
         self.ready = False
-        self.leads = 0
-        """The regime in which the node at the other end is master; 0 if it is not."""
-        self.ours = False
-        """Whether the node at the other end is reserved for us."""
-        self.barred = ""
-        """Why nothing of ours is taken there: it is reserved for others. Whatever else we want can be had."""
+        """True once the node has answered `Open`."""
+        self.master_regime = 0
+        """The regime in which the node is master; 0 if it is not."""
+        self.reserved_for_us = False
+        """True if the node is reserved for this client."""
+        self.unusable_reason = ""
+        """Why the node accepts none of our writes: it is reserved for others or holds no data. It answers everything
+        else.
+        """
         self.epoch = b""
-        """Token of the epoch that the node said last: configuration requests are signed with it."""
+        """The epoch token that the node sent last; configuration requests are signed with it."""
         self.credit_bytes = 0
+        """Bytes that may be written on this session in total (flow control)."""
         self.used_bytes = 0
+        """Bytes that were written on this session."""
         self.call = 0
+        """Number of the pending `Open`."""
         self.due_ns = 0
 
     @property
     def rank(self) -> tuple[bool, bool, int]:
-        """The highest is gone to."""
-        return not self.barred, self.ours, self.leads
+        """The session with the highest rank is preferred."""
+        return not self.unusable_reason, self.reserved_for_us, self.master_regime
 
-    def affords(self, size_bytes: int) -> bool:
+    def has_credit_for(self, size_bytes: int) -> bool:
+        """True if this many bytes may be written now."""
         return self.used_bytes + size_bytes <= self.credit_bytes
 
 
-class Outlets:
+class NodeSelector:
+    """The sessions of the journal, and the one that is in use."""
+
     def __init__(self, effects: list[JournalEffect], cluster: str) -> None:
         self._effects = effects
         self.cluster = cluster
-        """What is signed is good for this cluster alone, whatever a node says of itself."""
-        self._outlets: dict[bytes, NodeOutlet] = {}
-        self._closed: dict[bytes, NodeOutlet] = {}
-        """Those that are not ready."""
-        self._awake = False
-        self._answers: dict[int, tuple[bytes, Answer]] = {}
+        """Signatures are valid for this cluster only, whatever a node says of itself."""
+        self._sessions: dict[bytes, NodeSession] = {}
+        self._unopened: dict[bytes, NodeSession] = {}
+        """Sessions that are not ready."""
+        self._in_use = False
+        """True once the program has used the journal."""
+        self._handlers: dict[int, tuple[bytes, ReplyHandler]] = {}
+        """Handlers of pending requests: the session they were sent on, and the callback."""
         self._call = 0
-        self.chosen: NodeOutlet | None = None
-        self.barred: frozenset[bytes] = frozenset()
-        """Sessions with nodes that are reserved for others."""
-        self.moves = 0
-        """Grows whenever another session is chosen."""
+        self.chosen: NodeSession | None = None
+        """The session that the journal uses."""
+        self.unusable: frozenset[bytes] = frozenset()
+        """Sessions whose nodes accept none of our writes."""
+        self.switches = 0
+        """How often another session was chosen."""
         self.acl = b""
+        """ACL id of this client."""
         self.pack_bytes_max: int | None = None
-        """Larger packs are refused by some node that we know."""
-        self.full = ""
-        """What a node said that has no room; empty once something went through."""
-        self._shunned_ns = 0
-        self._away_ns: int | None = None
-        """Since when we know that our own node is well, and are not there."""
-        self.trouble = "no node has opened its journal to us yet"
-        """Why nothing can be said, for a message to a person."""
+        """Smallest pack limit of all nodes that we know; None before the first is known."""
+        self.disk_full_reason = ""
+        """What a node with a full disk reported; empty once a request has succeeded."""
+        self._avoided_ns = 0
+        """When the client last switched away from a node that did not accept a write."""
+        self._reserved_ready_ns: int | None = None
+        """Since when the node reserved for this client is known to be healthy while another is used."""
+        self.unavailable_reason = "no node has opened its journal to us yet"
+        """Error text: why no session can be used."""
 
     @property
     def at_master(self) -> bool:
-        return self.chosen is not None and self.chosen.leads > 0
+        """True if the chosen node is the master."""
+        return self.chosen is not None and self.chosen.master_regime > 0
 
-    def wake(self, now_ns: int) -> None:
-        """The journal is used: open every session."""
-        if not self._awake:
-            self._awake = True
-            for outlet in self._outlets.values():
-                self._open(now_ns, outlet)
+    def open_all(self, now_ns: int) -> None:
+        """Open every session, now that the program uses the journal."""
+        if not self._in_use:
+            self._in_use = True
+            for session in self._sessions.values():
+                self._send_open(now_ns, session)
 
-    def up(self, now_ns: int, instance: bytes) -> None:
-        outlet = self._outlets[instance] = self._closed[instance] = NodeOutlet(instance)
-        if self._awake:
-            self._open(now_ns, outlet)
+    def on_session_up(self, now_ns: int, instance: bytes) -> None:
+        """A session is up."""
+        session = self._sessions[instance] = self._unopened[instance] = NodeSession(instance)
+        if self._in_use:
+            self._send_open(now_ns, session)
 
-    def down(self, instance: bytes, reason: str) -> None:
-        self._outlets.pop(instance, None)
-        self._closed.pop(instance, None)
-        self.barred -= {instance}
-        for call in [call for call, (asked, _) in self._answers.items() if asked == instance]:
-            del self._answers[call]
+    def on_session_down(self, instance: bytes, reason: str) -> None:
+        """A session has ended: forget its requests, and choose another if it was in use."""
+        self._sessions.pop(instance, None)
+        self._unopened.pop(instance, None)
+        self.unusable -= {instance}
+        for call in [call for call, (pending, _) in self._handlers.items() if pending == instance]:
+            del self._handlers[call]
         if self.chosen is not None and self.chosen.instance == instance:
-            self.trouble = f"the session was lost ({reason})"
-            self._choose(None)
+            self.unavailable_reason = f"the session was lost ({reason})"
+            self._switch(None)
 
     def rotate(self) -> bool:
-        """Go to another session, if one is open: this one does not get us on, nor would one that is barred."""
-        stuck = self.chosen is None or bool(self.chosen.barred)
-        others = [outlet for outlet in self._ready() if outlet is not self.chosen and (stuck or not outlet.barred)]
+        """Switch to another open session, because the present one makes no progress. Returns False if there is none.
+
+        Unusable nodes are considered only if the present one is unusable, too.
+        """
+        chosen_unusable = self.chosen is None or bool(self.chosen.unusable_reason)
+        others = [
+            session
+            for session in self._ready()
+            if session is not self.chosen and (chosen_unusable or not session.unusable_reason)
+        ]
         if others:
-            self._choose(others[0])
+            self._switch(others[0])
         return bool(others)
 
-    def _ready(self) -> list[NodeOutlet]:
-        """Open sessions, the best first; among equals the latest master's: what it takes is ordered at once."""
-        ready = [outlet for outlet in self._outlets.values() if outlet.ready]
+    def _ready(self) -> list[NodeSession]:
+        """Open sessions, best first. The latest master's is preferred: it orders requests without a further hop."""
+        ready = [session for session in self._sessions.values() if session.ready]
         return sorted(ready, key=lambda one: one.rank, reverse=True)
 
-    def leads(self, instance: bytes, regime: int) -> None:
-        """A node says that it is master, or no more."""
-        outlet = self._outlets.get(instance)
-        if outlet is not None:
-            outlet.leads = max(0, regime)
-            self._prefer(outlet)
+    def on_master_change(self, instance: bytes, regime: int) -> None:
+        """A node reports that it is master in this regime, or no longer master (0)."""
+        session = self._sessions.get(instance)
+        if session is not None:
+            session.master_regime = max(0, regime)
+            self._switch_if_better(session)
 
-    def _prefer(self, outlet: NodeOutlet) -> None:
-        """Go to this one if it is there to be gone to, and better than the one that we are at."""
+    def _switch_if_better(self, session: NodeSession) -> None:
+        """Switch to this session if it is open and ranks higher than the present one."""
         chosen = self.chosen
-        if outlet.ready and (chosen is None or outlet.rank > chosen.rank):
-            self._choose(outlet)
+        if session.ready and (chosen is None or session.rank > chosen.rank):
+            self._switch(session)
 
-    def heard_receipts(self, now_ns: int, instance: bytes) -> None:
-        """The node at the other end tells what was written, so it hears of the order."""
-        outlet = self._outlets.get(instance)
-        if outlet is None or not outlet.ours:
+    def on_receipts(self, now_ns: int, instance: bytes) -> None:
+        """A node sent receipts, so it receives the agreed order.
+
+        If the node is reserved for this client, the client returns to it after `RETURN_NS`.
+        """
+        session = self._sessions.get(instance)
+        if session is None or not session.reserved_for_us:
             return
-        if self.chosen is not None and self.chosen.ours:
-            self._away_ns = None
-        elif self._away_ns is None:
-            self._away_ns = now_ns
-        elif now_ns - self._away_ns >= RETURN_NS:
-            self._away_ns = None
-            self._prefer(outlet)
+        if self.chosen is not None and self.chosen.reserved_for_us:
+            self._reserved_ready_ns = None
+        elif self._reserved_ready_ns is None:
+            self._reserved_ready_ns = now_ns
+        elif now_ns - self._reserved_ready_ns >= RETURN_NS:
+            self._reserved_ready_ns = None
+            self._switch_if_better(session)
 
-    def shun(self, now_ns: int, full: str = "") -> None:
-        """The node at the other end does not take this, for want of room if it says so: another may."""
-        self.full = full or self.full
-        if now_ns - self._shunned_ns >= SHUN_NS:
-            self._shunned_ns = now_ns
+    def avoid_chosen(self, now_ns: int, disk_full_reason: str = "") -> None:
+        """Switch to another node, because the chosen one did not accept a request.
+
+        `disk_full_reason` is the node's report of a full disk, if that was the cause.
+        """
+        self.disk_full_reason = disk_full_reason or self.disk_full_reason
+        if now_ns - self._avoided_ns >= AVOID_INTERVAL_NS:
+            self._avoided_ns = now_ns
             self.rotate()
 
-    def _choose(self, outlet: NodeOutlet | None) -> None:
-        self.chosen = outlet if outlet is not None else next(iter(self._ready()), None)
-        self.moves += 1
+    def _switch(self, session: NodeSession | None) -> None:
+        """Use this session; None chooses the best one."""
+        self.chosen = session if session is not None else next(iter(self._ready()), None)
+        self.switches += 1
 
-    # Talking.
+    # Requests and replies.
 
-    def ask(self, message: Callable[[int], ClientMessage], answer: Answer, payload: bytes = b"") -> int:
-        """Say something that is answered by its number; 0 if there is no session to say it on."""
+    def request(self, message: Callable[[int], ClientMessage], handler: ReplyHandler, payload: bytes = b"") -> int:
+        """Send a message whose reply carries its number. Returns 0 if no session is open."""
         if self.chosen is None:
             return 0
-        call = self._number(self.chosen.instance, answer)
+        call = self._register(self.chosen.instance, handler)
         self._effects.append(SendToNode(self.chosen.instance, message(call), payload))
         return call
 
-    def say(self, message: ClientMessage, payload: bytes = b"") -> None:
+    def send(self, message: ClientMessage, payload: bytes = b"") -> None:
+        """Send a message without a reply of its own."""
         assert self.chosen is not None
         self._effects.append(SendToNode(self.chosen.instance, message, payload))
 
     def forget(self, call: int) -> None:
-        """The answer is not wanted any more."""
-        self._answers.pop(call, None)
+        """The reply is no longer wanted."""
+        self._handlers.pop(call, None)
 
-    def asked_here(self, call: int) -> bool:
-        """Whether this question was asked on the session that is chosen, and is not forgotten."""
-        asked = self._answers.get(call)
-        return asked is not None and self.chosen is not None and asked[0] == self.chosen.instance
+    def is_pending_on_chosen(self, call: int) -> bool:
+        """True if this request was sent on the chosen session and is not forgotten."""
+        pending = self._handlers.get(call)
+        return pending is not None and self.chosen is not None and pending[0] == self.chosen.instance
 
-    def answered(self, now_ns: int, instance: bytes, call: int, message: NodeMessage, payload: bytes) -> None:
-        asked = self._answers.get(call)
-        if asked is not None and asked[0] == instance:
+    def on_reply(self, now_ns: int, instance: bytes, call: int, message: NodeMessage, payload: bytes) -> None:
+        """Pass a reply to its handler."""
+        pending = self._handlers.get(call)
+        if pending is not None and pending[0] == instance:
             if isinstance(message, Decided) and len(message.epoch) == EPOCH_BYTES:
-                self._outlets[instance].epoch = message.epoch
-            asked[1](now_ns, message, payload)
+                self._sessions[instance].epoch = message.epoch
+            pending[1](now_ns, message, payload)
 
-    def credit(self, instance: bytes, credit_bytes: int) -> None:
-        outlet = self._outlets.get(instance)
-        if outlet is not None:
-            outlet.credit_bytes = max(outlet.credit_bytes, credit_bytes)
+    def on_credit(self, instance: bytes, credit_bytes: int) -> None:
+        """A node grants more credit."""
+        session = self._sessions.get(instance)
+        if session is not None:
+            session.credit_bytes = max(session.credit_bytes, credit_bytes)
 
-    def _number(self, instance: bytes, answer: Answer) -> int:
+    def _register(self, instance: bytes, handler: ReplyHandler) -> int:
+        """Number a request. Numbers wrap, and a read may outlive a wrap."""
         while True:
             self._call = self._call % CALL_MAX + 1
-            if self._call not in self._answers:
-                self._answers[self._call] = (instance, answer)
+            if self._call not in self._handlers:
+                self._handlers[self._call] = (instance, handler)
                 return self._call
 
     # Opening.
 
-    def _open(self, now_ns: int, outlet: NodeOutlet) -> None:
-        self.forget(outlet.call)
-        outlet.due_ns = now_ns + OPEN_AGAIN_NS
+    def _send_open(self, now_ns: int, session: NodeSession) -> None:
+        """Ask a node to open its journal to us."""
+        self.forget(session.call)
+        session.due_ns = now_ns + OPEN_AGAIN_NS
 
-        def answer(now_ns: int, message: NodeMessage, payload: bytes) -> None:
-            self._opened(outlet, message)
+        def handler(now_ns: int, message: NodeMessage, payload: bytes) -> None:
+            self._on_opened(session, message)
 
-        outlet.call = self._number(outlet.instance, answer)
-        self._effects.append(SendToNode(outlet.instance, Open(outlet.call)))
+        session.call = self._register(session.instance, handler)
+        self._effects.append(SendToNode(session.instance, Open(session.call)))
 
-    def _opened(self, outlet: NodeOutlet, message: NodeMessage) -> None:
+    def _on_opened(self, session: NodeSession, message: NodeMessage) -> None:
+        """Process the answer to `Open`."""
         if isinstance(message, Failed):
-            self.trouble = message.reason
+            self.unavailable_reason = message.reason
             return
         if not isinstance(message, Opened) or (len(message.acl), len(message.epoch)) != (ACL_BYTES, EPOCH_BYTES):
-            self._effects.append(Report("an answer that was not asked for", "", {"message": type(message).__name__}))
+            self._effects.append(Report("unexpected answer to Open", "", {"message": type(message).__name__}))
             return
         if message.cluster != self.cluster:
-            self.trouble = f"the node's journal is of cluster {message.cluster[:64]!r}, not {self.cluster!r}"
+            found = message.cluster[:64]
+            self.unavailable_reason = f"the node's journal belongs to cluster {found!r}, not {self.cluster!r}"
             return
-        self.forget(outlet.call)
-        outlet.ready = True
-        self._closed.pop(outlet.instance, None)
-        outlet.credit_bytes = max(outlet.credit_bytes, message.credit_bytes)
-        self.acl, outlet.epoch = message.acl, message.epoch
+        self.forget(session.call)
+        session.ready = True
+        self._unopened.pop(session.instance, None)
+        session.credit_bytes = max(session.credit_bytes, message.credit_bytes)
+        self.acl, session.epoch = message.acl, message.epoch
         if message.pack_bytes_max >= PACK_BYTES_LEAST:
             self.pack_bytes_max = min(message.pack_bytes_max, self.pack_bytes_max or message.pack_bytes_max)
-        outlet.leads = max(0, message.leads)
-        outlet.ours = message.name in message.reserved
-        if message.reserved and not outlet.ours:
+        session.master_regime = max(0, message.leads)
+        session.reserved_for_us = message.name in message.reserved
+        if message.reserved and not session.reserved_for_us:
             for_whom = ", ".join(filter(None, message.reserved))[:NAMES_MAX]
-            self.barred |= {outlet.instance}
+            self.unusable |= {session.instance}
             why = f"is reserved for {for_whom}" if for_whom else "holds no data"
-            outlet.barred = f"node {message.node} {why}: connect to another node, too"
-        self._prefer(outlet)
+            session.unusable_reason = f"node {message.node} {why}: connect to another node, too"
+        self._switch_if_better(session)
 
-    def woken(self, now_ns: int) -> None:
-        for outlet in self._closed.values() if self._awake else ():
-            if now_ns >= outlet.due_ns:
-                self._open(now_ns, outlet)
+    def on_timer(self, now_ns: int) -> None:
+        """Repeat `Open` where it is due."""
+        for session in self._unopened.values() if self._in_use else ():
+            if now_ns >= session.due_ns:
+                self._send_open(now_ns, session)
 
     def due_ns(self) -> int | None:
-        if not self._closed or not self._awake:
+        """When `on_timer` has something to do."""
+        if not self._unopened or not self._in_use:
             return None
-        return min(outlet.due_ns for outlet in self._closed.values())
+        return min(session.due_ns for session in self._unopened.values())

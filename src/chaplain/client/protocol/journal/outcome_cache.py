@@ -1,8 +1,9 @@
-"""What became of requests, remembered for a while, and who wants to hear of it as soon as it is known.
+"""The recent outcomes of requests, and callbacks for outcomes that are not known yet.
 
-A caller may have handed over many requests as one batch: they have one fate, and each of them can be asked about.
+A caller may have submitted many requests as one batch: the batch has one outcome, and each of its requests can be
+looked up.
 
-Invariants: at most `FATES_MAX` batches are remembered, the oldest are forgotten first; who watches is told once.
+Invariants: at most `OUTCOMES_MAX` batches are cached, the oldest are evicted first; each callback is called once.
 """
 
 from __future__ import annotations
@@ -13,19 +14,22 @@ from typing import TypeAlias
 from chaplain.client.types.journal import PLACE_UNKNOWN, RequestId
 from chaplain.client.types.receipts import ReceiptPlace
 
-FATES_MAX = 4096
-Told: TypeAlias = Callable[[ReceiptPlace | None], None]
-"""Takes where a request is, or None if it is not written and never will be."""
+OUTCOMES_MAX = 4096
+"""Batches whose outcomes are cached."""
+OutcomeCallback: TypeAlias = Callable[[ReceiptPlace | None], None]
+"""Takes the place of a request, or None if the request is not and never will be written."""
 
 
 class OutcomeCache:
+    """Recent outcomes by request."""
+
     def __init__(self) -> None:
         self._known: dict[RequestId, tuple[int, ReceiptPlace | None]] = {}
-        """By the first request of a batch: how many it has, and where they are."""
-        self._watchers: dict[RequestId, list[tuple[int, RequestId, Told]]] = {}
+        """By the first request of a batch: the number of its requests, and their place."""
+        self._watchers: dict[RequestId, list[tuple[int, RequestId, OutcomeCallback]]] = {}
 
     def get(self, request: RequestId) -> ReceiptPlace | None:
-        """Where it is, or None if it is not and never will be; KeyError if that is not known."""
+        """The place of a request; None if it is not and never will be written. Raises `KeyError` if not cached."""
         if request in self._known:
             return part_of(self._known[request][1], request)
         for first, (requests, place) in self._known.items():
@@ -34,28 +38,30 @@ class OutcomeCache:
                 return part_of(place, request)
         raise KeyError(request)
 
-    def watch(self, first: RequestId, request: RequestId, call: int, told: Told) -> None:
-        """Tell this call as soon as the fate of the batch that begins with `first`, and so of the request, is known."""
-        self._watchers.setdefault(first, []).append((call, request, told))
+    def watch(self, first: RequestId, request: RequestId, call: int, callback: OutcomeCallback) -> None:
+        """Call back with the outcome of `request` once that of its batch, which begins with `first`, is known."""
+        self._watchers.setdefault(first, []).append((call, request, callback))
 
     def unwatch(self, call: int) -> None:
+        """Remove the callbacks of a call."""
         for watchers in self._watchers.values():
             watchers[:] = [watcher for watcher in watchers if watcher[0] != call]
 
-    def watchers(self, first: RequestId) -> list[tuple[int, RequestId]]:
-        """Take those who will hear of this batch in another way."""
+    def take_watchers(self, first: RequestId) -> list[tuple[int, RequestId]]:
+        """Remove and return the calls that wait for this batch; the caller reports to them."""
         return [(call, request) for call, request, _ in self._watchers.pop(first, ())]
 
-    def know(self, first: RequestId, requests: int, place: ReceiptPlace | None) -> None:
+    def record(self, first: RequestId, requests: int, place: ReceiptPlace | None) -> None:
+        """Record the outcome of a batch and call the callbacks that wait for it."""
         self._known[first] = (requests, place)
-        if len(self._known) > FATES_MAX:
+        if len(self._known) > OUTCOMES_MAX:
             del self._known[next(iter(self._known))]
-        for _, request, told in self._watchers.pop(first, ()):
-            told(part_of(place, request))
+        for _, request, callback in self._watchers.pop(first, ()):
+            callback(part_of(place, request))
 
 
 def part_of(place: ReceiptPlace | None, request: RequestId) -> ReceiptPlace | None:
-    """Where one request of a batch is, given where the batch is."""
+    """The place of one request of a batch, given the place of the batch."""
     if place is None or place.requests == 1:
         return place
     assert place.messages == place.requests, "a batch of several requests has one message in each"

@@ -1,7 +1,7 @@
-"""Batches of callers to signed packs.
+"""Turn batches into signed packs.
 
-Decides which batches share a pack: neighbours for one stream, up to a size. Works on whole columns: nothing is done for
-single messages but taking their lengths. Refuses to know lanes beyond the number it is given.
+Decides which batches share a pack: consecutive ones for the same stream, up to a size. Works on whole columns: the only
+operation per message takes its length. Knows nothing of lanes but the ids it is given.
 
 Invariant: a batch is in one pack only, and the order of batches is the order of requests.
 """
@@ -19,22 +19,26 @@ from chaplain.journal.messages.write_request import REQUEST_ID_MAX
 from chaplain.segment.pack import Pack, encode_pack
 
 PACK_BYTES = 256 * 1024
-"""Batches are put together up to this; a larger one goes alone."""
+"""Batches are combined up to this size; a larger batch gets a pack of its own."""
 PACK_MESSAGES = 8192
+"""Batches are combined up to this number of messages."""
 PACK_HEAD_BYTES = 256
+"""Upper bound of the size of a pack's head."""
 MESSAGE_BYTES = 16
-"""No less than what a pack, and each message in it, takes beside its octets."""
+"""Upper bound of what a message takes in a pack in addition to its own bytes."""
 REQUEST_BYTES_MAX = 4 * 1024 * 1024 - 64 * 1024
-"""A larger batch is refused: the cluster takes 4 MiB as one pack, and its ingest message must fit in a record, too."""
+"""A larger batch is refused: the cluster accepts packs of up to 4 MiB, and the ingest message around the pack must fit
+into a record.
+"""
 
 
 def packed_bytes(batch: Batch) -> int:
-    """No less than what a batch takes in a pack of its own."""
+    """Upper bound of the size of a pack that contains only this batch."""
     return PACK_HEAD_BYTES + batch.size_bytes + MESSAGE_BYTES * len(batch.values)
 
 
 def choose(waiting: Iterable[Batch], requests_max: int, bytes_max: int = PACK_BYTES) -> int:
-    """How many of the batches that wait go into the next pack; none if not even the first has ids left."""
+    """How many of the waiting batches go into the next pack; 0 if too few ids are left for the first."""
     count = messages = size_bytes = requests = 0
     kind: tuple[str, int] | None = None
     for batch in waiting:
@@ -72,7 +76,7 @@ def make_pack(client_id: int, first_id: int, batches: Sequence[Batch], signer: P
 
 _Column: TypeAlias = tuple[bytes | None, ...] | None
 _Columns: TypeAlias = tuple[tuple[bytes, ...], _Column, _Column, tuple[int, ...] | None]
-"""Values, keys, headers, and how many messages each request has; each but the first may be missing."""
+"""Values, keys, headers, and the number of messages of each request. All but the values may be None."""
 
 
 def _one(batch: Batch) -> _Columns:
@@ -92,7 +96,7 @@ def _together(batches: Sequence[Batch]) -> _Columns:
 
 
 def _column(columns: Sequence[Sequence[bytes | None] | None], batches: Sequence[Batch]) -> _Column:
-    """One column over all batches; None if none of them has it."""
+    """One column over all batches; None if no batch has it."""
     if all(column is None for column in columns):
         return None
     pairs = zip(columns, batches, strict=True)
@@ -102,7 +106,7 @@ def _column(columns: Sequence[Sequence[bytes | None] | None], batches: Sequence[
 
 
 def _counts(batches: Sequence[Batch]) -> tuple[int, ...] | None:
-    """Messages of each request, if any request has not just one."""
+    """The number of messages of each request; None if each request has one."""
     if not any(batch.transaction and len(batch.values) > 1 for batch in batches):
         return None
     counts = ((len(batch.values),) if batch.transaction else (1,) * len(batch.values) for batch in batches)

@@ -1,10 +1,10 @@
-"""What became of a request: written, or not and never to be.
+"""Find out what became of a request: whether it is written, or is not and never will be.
 
-Decides how to find out. A request of this client that is still under way has its lane fenced, unless the lane is over
-already or whoever asks would rather wait; so has a request of another connection's lane. Where it is written is asked
-of the node that said so; it knows for as long as it remembers receipts. What was answered lately is remembered here.
+A request of this client that is in flight is settled by fencing its lane, unless the lane has already ended or the
+caller prefers to wait. A request of another connection is settled by fencing that connection's lane. The place of a
+written request is asked of a node, which knows it as long as it remembers receipts. Recent outcomes are cached.
 
-Invariant: "not written" is said only after a fence that every node obeys.
+Invariant: "not written" is reported only after a fence, which every node obeys.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import msgspec
 from chaplain.client.protocol.call_events import Failure, Raised, Returned
 from chaplain.client.protocol.journal.config_requests import APPLIED, ConfigRequestClient
 from chaplain.client.protocol.journal.events import JournalEffect, ResolveCommand, WritesAcknowledged
-from chaplain.client.protocol.journal.node_selection import Outlets
-from chaplain.client.protocol.journal.outcome_cache import Told, part_of
+from chaplain.client.protocol.journal.node_selection import NodeSelector
+from chaplain.client.protocol.journal.outcome_cache import OutcomeCallback, part_of
 from chaplain.client.protocol.journal.write_queue import PendingWrite
 from chaplain.client.protocol.journal.writer import LaneWriters
 from chaplain.client.types.journal import PLACE_UNKNOWN, RequestId
@@ -27,123 +27,136 @@ from chaplain.journal.messages.config import FenceLane
 
 
 class Inquiry(NamedTuple):
-    """A call that wants to know about a request."""
+    """A call that asks about a request."""
 
     call: int
     request: RequestId
-    told: Told
+    callback: OutcomeCallback
     stream: str = ""
-    """Which it was for, and how many messages it had, as far as the caller knows."""
+    """The stream and the number of messages of the request, as far as the caller knows."""
     messages: int = 1
 
-    def somewhere(self) -> ReceiptPlace:
-        """It is written, and nobody can say where."""
+    def unknown_place(self) -> ReceiptPlace:
+        """The place of a request that is written at an unknown offset."""
         return ReceiptPlace(*self.request, 1, self.stream, PLACE_UNKNOWN, self.messages)
 
 
-class Resolving:
+class Resolver:
+    """Answers inquiries about requests."""
+
     def __init__(
-        self, effects: list[JournalEffect], outlets: Outlets, petitioning: ConfigRequestClient, writing: LaneWriters
+        self,
+        effects: list[JournalEffect],
+        selector: NodeSelector,
+        config_requests: ConfigRequestClient,
+        writers: LaneWriters,
     ) -> None:
         self._effects = effects
-        self._outlets = outlets
-        self._petitioning = petitioning
-        self._writing = writing
-        self._petitions: dict[int, int] = {}
-        """About lanes of others, by call."""
-        self._questions: dict[int, int] = {}
-        """Where something is, by call."""
+        self._selector = selector
+        self._config_requests = config_requests
+        self._writers = writers
+        self._fences: dict[int, int] = {}
+        """Pending fences of other connections' lanes, by call."""
+        self._place_requests: dict[int, int] = {}
+        """Pending requests for a place, by call."""
 
-    def resolve(self, now_ns: int, wish: ResolveCommand) -> None:
-        """Tell the wish's call, and have it settled now."""
+    def resolve(self, now_ns: int, command: ResolveCommand) -> None:
+        """Determine the outcome of a request. If the request is in flight, its lane is fenced now."""
 
-        def told(place: ReceiptPlace | None) -> None:
-            self._effects.append(Returned(wish.call, b"") if place is None else WritesAcknowledged(wish.call, place))
+        def callback(place: ReceiptPlace | None) -> None:
+            self._effects.append(
+                Returned(command.call, b"") if place is None else WritesAcknowledged(command.call, place)
+            )
 
-        self.find(now_ns, Inquiry(wish.call, RequestId(wish.client_id, wish.request), told))
-        if self._writing.is_open(wish.client_id) and self._under_way(wish.client_id, wish.request) is not None:
-            self._writing.fence(now_ns)
+        self.find(now_ns, Inquiry(command.call, RequestId(command.client_id, command.request), callback))
+        if (
+            self._writers.is_open(command.client_id)
+            and self._in_flight_write(command.client_id, command.request) is not None
+        ):
+            self._writers.fence(now_ns)
 
     def find(self, now_ns: int, inquiry: Inquiry) -> None:
-        """Tell whoever inquires; of a request that is under way once that has come to its end."""
-        job = self._under_way(*inquiry.request)
-        fates = self._writing.jobs.fates
-        if job is not None and job.id is not None:
-            fates.watch(job.id, inquiry.request, inquiry.call, inquiry.told)
+        """Determine the outcome of a request. If the request is in flight, its outcome is waited for."""
+        write = self._in_flight_write(*inquiry.request)
+        outcomes = self._writers.queue.outcomes
+        if write is not None and write.id is not None:
+            outcomes.watch(write.id, inquiry.request, inquiry.call, inquiry.callback)
             return
         try:
-            place = fates.get(inquiry.request)
+            place = outcomes.get(inquiry.request)
         except KeyError:
-            self._forgotten(now_ns, inquiry)
+            self._find_uncached(now_ns, inquiry)
         else:
-            inquiry.told(place)
+            inquiry.callback(place)
 
-    def _forgotten(self, now_ns: int, inquiry: Inquiry) -> None:
-        lane = self._writing.find_lane(inquiry.request.client_id)
+    def _find_uncached(self, now_ns: int, inquiry: Inquiry) -> None:
+        """The outcome is not cached: ask the cluster."""
+        lane = self._writers.find_lane(inquiry.request.client_id)
         if lane is None:
-            self._ask_the_cluster(now_ns, inquiry)
+            self._fence_lane(now_ns, inquiry)
         elif inquiry.request.client_message_id >= lane.next_id:
             self._effects.append(Raised(inquiry.call, Failure.MISSING, "no request has this id yet"))
         else:
-            self.ask_where(inquiry)
+            self.ask_place(inquiry)
 
     def cancel(self, call: int) -> None:
-        self._petitioning.withdraw(self._petitions.pop(call, 0))
-        self._outlets.forget(self._questions.pop(call, 0))
-        self._writing.jobs.fates.unwatch(call)
+        """The caller no longer waits."""
+        self._config_requests.withdraw(self._fences.pop(call, 0))
+        self._selector.forget(self._place_requests.pop(call, 0))
+        self._writers.queue.outcomes.unwatch(call)
 
-    def _ask_the_cluster(self, now_ns: int, inquiry: Inquiry) -> None:
-        """A lane of another connection, or of an earlier one."""
+    def _fence_lane(self, now_ns: int, inquiry: Inquiry) -> None:
+        """Fence a lane of another connection, or of an earlier one."""
 
-        def verdict(now_ns: int, decided: Decided) -> None:
-            self._petitions.pop(inquiry.call, None)
-            self.decided(inquiry, decided)
+        def on_decided(now_ns: int, decided: Decided) -> None:
+            self._fences.pop(inquiry.call, None)
+            self.on_fenced(inquiry, decided)
 
         fence = FenceLane(inquiry.request.client_id)
-        self._petitions[inquiry.call] = self._petitioning.submit(now_ns, fence, verdict)
+        self._fences[inquiry.call] = self._config_requests.submit(now_ns, fence, on_decided)
 
-    def decided(self, inquiry: Inquiry, decided: Decided) -> None:
-        """The lane of the request is fenced, or there is none."""
+    def on_fenced(self, inquiry: Inquiry, decided: Decided) -> None:
+        """The lane of the request is fenced, or does not exist."""
         if decided.kind == APPLIED:
             if inquiry.request.client_message_id <= decided.last_id:
-                self.ask_where(inquiry)
+                self.ask_place(inquiry)
             else:
-                inquiry.told(None)
+                inquiry.callback(None)
             return
         failure = Failure.UNKNOWN if decided.kind == "unknown_lane" else Failure.REFUSED
-        reason = f"nobody can tell any more ({decided.reason}): read the stream"
+        reason = f"the outcome can no longer be determined ({decided.reason}): read the stream"
         self._effects.append(Raised(inquiry.call, failure, reason, inquiry.request))
 
-    def ask_where(self, inquiry: Inquiry) -> None:
-        """It is written. Whoever cannot say where leaves it at that."""
+    def ask_place(self, inquiry: Inquiry) -> None:
+        """Ask for the place of a written request. If the node does not know, the offset stays unknown."""
 
-        def told(now_ns: int, message: NodeMessage, payload: bytes) -> None:
-            self._outlets.forget(self._questions.pop(inquiry.call, 0))
+        def callback(now_ns: int, message: NodeMessage, payload: bytes) -> None:
+            self._selector.forget(self._place_requests.pop(inquiry.call, 0))
             run = message.run if isinstance(message, LaneIs) else None
-            inquiry.told(inquiry.somewhere() if run is None else _within(run, inquiry))
+            inquiry.callback(inquiry.unknown_place() if run is None else _within(run, inquiry))
 
-        asked = self._outlets.ask(lambda call: AskLane(call, *inquiry.request), told)
+        asked = self._selector.request(lambda call: AskLane(call, *inquiry.request), callback)
         if asked:
-            self._questions[inquiry.call] = asked
+            self._place_requests[inquiry.call] = asked
         else:
-            inquiry.told(inquiry.somewhere())
+            inquiry.callback(inquiry.unknown_place())
 
-    def _under_way(self, client_id: int, request: int) -> PendingWrite | None:
-        """The job of ours that has this request, if it has no answer yet."""
-        lane = self._writing.find_lane(client_id)
+    def _in_flight_write(self, client_id: int, request: int) -> PendingWrite | None:
+        """The write of ours that contains this request and has no answer yet."""
+        lane = self._writers.find_lane(client_id)
         for packed in lane.in_flight.values() if lane is not None else ():
             if packed.first_id <= request <= packed.last_id:
-                for job in packed.things:
-                    assert job.id is not None
-                    if request < job.id.client_message_id + job.batch.requests:
-                        return job
+                for write in packed.items:
+                    assert write.id is not None
+                    if request < write.id.client_message_id + write.batch.requests:
+                        return write
         return None
 
 
 def _within(run: Run, inquiry: Inquiry) -> ReceiptPlace | None:
-    """Where one request of a receipt is. What a node says of something else is not believed."""
+    """The place of one request within a receipt. A receipt that does not match the inquiry is not believed."""
     client_id, request = inquiry.request
-    ours = run.client_id == client_id and run.first_id <= request < run.first_id + run.requests
-    if not ours or run.requests not in (1, run.messages):
-        return inquiry.somewhere()
+    matches = run.client_id == client_id and run.first_id <= request < run.first_id + run.requests
+    if not matches or run.requests not in (1, run.messages):
+        return inquiry.unknown_place()
     return part_of(ReceiptPlace(*msgspec.structs.astuple(run)), inquiry.request)

@@ -1,4 +1,4 @@
-"""Who signs what a program writes."""
+"""Signing of packs."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from chaplain.link.auth.identity import Identity
 
 
 class PackSigner(Frozen, frozen=True):
-    """Who signs, for which cluster, and how. `repr` shows no secret."""
+    """Signs packs with one identity for one cluster. `repr` shows no secret."""
 
     identity: Identity
     cluster: str
     secret: bytes = b""
-    """Of an HMAC; without one, packs are signed with Ed25519."""
+    """The HMAC secret; without one, packs are signed with Ed25519."""
 
     def __repr__(self) -> str:
         return f"Signer({self.identity!r}, {self.cluster!r})"
@@ -23,7 +23,7 @@ class PackSigner(Frozen, frozen=True):
         return SignatureType.HMAC_SHA256 if self.secret else SignatureType.ED25519
 
     def sign(self, raw: bytes, stream: str) -> bytes:
-        """The pack with its slot filled."""
+        """Return the pack with its signature filled in."""
         if self.secret:
             return seal_pack(raw, self.cluster, stream, self.secret)
         return sign_pack(raw, self.cluster, stream, self.identity)

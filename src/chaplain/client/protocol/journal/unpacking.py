@@ -1,7 +1,7 @@
-"""Packs to messages.
+"""Decode packs into messages.
 
-Sizes and ids are computed by column; only what a caller is given becomes an object. Whatever the octets hold, the
-answer is messages or `Malformed`.
+Sizes and ids are computed by column; only the messages that the caller gets become objects. Arbitrary bytes yield
+messages or raise `Malformed`.
 """
 
 from __future__ import annotations
@@ -18,28 +18,26 @@ from chaplain.segment.pack import HEADERS, KEYS, NOTHING, PackHead, column_count
 _NO_NAME = ""
 
 
-def messages_of(stream: str, portion: ReadChunk) -> list[Message]:
-    """The messages of a portion that were asked for, in order."""
-    view = octets(portion.packs)
+def messages_of(stream: str, chunk: ReadChunk) -> list[Message]:
+    """The requested messages of a chunk, in order."""
+    view = octets(chunk.packs)
     found: list[Message] = []
-    offset = portion.first_offset
+    offset = chunk.first_offset
     for head in heads_of(view):
-        first, last = max(portion.start - offset, 0), min(portion.stop - offset, head.count)
+        first, last = max(chunk.start - offset, 0), min(chunk.stop - offset, head.count)
         if first < last:
-            found += _of_pack(stream, portion, view, head, offset=offset, rows=range(first, last))
+            found += _of_pack(stream, chunk, view, head, offset=offset, rows=range(first, last))
         offset += head.count
-    if offset < portion.stop:
-        raise Malformed("chunk: fewer messages than it was said to hold")
+    if offset < chunk.stop:
+        raise Malformed("chunk: contains fewer messages than announced")
     return found
 
 
-def _of_pack(
-    stream: str, portion: ReadChunk, view: Octets, head: PackHead, *, offset: int, rows: range
-) -> list[Message]:
-    cells = _columns(portion.packs, view, head)
+def _of_pack(stream: str, chunk: ReadChunk, view: Octets, head: PackHead, *, offset: int, rows: range) -> list[Message]:
+    cells = _columns(chunk.packs, view, head)
     ids, numbers = _numbers(view, head)
-    place = (portion.timestamp_ns, head.client_id)
-    rest = (portion.regime, portion.index, portion.ingest_node)
+    place = (chunk.timestamp_ns, head.client_id)
+    rest = (chunk.regime, chunk.index, chunk.ingest_node)
     values = cells[0]
     keys = cells[1] if head.columns & KEYS else None
     headers = cells[-1] if head.columns & HEADERS else None
@@ -60,7 +58,7 @@ def _of_pack(
 
 
 def _columns(raw: bytes, view: Octets, head: PackHead) -> list[list[bytes | None]]:
-    """Values, then keys and headers if the pack has them."""
+    """The values, then keys and headers if the pack has them."""
     words = view[head.tables_at : head.data_at].view("<u4")[head.tabled_requests :]
     sizes = words[: head.count * column_count(head.columns)].astype(np.int64)
     missing = sizes == NOTHING
@@ -76,7 +74,7 @@ def _columns(raw: bytes, view: Octets, head: PackHead) -> list[list[bytes | None
 
 
 def _numbers(view: Octets, head: PackHead) -> tuple[list[int], list[int]]:
-    """Of each message: the id of its request, and which of its messages it is."""
+    """For each message: the id of its request, and its position in that request."""
     if not head.tabled_requests:
         return list(range(head.first_id, head.first_id + head.count)), [0] * head.count
     counts = view[head.tables_at : head.data_at].view("<u4")[: head.tabled_requests].astype(np.int64)
@@ -88,7 +86,7 @@ def _numbers(view: Octets, head: PackHead) -> tuple[list[int], list[int]]:
 
 
 def _headers(cell: bytes | None) -> dict[str, bytes]:
-    """Whoever wrote them may not have followed our form: nobody is to be kept from reading on by that."""
+    """Decode headers. Bytes in another format are returned under the empty name: they must not stop a reader."""
     if cell is None:
         return {}
     try:

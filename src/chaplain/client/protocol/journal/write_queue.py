@@ -1,13 +1,15 @@
-"""What callers want written, and what each of them was told.
+"""The writes of callers: queued, in flight, and their outcomes.
 
-Decides how a write ends for its caller: with its place, with a refusal that is definite, or with `UNKNOWN` and the
-request's id. Refuses to know lanes.
+Decides how a write ends for its caller: with its place, with a definite refusal, or with `UNKNOWN` and the request's
+id. Knows nothing of lanes.
 
-A call is given up when its time is over; a chunk of a writer, when for so long nothing of that writer was written: it
-was handed over behind all that the writer has under way, and waits for that first.
+A write expires when its timeout has passed. The chunk of a writer expires when nothing of that writer was acknowledged
+for the timeout: it was submitted behind everything that the writer has in flight and has to wait for that first.
 
-Invariants: a caller is told once; whoever was told `UNKNOWN` is never written under another id; only what is definitely
-not written is told as anything else than `UNKNOWN`.
+Invariants:
+- a caller gets one outcome;
+- a write that ended in `UNKNOWN` is never written under another id;
+- a write that ended in any other error is definitely not written.
 """
 
 from __future__ import annotations
@@ -24,9 +26,11 @@ from chaplain.client.types.journal import PLACE_UNKNOWN, RequestId
 from chaplain.client.types.receipts import ReceiptPlace
 
 WAITING_BYTES_MAX = 64 * 1024 * 1024
-"""What may wait to be packed; more is refused with `BUSY`."""
+"""Bytes that may wait to be packed; a write beyond that is refused with `BUSY`."""
 WAITING_MAX = 100_000
+"""Writes that may wait to be packed."""
 GROUPS_MAX = 1024
+"""Groups whose failure or progress is remembered."""
 
 
 class PendingWrite:
@@ -34,94 +38,98 @@ class PendingWrite:
 
     __slots__ = ("batch", "call", "group", "id", "requests", "timeout_ns")
 
-    def __init__(self, wish: WriteCommand) -> None:
-        self.batch: Batch = wish.batch
-        self.requests = wish.batch.requests
-        self.call = wish.call
-        """0 when nobody waits any more."""
-        self.group = wish.group
-        self.timeout_ns = wish.timeout_ns
+    def __init__(self, command: WriteCommand) -> None:
+        self.batch: Batch = command.batch
+        self.requests = command.batch.requests
+        self.call = command.call
+        """0 once the caller no longer waits."""
+        self.group = command.group
+        self.timeout_ns = command.timeout_ns
         self.id: RequestId | None = None
-        """Of its first request, once it was signed."""
+        """The id of its first request, once it is signed."""
 
 
 class WriteQueue:
+    """All writes without an outcome."""
+
     def __init__(self, effects: list[JournalEffect]) -> None:
         self._effects = effects
         self._by_call: dict[int, PendingWrite] = {}
         self._deadlines = Deadlines()
         self.due_ns = self._deadlines.next_ns
-        self.fates = OutcomeCache()
+        self.outcomes = OutcomeCache()
         self._failed_groups: dict[int, str] = {}
+        """The first failure of each failed group."""
         self._progress_ns: dict[int, int] = {}
-        """When something of a group was written last."""
-        self.queue: deque[PendingWrite] = deque()
-        """Not yet signed, in order."""
-        self.queued_bytes = 0
+        """When a write of a group was last acknowledged."""
+        self.unsigned: deque[PendingWrite] = deque()
+        """Writes that are not signed yet, in order."""
+        self.unsigned_bytes = 0
 
-    def take(self, now_ns: int, wish: WriteCommand) -> None:
-        if wish.group in self._failed_groups:
-            self._raise(wish.call, Failure.REFUSED, self._failed_groups[wish.group])
-        elif self.queued_bytes + wish.batch.size_bytes > WAITING_BYTES_MAX or len(self.queue) >= WAITING_MAX:
-            reason = f"{self.queued_bytes} bytes wait to be written, close to the bound: wait for some of them first"
-            self._raise(wish.call, Failure.BUSY, reason)
+    def add(self, now_ns: int, command: WriteCommand) -> None:
+        """Queue a write, or refuse it."""
+        if command.group in self._failed_groups:
+            self._raise(command.call, Failure.REFUSED, self._failed_groups[command.group])
+        elif self.unsigned_bytes + command.batch.size_bytes > WAITING_BYTES_MAX or len(self.unsigned) >= WAITING_MAX:
+            reason = f"{self.unsigned_bytes} bytes wait to be written, close to the limit: wait for some of them first"
+            self._raise(command.call, Failure.BUSY, reason)
         else:
-            job = PendingWrite(wish)
-            self._by_call[job.call] = job
-            self._deadlines.set(job.call, now_ns + job.timeout_ns)
-            self.queue.append(job)
-            self.queued_bytes += job.batch.size_bytes
+            write = PendingWrite(command)
+            self._by_call[write.call] = write
+            self._deadlines.set(write.call, now_ns + write.timeout_ns)
+            self.unsigned.append(write)
+            self.unsigned_bytes += write.batch.size_bytes
 
     @property
-    def waits(self) -> bool:
-        """Whether somebody waits to be told."""
+    def has_waiters(self) -> bool:
+        """True if a caller waits for an outcome."""
         return bool(self._by_call)
 
     def first(self) -> PendingWrite | None:
-        """The job to be signed next. Those before it that nobody waits for any more are dropped here."""
-        while self.queue and not self.queue[0].call:
+        """The next write to sign. Discards cancelled writes before it."""
+        while self.unsigned and not self.unsigned[0].call:
             self.pop()
-        return self.queue[0] if self.queue else None
+        return self.unsigned[0] if self.unsigned else None
 
-    def waiting(self) -> Iterable[Batch]:
-        """What is to be signed next, in order, up to something that nobody waits for any more."""
+    def unsigned_batches(self) -> Iterable[Batch]:
+        """The next batches to sign, in order, up to the first cancelled write."""
         first = self.first()
         if first is None:
             return ()
-        return (first.batch,) if len(self.queue) == 1 else self._wanted()
+        return (first.batch,) if len(self.unsigned) == 1 else self._waited_for()
 
-    def _wanted(self) -> Iterator[Batch]:
-        for job in self.queue:
-            if not job.call:
+    def _waited_for(self) -> Iterator[Batch]:
+        for write in self.unsigned:
+            if not write.call:
                 return
-            yield job.batch
+            yield write.batch
 
     def pop(self) -> PendingWrite:
-        job = self.queue.popleft()
-        self.queued_bytes -= job.batch.size_bytes
-        return job
+        write = self.unsigned.popleft()
+        self.unsigned_bytes -= write.batch.size_bytes
+        return write
 
-    def put_back(self, jobs: Iterable[PendingWrite]) -> None:
-        """These are definitely not written: sign them anew, before all others, if somebody still waits."""
-        for job in reversed(list(jobs)):
-            told = job.id
-            job.id = None
-            if job.group in self._failed_groups:
-                self.refuse(job, self._failed_groups[job.group])
-            elif job.call:
-                self.queue.appendleft(job)
-                self.queued_bytes += job.batch.size_bytes
-            if told is not None:
-                self.fates.know(told, job.requests, None)
+    def requeue(self, writes: Iterable[PendingWrite]) -> None:
+        """Put writes that are definitely not written back to the front of the queue, to be signed under new ids."""
+        for write in reversed(list(writes)):
+            old_id = write.id
+            write.id = None
+            if write.group in self._failed_groups:
+                self.refuse(write, self._failed_groups[write.group])
+            elif write.call:
+                self.unsigned.appendleft(write)
+                self.unsigned_bytes += write.batch.size_bytes
+            if old_id is not None:
+                self.outcomes.record(old_id, write.requests, None)
 
-    # How jobs end.
+    # How writes end.
 
-    def written(self, now_ns: int, jobs: Iterable[PendingWrite], place: ReceiptPlace) -> None:
-        """The pack of these jobs is written there."""
+    def acknowledge(self, now_ns: int, writes: Iterable[PendingWrite], place: ReceiptPlace) -> None:
+        """The pack of these writes is committed at this place."""
         first_id, offset = place.first_id, place.base_offset
-        for job in jobs:
-            requests, messages = job.requests, len(job.batch.values)
-            mine = ReceiptPlace(
+        for write in writes:
+            requests, messages = write.requests, len(write.batch.values)
+            write_place = ReceiptPlace(
                 place.client_id,
                 first_id,
                 requests,
@@ -135,52 +143,53 @@ class WriteQueue:
             )
             first_id += requests
             offset = offset if offset == PLACE_UNKNOWN else offset + messages
-            self._end(job, WritesAcknowledged(job.call, mine))
-            if job.group:
-                self._progressed(now_ns, job.group)
-            assert job.id is not None
-            self.fates.know(job.id, requests, mine)
+            self._end(write, WritesAcknowledged(write.call, write_place))
+            if write.group:
+                self._progressed(now_ns, write.group)
+            assert write.id is not None
+            self.outcomes.record(write.id, requests, write_place)
 
-    def refuse(self, job: PendingWrite, reason: str, failure: Failure = Failure.REFUSED, kind: str = "") -> None:
-        """Definitely not written, and it will not be."""
-        self._fail_group(job, reason)
-        self._end(job, Raised(job.call, failure, reason, kind=kind))
-        if job.id is not None:
-            self.fates.know(job.id, job.requests, None)
+    def refuse(self, write: PendingWrite, reason: str, failure: Failure = Failure.REFUSED, kind: str = "") -> None:
+        """End a write that is definitely not written and never will be."""
+        self._fail_group(write, reason)
+        self._end(write, Raised(write.call, failure, reason, kind=kind))
+        if write.id is not None:
+            self.outcomes.record(write.id, write.requests, None)
 
-    def refuse_beyond(self, bytes_max: int) -> None:
-        """What no node would take is not signed: an id would be lost with it."""
+    def refuse_oversized(self, bytes_max: int) -> None:
+        """Refuse, before signing, writes that no node would accept: signing would use up an id."""
         while (first := self.first()) is not None and packed_bytes(first.batch) > bytes_max:
             size = f"a request of {first.batch.size_bytes} bytes in {len(first.batch.values)} messages"
-            self.refuse(self.pop(), f"{size} is too much for this cluster, which takes {bytes_max} in all")
+            self.refuse(self.pop(), f"{size} is too large for this cluster, which accepts {bytes_max} bytes")
 
-    def _fail_group(self, job: PendingWrite, reason: str) -> None:
-        if job.group:
-            self._failed_groups.setdefault(job.group, reason)
+    def _fail_group(self, write: PendingWrite, reason: str) -> None:
+        if write.group:
+            self._failed_groups.setdefault(write.group, reason)
             if len(self._failed_groups) > GROUPS_MAX:
                 del self._failed_groups[next(iter(self._failed_groups))]
 
-    def lose(self, job: PendingWrite, reason: str) -> None:
-        """It was sent, and nobody can tell any more."""
-        self._end(job, Raised(job.call, Failure.UNKNOWN, reason, job.id))
-        for call, request in self.fates.watchers(job.id) if job.id is not None else ():
+    def fail_unknown(self, write: PendingWrite, reason: str) -> None:
+        """End a write that was sent and whose outcome can no longer be determined."""
+        self._end(write, Raised(write.call, Failure.UNKNOWN, reason, write.id))
+        for call, request in self.outcomes.take_watchers(write.id) if write.id is not None else ():
             self._raise(call, Failure.UNKNOWN, reason, request)
 
-    def refuse_queued(self, reason: str, failure: Failure = Failure.REFUSED) -> None:
-        for job in [*self.queue]:
-            self.refuse(job, reason, failure)
-        self.queue.clear()
-        self.queued_bytes = 0
+    def refuse_unsigned(self, reason: str, failure: Failure = Failure.REFUSED) -> None:
+        """Refuse all writes that are not signed yet."""
+        for write in [*self.unsigned]:
+            self.refuse(write, reason, failure)
+        self.unsigned.clear()
+        self.unsigned_bytes = 0
 
-    def _end(self, job: PendingWrite, effect: WritesAcknowledged | Raised) -> None:
-        call, job.call = job.call, 0
+    def _end(self, write: PendingWrite, effect: WritesAcknowledged | Raised) -> None:
+        call, write.call = write.call, 0
         if call:
             del self._by_call[call]
             self._deadlines.clear(call)
             self._effects.append(effect)
 
     def _progressed(self, now_ns: int, group: int) -> None:
-        self._progress_ns.pop(group, None)  # the oldest is the first to be forgotten
+        self._progress_ns.pop(group, None)  # reinsert at the end, so that the oldest entry is evicted first
         self._progress_ns[group] = now_ns
         if len(self._progress_ns) > GROUPS_MAX:
             del self._progress_ns[next(iter(self._progress_ns))]
@@ -188,27 +197,29 @@ class WriteQueue:
     def _raise(self, call: int, failure: Failure, reason: str, request: RequestId | None = None) -> None:
         self._effects.append(Raised(call, failure, reason, request))
 
-    def cancelled(self, call: int) -> bool:
-        job = self._by_call.pop(call, None)
-        if job is not None:
-            job.call = 0
+    def cancel(self, call: int) -> bool:
+        """The caller no longer waits. Returns False if the call is unknown."""
+        write = self._by_call.pop(call, None)
+        if write is not None:
+            write.call = 0
             self._deadlines.clear(call)
-        return job is not None
+        return write is not None
 
     # Time.
 
-    def expire(self, now_ns: int, trouble: str, failure: Failure = Failure.UNREACHABLE) -> None:
+    def expire(self, now_ns: int, delay_reason: str, failure: Failure = Failure.UNREACHABLE) -> None:
+        """End the writes whose time is up."""
         for call in self._deadlines.pop_due(now_ns):
-            job = self._by_call[call]
-            patient_ns = self._progress_ns.get(job.group, 0) + job.timeout_ns
-            if patient_ns > now_ns:
-                self._deadlines.set(call, patient_ns)
+            write = self._by_call[call]
+            due_ns = self._progress_ns.get(write.group, 0) + write.timeout_ns
+            if due_ns > now_ns:  # its writer makes progress: the chunk still waits behind earlier ones
+                self._deadlines.set(call, due_ns)
                 continue
-            waited = f"waited {job.timeout_ns / 1e9:g} s; {trouble}"
-            if job.id is None:
-                self.refuse(job, f"not written: {waited}", failure)
+            waited = f"waited {write.timeout_ns / 1e9:g} s; {delay_reason}"
+            if write.id is None:
+                self.refuse(write, f"not written: {waited}", failure)
             else:
-                reason = f"no receipt came, so it may or may not be written: {waited}; resolve({tuple(job.id)}) tells"
-                self._end(job, Raised(job.call, Failure.UNKNOWN, reason, job.id))
-                self._fail_group(job, reason)
-        self.first()  # lets go of those at the front that nobody waits for
+                reason = f"no receipt came, so it may or may not be written: {waited}; resolve({tuple(write.id)}) tells"
+                self._end(write, Raised(write.call, Failure.UNKNOWN, reason, write.id))
+                self._fail_group(write, reason)
+        self.first()  # discards cancelled writes at the front
