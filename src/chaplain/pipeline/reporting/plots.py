@@ -11,13 +11,12 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from html import escape
-
-import matplotlib as mpl
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, MaxNLocator
+from typing import TYPE_CHECKING
 
 from chaplain.core import Frozen
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 WIDTH_IN, HEIGHT_IN = 9.0, 2.6
 COLOURS = ("#2f6f9f", "#c8553d", "#4f8a4c", "#8a5a9e", "#b8862d", "#3d8f8f", "#8c564b", "#5b6770")
@@ -112,6 +111,11 @@ def _chart(
     title: str, unit: str, x_format: Format, marks: Sequence[VerticalMark], *, whole: bool = False
 ) -> Iterator[tuple[Axes, io.StringIO]]:
     """Yield axes to draw on and the text that contains the SVG once the block has ended."""
+    # Spark's Python workers import this package as well, and draw nothing.
+    import matplotlib as mpl  # noqa: PLC0415
+    from matplotlib.figure import Figure  # noqa: PLC0415
+    from matplotlib.ticker import FuncFormatter, MaxNLocator  # noqa: PLC0415
+
     svg = io.StringIO()
     # Fonts are the page's own, so texts stay texts. The salt keeps ids of different charts on one page apart.
     options = {"svg.fonttype": "none", "svg.hashsalt": f"chart {title}", "text.parse_math": False, "font.size": 8}
