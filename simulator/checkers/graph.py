@@ -78,8 +78,8 @@ class GraphChecker(Watcher):
             elif isinstance(effect, Send):
                 self._sent(host, effect.frame)
         settings = self._workload.settings
-        if len(graph.intake.orphans) > settings.orphans_max:
-            self.complain(f"{host.name} keeps {len(graph.intake.orphans)} orphans")
+        if len(graph.admission.orphans) > settings.orphans_max:
+            self.complain(f"{host.name} keeps {len(graph.admission.orphans)} orphans")
 
     # What a node has, and what it says.
 
