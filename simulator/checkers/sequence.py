@@ -14,7 +14,7 @@ from chaplain.sequence.core import SequenceCore
 from chaplain.sequence.events import Delivered, HistoryBegan, Publish, Published, Unpublished
 from chaplain.sequence.messages.peer import SequenceState
 from chaplain.sequence.window.entries import HeldEntry
-from chaplain.sequence.window.log import set_behind
+from chaplain.sequence.window.log import set_after
 from chaplain.sequence.work_set import WorkSet
 from chaplain.units import SECOND_NS
 from simulator.checkers.base import Watcher
@@ -121,7 +121,9 @@ class SequenceChecker(Watcher):
     def _holders(self, history: int) -> list[SequenceCore]:
         """Those whose memories still count in this history."""
         members = self._latest(history)
-        return [core for core in self._cores().values() if core.bench.history == history and core.bench.me in members]
+        return [
+            core for core in self._cores().values() if core.context.history == history and core.context.me in members
+        ]
 
     def _is_alive(self, history: int) -> bool:
         return 2 * len(self._holders(history)) > len(self._latest(history))
@@ -147,7 +149,7 @@ class SequenceChecker(Watcher):
         self._milestones.setdefault(key, []).append((time_ns, self._acked[key]))
         self._acked_at[host.name] = time_ns
         self._workload.counts(self.world)["acknowledged"] += len(sent.values)
-        if core.bench.history == history:
+        if core.context.history == history:
             self._demand_copies(host, core)
 
     def _demand_copies(self, host: Host, core: SequenceCore) -> None:
@@ -156,13 +158,13 @@ class SequenceChecker(Watcher):
         Each entry is asked of the work set that decided about it: the changes behind it may have removed a member that
         did not hold it, or let one in that cannot hold it yet.
         """
-        log, members = core.bench.log, core.bench.foot.members
+        log, members = core.context.log, core.context.window_base.members
         for held in log.since(log.base.index):
             if held.index > log.decided:
                 return
             if held.index >= self._index[host.name]:
                 self._demand_copy(host, core, held, members)
-            members = set_behind(members, held.entry)
+            members = set_after(members, held.entry)
 
     def _demand_copy(self, host: Host, core: SequenceCore, held: HeldEntry, members: WorkSet) -> None:
         """It is in more than half of the memories that count; one that died since had it, maybe."""
@@ -170,8 +172,8 @@ class SequenceChecker(Watcher):
         without = 0
         for member in members:
             other = cores.get(member.identifier)
-            if other is not None and other.bench.me == member and other.bench.history == core.bench.history:
-                log = other.bench.log
+            if other is not None and other.context.me == member and other.context.history == core.context.history:
+                log = other.context.log
                 without += log.hash_at(held.index) != held.hash and log.decided < held.index
         if 2 * without >= len(members):
             self.complain(f"{host.name} acknowledges what {without} of {len(members)} memories do not hold")
@@ -186,11 +188,11 @@ class SequenceChecker(Watcher):
     def _see_set(self, host: Host) -> None:
         if host.core is None:
             return
-        bench = host.core.sequence.bench  # type: ignore[attr-defined]
-        if bench.history and bench.log.decided:
-            known = self._sets.setdefault((bench.history, bench.log.decided), bench.log.members)
-            if known != bench.log.members:
-                self.complain(f"fork: {host.name} has another work set behind {bench.log.decided} than others")
+        context = host.core.sequence.context  # type: ignore[attr-defined]
+        if context.history and context.log.decided:
+            known = self._sets.setdefault((context.history, context.log.decided), context.log.members)
+            if known != context.log.members:
+                self.complain(f"fork: {host.name} has another work set behind {context.log.decided} than others")
 
     # The end.
 
@@ -201,8 +203,8 @@ class SequenceChecker(Watcher):
         counts["delivered"] += len(self._order)
         for (history, stream), number in self._acked.items():
             holders = self._holders(history)
-            if self._is_alive(history) and all(core.bench.streams.get(stream, (0,))[0] < number for core in holders):
-                tails = [core.bench.log.undecided for core in holders]
+            if self._is_alive(history) and all(core.context.streams.get(stream, (0,))[0] < number for core in holders):
+                tails = [core.context.log.undecided for core in holders]
                 if not any(tails):
                     self.complain(f"{stream} {number} was acknowledged, and nobody in {history:x} has it")
         for host in self.world.hosts.values():
@@ -216,10 +218,10 @@ class SequenceChecker(Watcher):
         """What a member's readers cannot get although it is agreed and has not left the window."""
         if host.core is None:
             return ""
-        bench = host.core.sequence.bench  # type: ignore[attr-defined]
-        sizes = self._sizes.get(bench.history, {})
-        whole = sum(sizes.values()) + _ENTRY_BYTES_MAX * bench.log.head.index
-        if bench.state is not SequenceState.WRK or 2 * whole > bench.settings.window_bytes:
+        context = host.core.sequence.context  # type: ignore[attr-defined]
+        sizes = self._sizes.get(context.history, {})
+        whole = sum(sizes.values()) + _ENTRY_BYTES_MAX * context.log.head.index
+        if context.state is not SequenceState.WRK or 2 * whole > context.settings.window_bytes:
             return ""  # of a history that outgrew the window it is not known here what has left it
         lost = [f"{stream} 1 to {number}" for stream, number in self._begun[host.name].items() if number]
         return f"does not remember {', '.join(lost)}" if lost else ""
@@ -250,16 +252,16 @@ class SequenceChecker(Watcher):
     def _able(self, healed: Sequence[Host]) -> int | None:
         """The history in which the healed must work; none, if what is left of none is a majority."""
         cores = [host.core.sequence for host in healed if host.core is not None]  # type: ignore[attr-defined]
-        histories = {core.bench.history for core in cores if core.bench.history and core.bench.log.members}
+        histories = {core.context.history for core in cores if core.context.history and core.context.log.members}
         return max((history for history in histories if self._can_go_on(history, cores)), default=None)
 
     def _wrong(self, host: Host, history: int, since_ns: int) -> str:
         """What this node failed to do since then."""
         if host.core is None:
             return "is down"
-        bench = host.core.sequence.bench  # type: ignore[attr-defined]
-        if bench.state is not SequenceState.WRK or bench.history != history:
-            return f"is in {bench.state.name}: {bench.reason}"
+        context = host.core.sequence.context  # type: ignore[attr-defined]
+        if context.state is not SequenceState.WRK or context.history != history:
+            return f"is in {context.state.name}: {context.reason}"
         for token, (name, life, _) in self._sent.items():
             late = self._sent_at[token] < since_ns
             if late and (name, life) == (host.name, host.life) and token not in self._ended:
@@ -274,7 +276,7 @@ class SequenceChecker(Watcher):
 
     def _can_go_on(self, history: int, cores: Sequence[SequenceCore]) -> bool:
         members = self._latest(history)
-        here = [core for core in cores if core.bench.history == history and core.bench.me in members]
-        sets = [members, *(one for core in here for one in core.bench.log.sets())]
-        present = {core.bench.me for core in here}
+        here = [core for core in cores if core.context.history == history and core.context.me in members]
+        sets = [members, *(one for core in here for one in core.context.log.sets())]
+        present = {core.context.me for core in here}
         return all(2 * len(present.intersection(one)) > len(one) for one in sets)

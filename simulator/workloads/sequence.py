@@ -120,7 +120,7 @@ class Sequence(Workload):
     def _roll_on(self, world: World, names: SequenceOf[str]) -> None:
         """The next one goes when this one works again, as somebody would do it who looks at the states."""
         host = world.hosts[names[0]]
-        if host.core is not None and host.core.sequence.bench.state is SequenceState.WRK:  # type: ignore[attr-defined]
+        if host.core is not None and host.core.sequence.context.state is SequenceState.WRK:  # type: ignore[attr-defined]
             self._roll(world, names[1:])
         elif world.now_ns < self.plan.heal_ns:
             world.after(_LOOK_NS, self._roll_on, world, names)

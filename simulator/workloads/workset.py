@@ -90,7 +90,7 @@ class WorkSets(Sequence):
         """One is restarted when all work: so the work set shrinks, and is about to grow."""
         if world.now_ns >= self.plan.heal_ns:
             return
-        if all(_bench(host).state is SequenceState.WRK for host in world.hosts.values() if host.core is not None):
+        if all(_context(host).state is SequenceState.WRK for host in world.hosts.values() if host.core is not None):
             self._start_again(world, self.rng.choice(self.names))
         world.after(self.rng.randrange(500 * MILLISECOND_NS), self._disturb, world)
 
@@ -106,7 +106,7 @@ class WorkSets(Sequence):
         if world is None or world.now_ns >= self.plan.heal_ns or self._blocks:
             return
         world.counts[_UNHEARD] += 1
-        members = [self.names[member.identifier - 1] for member in _bench(host).log.members]
+        members = [self.names[member.identifier - 1] for member in _context(host).log.members]
         others = [name for name in members if name != host.name]
         self._deaf = self.rng.sample(others, len(members) // 2)
         self._took_part = [name for name in members if name not in self._deaf]
@@ -146,9 +146,9 @@ class WorkSets(Sequence):
         world.after(self.rng.randrange(4 * SECOND_NS), self._unblock, world, self._blocks)
 
 
-def _bench(host: Host) -> SequenceContext:
-    bench: SequenceContext = host.core.sequence.bench  # type: ignore[union-attr]
-    return bench
+def _context(host: Host) -> SequenceContext:
+    context: SequenceContext = host.core.sequence.context  # type: ignore[union-attr]
+    return context
 
 
 WORKLOAD = WorkSets

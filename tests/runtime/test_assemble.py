@@ -73,7 +73,7 @@ def test_only_who_is_configured_alone_begins_a_history_alone(tmp_path: Path, cou
     for second in range(2, 62):
         sequence.step(second * SECOND, Woken())
         sequence.step(second * SECOND, Drained())
-    assert sequence.core.bench.state is state
+    assert sequence.core.context.state is state
 
 
 def test_layers_name_nodes_as_the_configuration_stream_does(tmp_path: Path) -> None:
