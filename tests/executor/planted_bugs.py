@@ -55,8 +55,8 @@ BUGS = [
     _bug(
         "leave what a statement left half done",
         "sqlite.execute",
-        "if self._spoiled() or self._connection.total_changes() != before:",
-        "if self._spoiled():",
+        "if self._transaction_lost() or self._connection.total_changes() != before:",
+        "if self._transaction_lost():",
         ENGINE,
         "takes_nobody_along",
     ),
@@ -71,7 +71,7 @@ BUGS = [
     _bug(
         "owe a foreign key",
         "sqlite.execute",
-        "return self._ledger.refers and bool(",
+        "return self._tracker.refers and bool(",
         "return False and bool(",
         HOSTILE,
         "fine",
@@ -103,7 +103,7 @@ BUGS = [
     _bug(
         "forget rows that come with their table",
         "sqlite.row_tracker",
-        "                self._come(shape)\n",
+        "                self._add_rows_of(shape)\n",
         "                pass\n",
         ENGINE,
         "schema_and_rows",
@@ -111,7 +111,7 @@ BUGS = [
     _bug(
         "allow every function",
         "sqlite.statement_guard",
-        "return str(two).lower() in self._functions",
+        "return str(two).lower() in self._allowed_functions",
         "return True",
         HOSTILE,
         "test_refused",

@@ -55,15 +55,15 @@ RESERVED_BUGS = [
     _bug(
         "keep what was tried out",
         "runtime.databases.sqlite.database",
-        "            self._take_back()\n        return None if",
-        '            self._runner.own("commit")\n        return None if',
+        "            self._roll_back()\n        return None if",
+        '            self._runner.run_own("commit")\n        return None if',
         TRIED,
         "leaves_nothing",
     ),
     _bug(
         "refuse by chance",
         "runtime.databases.sqlite.database",
-        "return None if self._around.drew else outcome.error",
+        "return None if self._functions.used_random else outcome.error",
         "return outcome.error",
         TRIED,
         "chance",
