@@ -1,7 +1,7 @@
-"""Watches the sequence from outside: what was published, delivered and acknowledged, at whom, and in which history.
+"""Checks the sequence from outside: what was published, delivered and acknowledged, at which node and in which history.
 
-It compares what one node delivered with what another did, and acknowledgements with both. The only thing it takes from
-a node's inside is who is in its work set and whether a memory still exists, to know what may be demanded.
+It compares the deliveries of different nodes, and acknowledgements with both. It takes only two things from a node's
+state, to know what may be demanded: the members of its work set, and whether a memory still exists.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _PROGRESS_NS = 10 * SECOND_NS
 _LATELY_NS = 4 * SECOND_NS
 _ENTRY_BYTES_MAX = 128
-"""What an entry without events takes up, at most."""
+"""Maximum size of an entry without events."""
 
 
 class SequenceChecker(Watcher):
@@ -37,20 +37,20 @@ class SequenceChecker(Watcher):
         self._workload = workload
         self.world: World | None = None
         self._sent: dict[int, tuple[str, int, Publish]] = {}
-        """By token: at which life of whom, and what."""
+        """By token: the node and process it was published at, and the events."""
         self._sent_at: dict[int, int] = {}
         self._ended: set[int] = set()
         self._order: dict[tuple[int, str, int], bytes] = {}
         self._where: dict[bytes, tuple[int, str, int]] = {}
         self._heads: dict[str, dict[str, int]] = {}
         self._begun: dict[str, dict[str, int]] = {}
-        """The numbers behind which each node began to deliver: up to there its readers get nothing."""
+        """The numbers after which each node began to deliver: its readers do not get earlier ones."""
         self._sizes: dict[int, dict[int, int]] = {}
-        """Of each history's entries with events, by index."""
+        """By history and index: the sizes of entries with events."""
         self._history: dict[str, int] = {}
-        """The history that each node delivered in last: it may leave it in the same step."""
+        """The history in which each node last delivered: it may leave it in the same step."""
         self._index: dict[str, int] = {}
-        """The entry that each node delivered last: what it acknowledges then is in it."""
+        """The entry that each node delivered last: it contains what the node acknowledges next."""
         self._sets: dict[tuple[int, int], WorkSet] = {}
         self._acked: dict[tuple[int, str], int] = {}
         self._milestones: dict[tuple[int, str], list[tuple[int, int]]] = {}
@@ -58,15 +58,15 @@ class SequenceChecker(Watcher):
         self._acked_at: dict[str, int] = {}
         """When each node last acknowledged something."""
         self._active: list[int] = []
-        """Histories that hold events, in the order in which they began to."""
+        """Histories with events, in the order of their first events."""
 
-    def born(self, time_ns: int, host: Host, /) -> None:
+    def process_started(self, time_ns: int, host: Host, /) -> None:
         self._heads[host.name] = {}
         self._begun[host.name] = {}
 
     def observe(self, time_ns: int, host: Host, event: object, effects: Sequence[object], /) -> None:
         if isinstance(event, Publish):
-            self._sent[event.token] = (host.name, host.life, event)
+            self._sent[event.token] = (host.name, host.process, event)
             self._sent_at[event.token] = time_ns
         for effect in effects:
             match effect:
@@ -104,7 +104,9 @@ class SequenceChecker(Watcher):
             self._second_history(host, delivered.history)
 
     def _second_history(self, host: Host, history: int) -> None:
-        """Another one may hold events only when the first is over, or nobody who remembers it was asked."""
+        """Another history may contain events only if the first is over, or no node that remembers it could
+        take part.
+        """
         self._active.append(history)
         for former in self._active[:-1]:
             if self._is_alive(former) and not self._was_forgotten(former, history):
@@ -119,7 +121,7 @@ class SequenceChecker(Watcher):
         return {host.core.number: host.core.sequence for host in hosts}  # type: ignore[union-attr]
 
     def _holders(self, history: int) -> list[SequenceCore]:
-        """Those whose memories still count in this history."""
+        """The nodes whose memories still count in this history."""
         members = self._latest(history)
         return [
             core for core in self._cores().values() if core.context.history == history and core.context.me in members
@@ -129,16 +131,16 @@ class SequenceChecker(Watcher):
         return 2 * len(self._holders(history)) > len(self._latest(history))
 
     def _was_forgotten(self, former: int, history: int) -> bool:
-        """More than half of all nodes hold no memory of the former history: those may begin anew among themselves."""
+        """True if more than half of all nodes have no memory of the former history: they may found a new one."""
         return 2 * len(self._holders(former)) < len(self._workload.names)
 
     # Acknowledgements.
 
     def _acknowledged(self, time_ns: int, host: Host, published: Published) -> None:
-        name, life, sent = self._sent[published.token]
+        name, process, sent = self._sent[published.token]
         self._end(published.token)
-        if (name, life) != (host.name, host.life):
-            self.complain(f"{host.name}.{host.life} acknowledges what was published at {name}.{life}")
+        if (name, process) != (host.name, host.process):
+            self.complain(f"{host.name}.{host.process} acknowledges what was published at {name}.{process}")
         core = host.core.sequence  # type: ignore[union-attr]
         history = self._history[host.name]
         for number, value in enumerate(sent.values, published.first):
@@ -153,10 +155,10 @@ class SequenceChecker(Watcher):
             self._demand_copies(host, core)
 
     def _demand_copies(self, host: Host, core: SequenceCore) -> None:
-        """What is acknowledged, and what was decided behind it in the same step, is where it has to be.
+        """A quorum holds what is acknowledged, and what was decided after it in the same step.
 
-        Each entry is asked of the work set that decided about it: the changes behind it may have removed a member that
-        did not hold it, or let one in that cannot hold it yet.
+        Each entry is checked against the work set that decided it: later changes may have removed a member that did not
+        hold it, or added one that cannot hold it yet.
         """
         log, members = core.context.log, core.context.window_base.members
         for held in log.since(log.base.index):
@@ -167,7 +169,7 @@ class SequenceChecker(Watcher):
             members = set_after(members, held.entry)
 
     def _demand_copy(self, host: Host, core: SequenceCore, held: HeldEntry, members: WorkSet) -> None:
-        """It is in more than half of the memories that count; one that died since had it, maybe."""
+        """More than half of the memories that count hold it; a memory that was lost since may have held it."""
         cores = self._cores()
         without = 0
         for member in members:
@@ -194,7 +196,7 @@ class SequenceChecker(Watcher):
             if known != context.log.members:
                 self.complain(f"fork: {host.name} has another work set behind {context.log.decided} than others")
 
-    # The end.
+    # The end of the run.
 
     def finish(self, healed: Sequence[Host], /) -> None:
         assert self.world is not None
@@ -215,19 +217,21 @@ class SequenceChecker(Watcher):
             self._demand_progress(healed)
 
     def _forgotten(self, host: Host) -> str:
-        """What a member's readers cannot get although it is agreed and has not left the window."""
+        """What a member's readers cannot get although it is decided and in the window."""
         if host.core is None:
             return ""
         context = host.core.sequence.context  # type: ignore[attr-defined]
         sizes = self._sizes.get(context.history, {})
         whole = sum(sizes.values()) + _ENTRY_BYTES_MAX * context.log.head.index
         if context.state is not SequenceState.WRK or 2 * whole > context.settings.window_bytes:
-            return ""  # of a history that outgrew the window it is not known here what has left it
+            return ""  # the history is larger than the window: the checker does not know what has left it
         lost = [f"{stream} 1 to {number}" for stream, number in self._begun[host.name].items() if number]
         return f"does not remember {', '.join(lost)}" if lost else ""
 
     def _demand_progress(self, healed: Sequence[Host]) -> None:
-        """A majority of the work set among the healed must work again, and take in the others that were healed."""
+        """If the healed nodes include a majority of the work set, they must work again and admit the other healed
+        nodes.
+        """
         assert self.world is not None
         history = self._able(healed)
         if history is None:
@@ -239,8 +243,10 @@ class SequenceChecker(Watcher):
             if wrong:
                 self.complain(f"{host.name} {wrong}, long after the heal")
 
-    def content(self, healed: Sequence[Host], /) -> bool:
-        """All work, have acknowledged something since the heal, and answered what they were given until lately."""
+    def is_satisfied(self, healed: Sequence[Host], /) -> bool:
+        """True if all work, have acknowledged something since the heal, and have answered every publish except the
+        latest.
+        """
         assert self.world is not None
         history = self._able(healed)
         heal_ns, listeners = self._workload.plan.heal_ns, self._workload.listeners
@@ -250,7 +256,7 @@ class SequenceChecker(Watcher):
         return not any(self._wrong(host, history, self.world.now_ns - _LATELY_NS) for host in healed)
 
     def _able(self, healed: Sequence[Host]) -> int | None:
-        """The history in which the healed must work; none, if what is left of none is a majority."""
+        """The history in which the healed nodes must work; none, if they have a majority of none."""
         cores = [host.core.sequence for host in healed if host.core is not None]  # type: ignore[attr-defined]
         histories = {core.context.history for core in cores if core.context.history and core.context.log.members}
         return max((history for history in histories if self._can_go_on(history, cores)), default=None)
@@ -262,9 +268,9 @@ class SequenceChecker(Watcher):
         context = host.core.sequence.context  # type: ignore[attr-defined]
         if context.state is not SequenceState.WRK or context.history != history:
             return f"is in {context.state.name}: {context.reason}"
-        for token, (name, life, _) in self._sent.items():
+        for token, (name, process, _) in self._sent.items():
             late = self._sent_at[token] < since_ns
-            if late and (name, life) == (host.name, host.life) and token not in self._ended:
+            if late and (name, process) == (host.name, host.process) and token not in self._ended:
                 return f"never answered what was published as {token}"
         for (where, stream), milestones in self._milestones.items():
             passed = bisect_left(milestones, (since_ns, 0))

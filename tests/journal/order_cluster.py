@@ -6,7 +6,7 @@ from collections import deque
 from hashlib import sha256
 from random import Random
 
-from simulator.adapters.consensus_node import Tape, identity_of, segments_of
+from simulator.adapters.consensus_node import CountingExecution, identity_of, segments_of
 from simulator.world.disk import apply
 
 from chaplain.core import Drained, Halt, Persist, Persisted, Report, Woken
@@ -68,7 +68,7 @@ class Desk:
         self.reports: list[Report] = []
         self.halted = ""
         self.persists.clear()
-        self.tape = Tape(self.cluster.members, self.cluster.founders)
+        self.tape = CountingExecution(self.cluster.members, self.cluster.founders)
         self.core = SerializerCore(
             self.settings,
             identity_of(self.node),

@@ -297,14 +297,14 @@ def test_a_log_of_another_cluster_is_refused(cluster: Cluster) -> None:
     settings = desk.settings
     from random import Random
 
-    from simulator.adapters.consensus_node import Tape, identity_of
+    from simulator.adapters.consensus_node import CountingExecution, identity_of
 
     from chaplain.journal.consensus.core import SerializerCore
 
     files = {name: bytes(data) for name, data in desk.files.items()}
     other = replace(settings, genesis=genesis("another"))
     with pytest.raises(StorageError, match="another cluster"):
-        SerializerCore(other, identity_of(1), Random(1), Tape((1, 2, 3)), segments=segments_of(files))
+        SerializerCore(other, identity_of(1), Random(1), CountingExecution((1, 2, 3)), segments=segments_of(files))
 
 
 def test_a_follower_far_behind_reads_what_left_memory() -> None:

@@ -44,10 +44,10 @@ class Watched(Stage):
         name, sequence = f"q{number}", self.cores[number]
         host = self.hosts.get(name)
         if host is None or host.core is None:
-            life = 0 if host is None else host.life + 1
+            process = 0 if host is None else host.process + 1
             core = SimpleNamespace(number=number, sequence=sequence)
-            host = self.hosts[name] = SimpleNamespace(name=name, life=life, core=core)
-            self.checker.born(self.now_ns, host)
+            host = self.hosts[name] = SimpleNamespace(name=name, process=process, core=core)
+            self.checker.process_started(self.now_ns, host)
         return host
 
     def kinds_behind(self, number: int, index: int) -> list[EntryKind]:

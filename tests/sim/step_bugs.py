@@ -66,7 +66,7 @@ BUGS = [
     _bug(
         "take a first broadcast of an unknown author",
         "graph.admission",
-        "if first and event.author not in common.known:",
+        "if first and event.author not in context.known:",
         "if False:",
         "tests/graph/test_graph_steps.py",
         "is_no_member",
@@ -74,7 +74,7 @@ BUGS = [
     _bug(
         "take the child of a held event",
         "graph.admission",
-        "return max(own_ns, *(self.ahead.due_ns(link.id) for link in event.links), 0)",
+        "return max(own_ns, *(self.future.due_ns(link.id) for link in event.links), 0)",
         "return max(own_ns, 0)",
         "tests/graph/test_graph_steps.py",
         "waits_with_it",
