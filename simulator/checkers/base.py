@@ -107,7 +107,7 @@ class HostContract(Watcher):
 
 
 class _Book:
-    """What one process was told, and what it has requested."""
+    """The inputs and requests of one process so far."""
 
     __slots__ = ("_dialled", "_knocks", "_open", "_ticket")
 

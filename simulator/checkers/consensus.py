@@ -52,8 +52,8 @@ class OrderChecker(Watcher):
         """The nodes that acknowledged or proposed a message, by regime, index and hash."""
         self._last_word: dict[str, tuple[int, bytes]] = {}
         self._owed: dict[str, tuple[int, bytes]] = {}
-        """The message that a damaged node must hold again before it sends claims: the last one for which it may have
-        been counted.
+        """The message that a damaged node must hold again before it sends claims: the last one that may have been
+        agreed with its acknowledgement.
         """
 
     # Processes.

@@ -177,7 +177,9 @@ class GraphReaders:
         self._send(one.call, stream, chosen, lambda rows: Page(rows, log, position, 0, (), done))
 
     def _next_unpruned(self, stream: Stream, arrived: Sequence[int], start: int) -> list[int]:
-        """The next events that are not pruned: one more than fits in a page, to tell whether the page is the last."""
+        """The next events that are not pruned: one more than fits in a page, so that the caller knows whether the page
+        is the last.
+        """
         most, model = self._context.settings.page_events_max + 1, stream.model
         found: list[int] = []
         while start < len(arrived) and len(found) < most:

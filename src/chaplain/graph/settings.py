@@ -29,7 +29,9 @@ class GraphSettings(Frozen, frozen=True):
     event.
     """
     ahead_ns: int = 24 * 3600 * SECOND_NS
-    """An event with a timestamp further in the future is refused until it is not, whether broadcast or fetched."""
+    """An event whose timestamp is further ahead of the local clock is refused, whether broadcast or fetched. It is
+    accepted once the clock has come close enough.
+    """
     ahead_max: int = 1 << 16
     """Ids of such events that are remembered to avoid fetching them repeatedly. At the bound the oldest id is dropped.
     """

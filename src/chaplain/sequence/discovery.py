@@ -44,7 +44,7 @@ class HistoryDiscovery:
         self._dialed: set[str] = set()
         self._next_request_ns = 0
         self._next_peer = 0
-        """Rotates over the peers that are asked for the number: one at a time, because the answer may be long."""
+        """Rotates over the peers that get SEQRES: one at a time, because the answer may be long."""
 
     # The listed nodes.
 
@@ -87,7 +87,9 @@ class HistoryDiscovery:
         return self._next_request_ns if not self._context.history or self._context.is_learning else None
 
     def poll(self) -> None:
-        """Ask all peers for their neighbours and one working peer for the number; found a history if that is due."""
+        """Ask all peers for their neighbours, and one working peer for its window base (SEQRES). Found a history if
+        that is due.
+        """
         context = self._context
         if context.history and not context.is_learning:
             return

@@ -105,7 +105,7 @@ class CopyTasks:
             if reached < errand.size_bytes:
                 return CopyTaken(errand.stream, reached)
             if copies.digest_of(copy) != errand.digest:
-                return CopyTaken(errand.stream, 0, failed="the copy is not what it was said to be")
+                return CopyTaken(errand.stream, 0, failed="the copy does not have the announced digest")
             return self._install(errand.stream, engine, copy)
         except Exception as error:
             return CopyTaken(errand.stream, 0, failed=describe_error(error))

@@ -104,13 +104,15 @@ class DscRes(Frozen, frozen=True):
 
 
 class SeqRes(Frozen, frozen=True):
-    """Without a history: request for the number (`Seq`). With one: the sender holds the window and asks for a seat."""
+    """Without a history: request for a window base (`Seq`). With one: the sender holds the window and asks
+    for a seat.
+    """
 
     bearing: Bearing
 
 
 class Seq(Frozen, frozen=True):
-    """The oldest number from which the sender can continue, and the state needed to start there."""
+    """The window base of the sender: the oldest entry after which a joining node can start, and the state there."""
 
     bearing: Bearing
     index: int

@@ -335,7 +335,7 @@ def checked_columns(cursor: psycopg.Cursor[Any]) -> tuple[str, ...]:
     description = cursor.description or []
     for column in description:
         if column.type_code not in _VALUE_TYPES:
-            raise Denied(f"column {column.name} has a type that is not given: write a cast")
+            raise Denied(f"column {column.name} has an unsupported type: write a cast")
     return tuple(column.name for column in description)
 
 

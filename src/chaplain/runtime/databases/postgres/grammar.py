@@ -273,8 +273,8 @@ ROWS_TO_VALUES = _words("""
 physical place.
 """
 ADVICE = {
-    "CONSTR_IDENTITY": "numbers are given by whoever writes: take bigint, and max + 1 or a number of your own",
-    "CONSTR_GENERATED": "generated columns are not taken: write the value",
+    "CONSTR_IDENTITY": "identity columns are not supported: use bigint, and max + 1 or a number of your own",
+    "CONSTR_GENERATED": "generated columns are not supported: write the value",
     "CONSTR_ATTR_DEFERRABLE": "constraints are checked at once",
     "limitCount": "which rows come first differs between servers: choose them by a condition; in a query it is allowed",
     "sortClause": "rows of a request come in the order of their values; in a query ORDER BY is allowed",
@@ -286,7 +286,7 @@ ADVICE = {
     "schemaname": "tables have plain names, without a schema",
     "fk_del_action": "rows that refer to a row are deleted by a statement of their own, before it",
     "fk_upd_action": "rows that refer to a row are updated by a statement of their own",
-    "SQLValueFunction": "use now() for the time; who executes is not told",
+    "SQLValueFunction": "use now() for the time; the current user is not available",
     "inhRelations": "tables stand alone",
     "CreateTableAsStmt": "create the table, then insert into it",
 }

@@ -173,7 +173,7 @@ class PostgresRowTracker:
         columns: dict[str, list[tuple[str, str]]] = {}
         for table, column, kind in connection.execute(_COLUMNS, (self._layout.schema,)):
             if _NAMES.get(kind) not in COLUMN_TYPES:
-                raise PostgresLimitExceeded(f"{table}.{column} has a type that is not taken")
+                raise PostgresLimitExceeded(f"{table}.{column} has an unsupported type")
             columns.setdefault(table, []).append((column, _NAMES[kind]))
         keys: dict[str, list[str]] = {}
         refers: dict[str, set[str]] = {}

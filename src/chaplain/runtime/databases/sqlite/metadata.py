@@ -110,7 +110,7 @@ class SqliteStore:
 
     def _begin(self) -> SqliteState:
         if list(self._connection.execute("select 1 from sqlite_master where tbl_name not glob ?", (OWN + "*",))):
-            raise DatabaseDamaged("there are tables, and not how they came about")
+            raise DatabaseDamaged("the database contains tables but no state")
         blank = SqliteState(0, 0, True, {}, fingerprint_of(b"\x90", {}), {}, 0)
         values = (VERSION, self._stream, *_values(blank))
         self._connection.execute(f"insert into {OWN}state values (1,?,?,?,?,?,?,?,?,?,?)", (*values, _seal(values)))

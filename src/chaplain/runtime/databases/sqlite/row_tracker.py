@@ -209,7 +209,7 @@ class SqliteRowTracker:
     def _shape(self, name: str, sql: str) -> SqliteTableSchema:
         columns = list(self._connection.execute("select name, pk, hidden from pragma_table_xinfo(?)", (name,)))
         if any(hidden for _, _, hidden in columns):
-            raise SqliteLimitExceeded(f"{name}: generated and hidden columns are not taken")
+            raise SqliteLimitExceeded(f"{name}: generated and hidden columns are not supported")
         query = "select wr from pragma_table_list where schema = 'main' and name = ?"
         ((without_rowid,),) = self._connection.execute(query, (name,))
         ranked = sorted((pk, place) for place, (_, pk, _) in enumerate(columns) if pk)
