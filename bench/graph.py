@@ -118,11 +118,11 @@ class Node:
         self.sent: deque[bytes] = deque()
 
     def load(self, events: list[Event]) -> None:
-        stream = self.core.common.stream("notes")
+        stream = self.core.context.stream("notes")
         assert stream is not None
         for number, event in enumerate(events):
             stream.load(StoredEvent(event, EventPosition(0, 0), number))
-            self.core.common.remember(event.id, event.raw)
+            self.core.context.remember(event.id, event.raw)
         stream.model.mark_read(len(events) - 1)
         stream.unread.masks.clear()
 

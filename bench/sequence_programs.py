@@ -185,8 +185,8 @@ class BenchNode(NodeCore):
         return effects
 
     def working(self) -> bool:
-        bench = self.layer.core.bench
-        return bench.state is SequenceState.WRK and len(bench.log.members) == len(bench.settings.listed) + 1
+        context = self.layer.core.context
+        return context.state is SequenceState.WRK and len(context.log.members) == len(context.settings.listed) + 1
 
 
 def make_node(index: int, endpoints: list[str], chance: random.Random, now_ns: int) -> BenchNode:

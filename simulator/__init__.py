@@ -1,4 +1,4 @@
-"""A made-up world for real nodes: virtual time, a network and disks that fail on purpose, all from one seed.
+"""A deterministic simulator for real nodes: virtual time, a network and disks that fail on purpose, all from one seed.
 
-Nothing is imported here: a planted bug must be in place before the module it changes is loaded.
+This package imports nothing: a planted bug must be in place before the module that it changes is loaded.
 """

@@ -79,5 +79,5 @@ def _show(outcome: object, output: str) -> None:
 if __name__ == "__main__":
     try:
         sys.exit(main())
-    except BrokenPipeError:  # whoever read the trace has seen enough
+    except BrokenPipeError:  # the reader of the trace closed the pipe
         os._exit(0)

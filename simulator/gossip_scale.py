@@ -1,9 +1,9 @@
-"""What gossip costs and how often it is wrong: `python -m simulator.gossip_scale [--node-hours N] [--output json]`.
+"""Measures the cost and the error rate of gossip: `python -m simulator.gossip_scale [--node-hours N] [--output json]`.
 
-Two measurements, both of the real core in made-up worlds, with signatures that cost nothing:
+Two measurements, both with the real core in simulated worlds, with signatures that cost nothing:
 
-- *silence*: five nodes under loss, with pauses shorter than T, and a kill every two minutes. How many members that were
-  running were taken off a list, and how long it took until every survivor had taken a killed one off.
+- *silence*: five nodes under loss, with pauses shorter than T, and a kill every two minutes. How many running members
+  were removed from a list, and how long it took until every survivor had removed a killed one.
 - *spread*: one event in clusters of 10 to 10,000. Rounds, messages and bytes per node, by flooding and by fan-out.
 """
 
@@ -39,7 +39,7 @@ NODES = 5
 
 
 class Silence(msgspec.Struct):
-    """What came of running nodes in bad weather."""
+    """The result of running nodes on a bad network."""
 
     node_hours: float
     loss: float
@@ -51,28 +51,28 @@ class Silence(msgspec.Struct):
     detect_max_s: float
     bytes_per_node_second: float
     detect_s: list[float]
-    """Each kill's time until it was off every list, in ascending order."""
+    """For each kill, the time until it was off every list, in ascending order."""
 
 
 class Spread(msgspec.Struct):
-    """What one event cost."""
+    """The cost of one event."""
 
     mode: str
     nodes: int
     rounds: int
-    """Hops until it died out."""
+    """Hops until nothing was forwarded any more."""
     reached: int
     """Nodes that had it by then."""
     repair_rounds: int
     """Seconds of repair until all had it."""
     copies_per_node: float
     offers_per_node: float
-    """HAVE and WANT, over the whole time that the event is kept for repair."""
+    """HAVE and WANT messages during the whole time that the event is kept for repair."""
     bytes_per_node: float
 
 
 class _Ward:
-    """Watches one world: who was killed, and who noticed."""
+    """Watches one world: which nodes were killed, and which nodes noticed."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -122,7 +122,7 @@ def measure_silence(seed: int, node_hours: float, loss: float) -> Silence:
     sent = world.counts["bytes"]
     for _ in range(cycles):
         victim = rng.randrange(NODES)
-        _weather(world, rng, KILL_EVERY_NS - 40 * SECOND_NS)
+        _pauses(world, rng, KILL_EVERY_NS - 40 * SECOND_NS)
         ward.kill(victim)
         world.run(20 * SECOND_NS)
         ward.revive(victim)
@@ -143,8 +143,8 @@ def measure_silence(seed: int, node_hours: float, loss: float) -> Silence:
     )
 
 
-def _weather(world: World, rng: random.Random, duration_ns: int) -> None:
-    """Every ten seconds somebody stops for less than T."""
+def _pauses(world: World, rng: random.Random, duration_ns: int) -> None:
+    """Every ten seconds one node pauses for less than T."""
     silence_ns = world.settings.silence_ns
     for _ in range(duration_ns // PAUSE_EVERY_NS):
         world.pause(rng.randrange(NODES), rng.randrange(silence_ns // 10, silence_ns * 95 // 100))
@@ -152,7 +152,7 @@ def _weather(world: World, rng: random.Random, duration_ns: int) -> None:
 
 
 class Crowd:
-    """Many cores that share one list, and pass messages in rounds."""
+    """Many cores that share one member list, and exchange messages in rounds."""
 
     def __init__(self, size: int, *, flooding: bool, seed: int = 1) -> None:
         rng = random.Random(seed)
@@ -179,18 +179,18 @@ class Crowd:
         self.seen: dict[int, None] = {}
 
     def _connect(self, members: MemberList, most: int) -> None:
-        """Sessions as `company` would have them, without the greetings: they are not what is measured."""
+        """Create the sessions that the connectivity module would create, without handshakes, which are not measured."""
         place = {peer.identifier: peer for peer in self.peers}
         for core, peer in zip(self.cores, self.peers, strict=True):
             few = len(members) <= most + 1
             chosen = members.present if few else members.neighbours(peer.identifier)
             sessions = {one: place[one].instance for one in chosen if one != peer.identifier}
             core._voice.sessions = sessions
-            # A first tick settles whom to meet and compares lists, so that it does not count later.
+            # A first tick chooses peers and compares lists, so that this is not measured later.
             core.step(self.settings.tick_ns, Woken())
 
     def step(self, number: int, now_ns: int, event: Any) -> list[tuple[int, GossipParcel]]:
-        """One step of one core; what it says, to be given to others in the next round."""
+        """One step of one core; its messages are delivered in the next round."""
         said = []
         for effect in self.cores[number].step(now_ns, event):
             if isinstance(effect, Whisper):
@@ -204,7 +204,7 @@ class Crowd:
         return said
 
     def settle(self, now_ns: int, said: list[tuple[int, GossipParcel]]) -> int:
-        """Rounds until nobody has anything to say."""
+        """Run rounds until no core has anything to send."""
         rounds = 0
         while said:
             rounds += 1

@@ -1,11 +1,12 @@
-"""What follows from octets alone is computed once in a run: five nodes ask, and each gets the same answer.
+"""Memoizes pure functions during a run: five nodes compute the same value from the same bytes, so one computation is
+enough.
 
-Decides what is remembered, and for how long: while a run lasts, within a bound. A workload names the functions
-(`Workload.recalled`); signatures are remembered in every run. Refuses to remember anything that depends on a node, on
-time or on chance.
+Decides what is cached, and for how long: during one run, within a bound. A workload names the functions
+(`Workload.memoized_functions`); signatures are cached in every run. Nothing that depends on a node, on time or on
+random values is cached.
 
-Invariants: an answer is frozen, so that nobody can change what another was given; whoever is not within a run gets the
-functions themselves.
+Invariants: a cached value is frozen, so no node can change what another gets; outside a run the original functions are
+in place.
 """
 
 from __future__ import annotations
@@ -24,17 +25,17 @@ ANSWERS_MAX = 1 << 12
 SIGNATURES_MAX = 1 << 15
 
 Pure = tuple[ModuleType, str]
-"""A module, and what it calls a function of its arguments alone."""
+"""A module, and the name of a pure function in it."""
 
 
 @contextmanager
-def recalling(pure: Iterable[Pure]) -> Iterator[None]:
+def memoized(pure: Iterable[Pure]) -> Iterator[None]:
     signatures = _Signatures()
     memories: dict[Any, Any] = {crypto_sign: signatures.sign, crypto_sign_open: signatures.open}
     with ExitStack() as restored:
         for module, name in (*pure, (identity, "crypto_sign"), (identity, "crypto_sign_open")):
             function: Callable[..., Any] = getattr(module, name)
-            if function not in memories:  # one memory, whatever modules call it
+            if function not in memories:  # all modules that import the function share one cache
                 memories[function] = lru_cache(ANSWERS_MAX)(function)
             restored.callback(setattr, module, name, function)
             setattr(module, name, memories[function])
@@ -42,7 +43,7 @@ def recalling(pure: Iterable[Pure]) -> Iterator[None]:
 
 
 class _Signatures:
-    """libsodium, which need not be asked whether a signature holds that it made."""
+    """Wraps libsodium: a signature that was made in this run needs no verification."""
 
     def __init__(self) -> None:
         self._sign = lru_cache(SIGNATURES_MAX)(crypto_sign)

@@ -1,14 +1,18 @@
-"""One-line bugs, planted into the cores on purpose: each must be caught, or the checks are too weak.
+"""Planted bugs (mutations): one-line changes of the cores that the checks must catch.
 
-A bug is data: the module, the text that stands there exactly once, and the text that replaces it. It is planted in
-memory, in a process of its own, before the module is loaded; no file changes. A bug is *caught* when a checker that was
-expected to object does so within the seeds, or, if it names tests, when one of them fails; it *survives* when all seeds
-or tests pass; it is *stale* when the text is not there exactly once; and it is *broken* when something else objected:
-then the mutation does not do what its name says. A bug is *skipped* when pytest skips all of its tests, because the
-machine lacks a program that they need. That the text is there (`mutated`) says nothing about being caught. Tests that
-look at the texts of bugs notice every mutation and say nothing about behaviour: they are left out.
+A bug is data: the module, a text that occurs in it exactly once, and the text that replaces it. It is planted in
+memory, in its own process, before the module is loaded; no file changes. A bug is:
 
-This module imports nothing of chaplain at the top: what it plants bugs in must not be loaded yet.
+- *caught* if an expected checker fails within the seeds, or, if the bug names tests, one of them fails;
+- *survived* if all seeds or tests pass;
+- *stale* if its text does not occur exactly once;
+- *broken* if something else fails: then the mutation does not do what its name says;
+- *skipped* if pytest skips all of its tests, because the machine lacks a program that they need.
+
+That the text exists (`mutated`) does not mean that the bug is caught. Tests that compare the texts of bugs fail for
+every mutation and say nothing about behaviour, so they are left out.
+
+This module imports nothing of chaplain at the top: the modules in which it plants bugs must not be loaded yet.
 """
 
 from __future__ import annotations
@@ -38,17 +42,18 @@ class Bug:
     new: str
     workload: str
     expected: tuple[str, ...]
-    """The checkers that may catch it; `assert` is one in the code."""
+    """The checkers that may catch it; `assert` is an assertion in the code."""
     seeds: int = 300
     mode: str = "safety"
     layer: str = ""
     tests: tuple[str, ...] = ()
-    """Arguments of pytest that choose the tests which must fail with it, instead of seeds: for what needs real files,
-    or a schedule that chance hardly ever finds. They are run from the root of the repository."""
+    """Arguments of pytest that select the tests which must fail with it, used instead of seeds: for bugs that need real
+    files, or a schedule that random seeds hardly ever produce. They run from the root of the repository.
+    """
 
 
 def caught_by_tests(name: str, module: str, old: str, new: str, file: str, *words: str) -> Bug:
-    """A bug in a module of chaplain that tests of a file under `tests` must catch: all, or those named by a word."""
+    """Return a bug of a module of chaplain that tests of a file below `tests` must catch: all, or those with a word."""
     chosen = ("-k", " or ".join(words)) if words else ()
     return Bug(name, f"chaplain.{module}", old, new, "", (), tests=(f"tests/{file}", *chosen))
 
@@ -66,7 +71,7 @@ class Verdict:
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Finds the one module, and has it loaded with its text changed."""
+    """Finds the one module, and loads it with its text changed."""
 
     def __init__(self, bug: Bug, path: str) -> None:
         self._bug = bug
@@ -87,7 +92,7 @@ class _Loader(importlib.machinery.SourceFileLoader):
         self._bug = bug
 
     def get_code(self, fullname: str) -> CodeType | None:
-        """The changed text's: a cache of the real one must be neither used nor written."""
+        """The code of the changed text: the cached bytecode of the real one must be neither used nor written."""
         return _compiled(self._bug, self.path)
 
 
@@ -103,7 +108,7 @@ def _compiled(bug: Bug, path: str) -> CodeType:
 
 
 def _path(bug: Bug) -> str:
-    """Where the module's source is. Found without importing its packages: one of them might load the module."""
+    """The path of the module's source. Its packages are not imported, because one of them might load the module."""
     top, *inner = bug.module.split(".")
     spec = importlib.util.find_spec(top)
     if spec is not None and spec.origin is not None and not inner:
@@ -129,7 +134,7 @@ def install(bug: Bug) -> None:
     """Plant the bug in this process."""
     assert bug.module not in sys.modules, f"{bug.module} is loaded already"
     path = _path(bug)
-    _compiled(bug, path)  # a stale one is told here, not when the module is loaded
+    _compiled(bug, path)  # report a stale bug here, not when the module is loaded
     sys.meta_path.insert(0, _Finder(bug, path))
 
 
@@ -139,7 +144,7 @@ def layers() -> list[str]:
 
 
 def bugs(layer: str) -> list[Bug]:
-    """The bugs of a layer, or, written `module:`, of a module elsewhere."""
+    """The bugs of a layer, or, written `module:`, of another module."""
     name = layer.removesuffix(":") if layer.endswith(":") else f"simulator.mutations.{layer}"
     found: list[Bug] = importlib.import_module(name).BUGS
     return found
@@ -154,7 +159,7 @@ def find(path: str) -> Bug:
 
 
 def judge(layer: str, bug: Bug) -> Verdict:
-    """Run the bug's seeds, or its tests, with it in place, in a process of its own."""
+    """Run the bug's seeds or tests with the bug in place, in a separate process."""
     if bug.tests:
         return _judge_by_tests(layer, bug)
     command = [sys.executable, "-m", "simulator", "--plant", f"{layer}/{bug.name}", "--workload", bug.workload]
@@ -181,7 +186,7 @@ options = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-m", "not pl
 sys.exit(pytest.main([*sys.argv[2:], *options]))
 """
 _TESTS_FAILED = 1
-"""What pytest returns if all tests were found and run, and one failed."""
+"""pytest's exit code if all tests were found and run, and one failed."""
 
 
 def _judge_by_tests(layer: str, bug: Bug) -> Verdict:
@@ -199,7 +204,7 @@ def _judge_by_tests(layer: str, bug: Bug) -> Verdict:
 
 
 def judge_all(layer: str, jobs: int = 1) -> Iterator[Verdict]:
-    """One after the other, in the order in which they stand."""
+    """Judge the bugs of a layer; verdicts come in the order of the list."""
     with ThreadPoolExecutor(max(1, jobs)) as pool:
         yield from pool.map(lambda bug: judge(layer, bug), bugs(layer))
 
@@ -216,7 +221,7 @@ def main(layer: str, output: str, jobs: int) -> int:
 
 
 def _show(layer: str, verdict: Verdict, output: str) -> None:
-    """At once: the next one may take minutes."""
+    """Print at once: the next bug may take minutes."""
     if output == "json":
         fields = {"layer": layer, "bug": verdict.bug.name, "status": verdict.status, "by": verdict.detail}
         print(json.dumps(fields), flush=True)

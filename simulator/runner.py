@@ -1,4 +1,4 @@
-"""Runs one seed of one workload from beginning to end, and says what came of it."""
+"""Runs one seed of one workload from start to end, and reports the outcome."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import msgspec
 
 from chaplain.units import SECOND_NS
 from simulator.checkers.base import HostContract, Violation
-from simulator.faults.injector import Chaos
+from simulator.faults.injector import FaultInjector
 from simulator.faults.plan import Plan, draw
-from simulator.memo import recalling
+from simulator.memo import memoized
 from simulator.trace import Trace
 from simulator.workloads import Workload, load
 from simulator.world.machine import Host
@@ -24,9 +24,9 @@ from simulator.world.world import World, derive
 MODES = ("safety", "liveness")
 
 CALM_NS = 3 * SECOND_NS
-"""A healed run ends when every checker has been content for so long."""
+"""A healed run ends when every checker has been satisfied for this long."""
 _PATIENT = 1 / 8
-"""How many of the seeds go on to the end all the same: something may stop working later."""
+"""Fraction of the seeds that run to the end all the same: a node may stop working later."""
 
 
 class Outcome(msgspec.Struct):
@@ -38,7 +38,9 @@ class Outcome(msgspec.Struct):
     simulated_ns: int
     counts: dict[str, int]
     checker: str = ""
-    """Who objected: a checker, `assert` for one in the code, `crash` for any other error. Empty if nobody did."""
+    """What failed: a checker, `assert` for an assertion in the code, `crash` for any other error. Empty if the run
+    passed.
+    """
     reason: str = ""
 
     @property
@@ -63,7 +65,7 @@ def plan_of(workload: Workload, world: World, mode: str) -> Plan:
 
 
 def run_seed(name: str, seed: int, mode: str, show: Callable[[str], None] | None = None) -> Outcome:
-    """One run. Whatever goes wrong in it is in the outcome; nothing is raised."""
+    """Run one seed. The outcome contains every error; nothing is raised."""
     trace = Trace(show)
     root = f"{name}/{mode}/{seed}"
     workload, world = _build(name, root, trace)
@@ -72,7 +74,7 @@ def run_seed(name: str, seed: int, mode: str, show: Callable[[str], None] | None
         show(str(plan))
     outcome = Outcome(name, seed, mode, "", 0, 0, {})
     try:
-        with recalling(workload.recalled):
+        with memoized(workload.memoized_functions):
             _play(workload, world, plan)
     except Violation as violation:
         outcome.checker, outcome.reason = violation.checker, violation.reason
@@ -93,38 +95,38 @@ def _build(name: str, root: str, trace: Trace) -> tuple[Workload, World]:
 def _play(workload: Workload, world: World, plan: Plan) -> None:
     for node in workload.names:
         world.start(world.add(node, workload.endpoint(node)))
-    chaos = Chaos(world, plan, workload.points, workload.strike)
-    chaos.begin()
+    injector = FaultInjector(world, plan, workload.points, workload.inject_fault)
+    injector.begin()
     workload.plan = plan
     workload.begin(world)
     world.run(plan.heal_ns)
-    _run_until_calm(world, plan, chaos.healed())
+    _run_until_calm(world, plan, injector.healed())
     for checker in world.checkers:
-        checker.finish(chaos.healed())
+        checker.finish(injector.healed())
 
 
 def _run_until_calm(world: World, plan: Plan, healed: Sequence[Host]) -> None:
-    """After the heal: until all is well and stays so for a while, or the time that was given is over."""
+    """After the heal: run until all checkers stay satisfied for `CALM_NS`, or until the plan's end."""
     patient = world.rng("patience").random() < _PATIENT
     calm_ns = 0
     while world.now_ns < plan.end_ns:
         began_ns = world.now_ns
         world.run(min(began_ns + SECOND_NS, plan.end_ns))
-        content = not patient and all(checker.content(healed) for checker in world.checkers)
+        content = not patient and all(checker.is_satisfied(healed) for checker in world.checkers)
         calm_ns = calm_ns + world.now_ns - began_ns if content else 0
         if calm_ns >= CALM_NS:
             return
 
 
 def _where(error: BaseException) -> str:
-    """The last line of our own code that the error went through."""
+    """The last line of code in the error's traceback."""
     frames = traceback.extract_tb(error.__traceback__)
     last = frames[-1]
     return f"{type(error).__name__}: {error} at {os.path.basename(last.filename)}:{last.lineno} `{last.line}`"
 
 
 def run_seeds(name: str, seeds: Iterable[int], modes: Iterable[str], jobs: int = 1) -> Iterator[Outcome]:
-    """Many runs, in order of seed and mode, on so many processes."""
+    """Run many seeds in order of seed and mode, on `jobs` processes."""
     modes = tuple(modes)
     if jobs <= 1:
         for seed in seeds:
@@ -141,7 +143,7 @@ def _run_modes(name: str, modes: tuple[str, ...], seed: int) -> list[Outcome]:
 
 
 def total(outcomes: Iterable[Outcome]) -> Counter[str]:
-    """How often each fault happened, over many runs."""
+    """How often each fault occurred in these runs."""
     counts: Counter[str] = Counter()
     for outcome in outcomes:
         counts.update(outcome.counts)

@@ -1,9 +1,9 @@
-"""What happened, as lines for people and as one digest for comparing runs.
+"""The trace of a run: readable lines, and one digest for comparing runs.
 
-Two runs of one seed are the same run if and only if their digests are equal. The digest covers every octet of every
-input and effect; a line shows long bytes as their length and first octets only.
+Two runs are the same run if and only if their digests are equal. The digest covers every byte of every input and
+effect; a line shows only the length and first bytes of long values.
 
-Invariant: nothing that differs between processes (addresses of objects, orders of sets) enters the digest.
+Invariant: nothing that differs between processes (object addresses, set orders) enters the digest.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _TEXT_SHOWN = 160
 
 
 class Trace:
-    """Takes every input with its effects; keeps no history of its own."""
+    """Hashes and prints every input with its effects; stores no history."""
 
     __slots__ = ("_encode", "_hash", "_print", "steps")
 
@@ -28,17 +28,17 @@ class Trace:
         self._print = show
         self.steps = 0
 
-    def record(self, time_ns: int, node: str, life: int, event: object, effects: Sequence[object]) -> None:
+    def record(self, time_ns: int, node: str, process: int, event: object, effects: Sequence[object]) -> None:
         self.steps += 1
         kinds = [type(effect).__name__ for effect in effects]
-        self._hash.update(self._encode((time_ns, node, life, type(event).__name__, event, kinds, effects)))
+        self._hash.update(self._encode((time_ns, node, process, type(event).__name__, event, kinds, effects)))
         if self._print is not None:
-            self._print(f"{stamp(time_ns)} {node}.{life} < {describe(event)}")
+            self._print(f"{stamp(time_ns)} {node}.{process} < {describe(event)}")
             for effect in effects:
-                self._print(f"{' ' * 14} {node}.{life} > {describe(effect)}")
+                self._print(f"{' ' * 14} {node}.{process} > {describe(effect)}")
 
     def note(self, time_ns: int, text: str) -> None:
-        """Something the world did: a fault, a crash, a heal."""
+        """Record an action of the world: a fault, a crash, a heal."""
         self._hash.update(self._encode((time_ns, text)))
         if self._print is not None:
             self._print(f"{stamp(time_ns)} * {text}")

@@ -1,6 +1,6 @@
-"""A member that keeps no log and lies about checkpoints: it gets real ones, changes them, and passes them on.
+"""A malicious member without a log that forges checkpoints: it obtains real ones, changes them, and sends them on.
 
-Whatever it says must do no harm: no node may take a state of it that is not what a quorum has.
+Its messages must do no harm: no node may install a state that a quorum does not have.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Forger:
         self._known: Covered | None = None
         self._forged: dict[int, bytes] = {}
         self._first = 1
-        """The latest beginning of a log that anybody told of."""
+        """The latest start of a log that any node reported."""
 
     def hear(self, message: Covered | AskState | StatePiece) -> Iterator[PeerMessage]:
         match message:
@@ -37,7 +37,7 @@ class Forger:
                     self._forged[message.index] = self._forge(message.data)
 
     def _heard(self, said: Covered) -> Iterator[PeerMessage]:
-        """Whatever others can do without, it can, too: else they would keep everything for it."""
+        """The forger reports that it needs no more than the others: else they would retain everything for it."""
         self._known = said
         self._first = max(self._first, said.first)
         if said.agreed + 1 < self._first and self._forged:
@@ -52,14 +52,14 @@ class Forger:
             yield replace(said, confirmed=True)
 
     def _press(self, said: Covered) -> Iterator[PeerMessage]:
-        """Somebody lacks what is in no log: perhaps it takes this."""
+        """A node lacks messages that no log has any more: offer it a forged checkpoint."""
         latest = max(self._forged)
         state = self._forged[latest]
         yield Covered(latest, sha256(state).digest(), len(state), self._first, max(said.agreed, latest), confirmed=True)
         yield StatePiece(latest, 0, state)
 
     def _forge(self, state: bytes) -> bytes:
-        """Another chain of some stream, in the same form: only the digest can tell."""
+        """Replace the chain of some stream by another one in the same form: only the digest can tell."""
         place = state.find(bytes((0xC4, _CHAIN_BYTES)), len(state) // 4)
         if place < 0:
             return state[::-1]

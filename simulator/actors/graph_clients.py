@@ -1,4 +1,4 @@
-"""Who deals with the graph's nodes in the made-up world: somebody who follows a stream, and a member that lies."""
+"""Actors of the graph workload: a client that follows a stream, and a member that lies."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _PATIENCE_NS = 3 * SECOND_NS
 
 
 class Follower:
-    """Reads a stream in the order of arrival, at whichever node answers; gets everything once, parents first."""
+    """Reads a stream in arrival order at any node that answers; it must get every event once, parents first."""
 
     def __init__(self, workload: Graph, stream: str, only_read: bool) -> None:
         self._workload = workload
@@ -38,7 +38,7 @@ class Follower:
         self._call = 0
 
     def ask(self, world: World) -> None:
-        """Ask the next page; of another node, if there is no answer in time."""
+        """Request the next page; from another node if there is no answer in time."""
         rng = self._workload.rng
         self._call = self._workload.next_call()
         request = ReadArrivals(
@@ -79,7 +79,7 @@ class Follower:
 
 
 class Rogue:
-    """A member that is no node: it signs whatever it likes and tells it to whomever it likes."""
+    """A member that is no node: it signs anything and sends it to any node."""
 
     def __init__(self, workload: Graph, rng: Random) -> None:
         self._workload = workload
@@ -112,7 +112,7 @@ class Rogue:
         return sign(draft, self._identity, self._workload.settings.cluster)
 
     def _fork(self, now_ns: int) -> GraphMessage:
-        """One of several events with the same previous one."""
+        """Send one of several events with the same previous event."""
         event = self._sign(now_ns, (), self._rng.randbytes(8))
         self._past.append(event)
         return EventBatch((Item(event.raw),), FIRST if self._rng.random() < 0.5 else 0)
@@ -123,7 +123,7 @@ class Rogue:
         return EventBatch(tuple(Item(event.raw) for event in events))
 
     def _forge(self, now_ns: int) -> GraphMessage:
-        """Words in everybody's name, all signed by itself, for a new event or for an old one."""
+        """Send confirmations in the names of all members, signed by itself, for a new or an old event."""
         cluster = self._workload.settings.cluster
         if self._past and self._rng.random() < 0.5:
             event = self._rng.choice(self._past)
@@ -135,7 +135,7 @@ class Rogue:
         return EventBatch((Item(event.raw, tuple((key, word) for key in self._workload.founders)),))
 
     def _borrow(self, now_ns: int) -> GraphMessage:
-        """Another's name over its own signature."""
+        """Send an event with another author's key and its own signature."""
         event = self._sign(now_ns, (), b"not mine")
         author = self._workload.identity(1).key
         return EventBatch((Item(event.raw[:1] + author + event.raw[33:]),), AGAIN)

@@ -1,9 +1,9 @@
-"""Clients of a simulated journal, honest and not, and an ingest node that brings whatever it finds.
+"""Clients of a simulated journal, honest and not, and a rogue ingest node.
 
-An honest client keeps a request until it is answered and sends the same octets again, to any node: when it hears of a
-gap or of a node that is busy, after a short pause, as the real client does, and when it hears nothing. A thief has a
-copy of an honest client's key. The rogue ingest node is a member of the cluster whose messages hold packs of
-everybody in any order, doubled, broken, or none at all: execution must make the same of it everywhere.
+An honest client keeps a request until it is answered, and sends the same bytes again to any node: when it learns of a
+gap or of a busy node, after a short pause, as the real client does, and when it gets no answer. A thief has a copy of
+an honest client's key. The rogue ingest node is a member of the cluster whose messages contain packs of all clients in
+any order, duplicated, damaged, or none at all. Execution must decide the same about them on every node.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _PAUSE_FIRST_NS = 5 * MILLISECOND_NS
 _PAUSE_MOST_NS = 500 * MILLISECOND_NS
 _OUTBOX_MAX = 5
 _LATER = ("busy", "stopping", "disk_full", "not_ingest")
-"""Refusals that pass."""
+"""Refusals that are temporary."""
 
 
 class SimClient:
@@ -77,13 +77,13 @@ class SimClient:
         self.lane = 0
         self._nonce = self.rng.randbytes(16)
         self._epoch = genesis(workload.founding.cluster)[:EPOCH_BYTES]
-        """As a node told it last."""
+        """The epoch that a node reported last."""
         self.outbox: dict[int, tuple[int, IngestEntry, int]] = {}
         """Unanswered packs by first id: last id, the pack, and when it was made."""
         self.runs: list[Run] = []
         self._progress_ns = 0
         self._back_to = 0
-        """The first id to be sent again when the pause is over; 0 if there is none."""
+        """The first id to send again after the pause; 0 if there is none."""
         self._pause_ns = _PAUSE_FIRST_NS
         self._calls = 0
         self.over = False
@@ -95,7 +95,7 @@ class SimClient:
         world.after(self.rng.randrange(_TICK_NS), self._tick, world)
         host = world.hosts.get(self._at[0])
         impatient = world.now_ns - self._progress_ns > _PATIENCE_NS
-        if host is None or host.life != self._at[1] or (impatient and self.rng.random() < 0.2):
+        if host is None or host.process != self._at[1] or (impatient and self.rng.random() < 0.2):
             self._connect(world)
         elif not self.lane:
             if not self.over and self.rng.random() < 0.2:
@@ -110,14 +110,14 @@ class SimClient:
 
     def _connect(self, world: World) -> None:
         old = world.hosts.get(self._at[0])
-        if old is not None and old.life == self._at[1]:
+        if old is not None and old.process == self._at[1]:
             world.tell(old, Exited(self._peer(), "elsewhere"))
-        others = [name for name in self._workload.doors if name != self._at[0]]
-        host = world.hosts[self.rng.choice(others or self._workload.doors)]
+        others = [name for name in self._workload.client_nodes if name != self._at[0]]
+        host = world.hosts[self.rng.choice(others or self._workload.client_nodes)]
         self._progress_ns = world.now_ns
         if host.up:
             self.instance = self.rng.randbytes(16)
-            self._at = (host.name, host.life)
+            self._at = (host.name, host.process)
             world.tell(host, Entered(self._peer(), {}))
             self._resend(world, 0)
 
@@ -125,7 +125,7 @@ class SimClient:
         return Peer(self.instance, self.identity.identifier, self.identity.key, client=self.name)
 
     def _say(self, world: World, message: client_messages.ClientMessage, payload: bytes) -> None:
-        """Anything may be lost, late, or come twice."""
+        """Send a message, which may be lost, late or duplicated."""
         said = Parcel(self.identity.identifier, Layer.JOURNAL, client_messages.encode(message), payload)
         host = world.hosts[self._at[0]]
         for _ in range(self.rng.choice((0, 1, 1, 1, 1, 1, 1, 1, 2))):
@@ -133,7 +133,7 @@ class SimClient:
             world.deliver(delay_ns, host, self._at[1], JournalParcel(self._peer(), said))
 
     def wish(self, world: World, message: config.ConfigMessage) -> None:
-        """Ask for something, if there is a node to ask."""
+        """Send a request, if there is a node to send it to."""
         if self._at[0]:
             self._petition(world, message, self.rng.randbytes(16))
 
@@ -158,7 +158,7 @@ class SimClient:
         self.send(world, self.make_pack(self._next_id, self.rng.choice(self._streams)))
 
     def send(self, world: World, entry: IngestEntry) -> None:
-        """Send a pack that has the next ids, and keep it until it is answered."""
+        """Send a pack with the next ids, and keep it until it is answered."""
         last_id = self._next_id + int.from_bytes(entry.raw[16:20], "little") - 1
         self.outbox[self._next_id] = (last_id, entry, world.now_ns)
         self._next_id = last_id + 1
@@ -171,7 +171,7 @@ class SimClient:
                 self._say(world, Write(entry.stream), bytes(entry.raw))
 
     def _go_back(self, world: World, first_id: int) -> None:
-        """Send again from here on, but do not ask at once what was just answered with not yet."""
+        """Send again from this id on after a pause, not at once: the node has just answered "not yet"."""
         if self._back_to:
             self._back_to = min(self._back_to, first_id)
             return
@@ -180,7 +180,7 @@ class SimClient:
         self._pause_ns = min(2 * self._pause_ns, _PAUSE_MOST_NS)
 
     def _paused(self, world: World) -> None:
-        if self._back_to:  # unless all was sent again meanwhile
+        if self._back_to:  # unless everything was sent again in the meantime
             self._resend(world, self._back_to)
 
     # Answers.
@@ -196,7 +196,7 @@ class SimClient:
                 if message.client_id == self.lane:
                     self._settle(world, message.last_id)
             case GoBack():
-                # Each pack sent too early is answered so: going back for each would never end.
+                # Every pack that is sent too early gets this answer: going back for each of them would never end.
                 if message.client_id == self.lane:
                     self._go_back(world, message.expected_id)
             case NotWritten():
@@ -218,7 +218,7 @@ class SimClient:
     def _decided(self, message: Decided) -> None:
         self._epoch = message.epoch
         if message.kind == "unknown_lane" and not self.lane:
-            self._nonce = self.rng.randbytes(16)  # the lane that this lease gave is over
+            self._nonce = self.rng.randbytes(16)  # the lane of this lease has ended
         if message.kind == "applied" and not self.lane and message.client_id:
             self.lane = message.client_id
             self._next_id = message.last_id + 1
@@ -226,7 +226,7 @@ class SimClient:
             self.over = True
 
     def _lane_over(self, message: NotWritten) -> None:
-        """What is unanswered stays unknown; a new lane begins."""
+        """Unanswered packs stay unknown; a new lane begins."""
         if message.client_id == self.lane:
             self.lane = 0
             self._nonce = self.rng.randbytes(16)
@@ -252,11 +252,11 @@ def resigned(entry: IngestEntry, cluster: str, seed: bytes) -> IngestEntry:
 
 
 PRESSED = 40
-"""How often a forged state is pressed upon somebody who needs one."""
+"""How often a forged state is offered to a node that needs one."""
 
 
 class Rogue:
-    """One more ingest node: no serializer, and no friend of order."""
+    """One more ingest node: it is no serializer, and ignores the protocol."""
 
     def __init__(self, workload: Requests, identity: Identity) -> None:
         self._workload = workload
@@ -308,13 +308,15 @@ class Rogue:
         return entry
 
     def _resign(self, entry: IngestEntry) -> IngestEntry:
-        """The same request under another valid signature of whoever has the lane now, as only who has the key can."""
+        """The same request under another valid signature of the lane's owner, which only a holder of the key
+        can make.
+        """
         client_id = int.from_bytes(entry.raw[8:12], "little")
         seed = next((client.seed for client in self._workload.clients if client.lane == client_id), None)
         return entry if seed is None else resigned(entry, self._workload.founding.cluster, seed)
 
     def _forge(self) -> IngestEntry:
-        """A pack of somebody's lane, signed by itself or by somebody else, with an id near the next."""
+        """A pack of some lane with an id near the next, signed by itself or by another client."""
         client = self._rng.choice(self._workload.clients)
         signer = self._rng.choice(self._workload.clients)
         if not client.lane:
@@ -326,12 +328,12 @@ class Rogue:
         if self._workload.thief and self._rng.random() < 0.3:
             return client.make_pack(first_id, "bob-1")
         if signer is client:
-            # Where it may not write, an honest client's own signature does no harm.
+            # An honest client's own signature does no harm on a stream that it may not write to.
             stream = "orders" if client.name == "bob" else "_config"
         return client.make_pack(first_id, stream, signer.identity)
 
     def _petition(self) -> PassPetition:
-        """What only others may ask for, what nobody signed, or what somebody signed before."""
+        """A configuration request that only others may make, that is unsigned, or that was signed before."""
         if self._workload.signed and self._rng.random() < 0.4:
             return self._rng.choice(self._workload.signed)
         client, other = self._rng.choice(self._workload.clients), self._rng.choice(self._workload.clients)
@@ -358,4 +360,4 @@ class Rogue:
         if self._rng.random() < 0.9:
             host = world.hosts[name]
             event = JournalParcel(self.peer, Parcel(self._node, Layer.JOURNAL, body, payload))
-            world.deliver(self._rng.randrange(20 * MILLISECOND_NS), host, host.life, event)
+            world.deliver(self._rng.randrange(20 * MILLISECOND_NS), host, host.process, event)

@@ -1,12 +1,12 @@
-"""A member that lies to the serializers of a simulated order, mostly one without a vote.
+"""A malicious member that lies to the serializers of a simulated order, mostly one without a vote.
 
-It hears what every member hears, and sends each node something else: proposals and marks under the regime of the master
-or a later one, supplies, tails, requests for votes, and proofs of elections that never were. Some of its proofs hold
-votes that it was given, or votes that elected another node. Nothing of that may change what honest nodes agree on, or
-keep them from agreeing.
+It receives what every member receives, and sends each node something different: proposals and marks under the regime of
+the master or a later one, supplies, tails, vote requests, and proofs of elections that never happened. Some of its
+proofs contain votes that it was given, or votes that elected another node. None of this may change what honest nodes
+agree on, or keep them from agreeing.
 
-One with a vote uses it for forged proofs and supplies alone. If it asked for votes it would get them, and a master that
-lies can split the others: no checker could demand otherwise.
+A liar with a vote uses it only for forged proofs and supplies. If it requested votes it would get them, and a lying
+master can split the others: no checker could demand otherwise.
 """
 
 from __future__ import annotations
@@ -51,19 +51,19 @@ class Liar:
         self._rng = rng
         self.number = number
         self.votes = votes
-        """It is one of the serializers."""
+        """True if it is one of the serializers."""
         self._identity = identity
         self._genesis = genesis
         self._given: dict[int, SignedVotes] = {}
         """Votes that it was given, by regime."""
         self._seen: ElectionProof | None = None
-        """The last proof of an election that was real."""
+        """The last genuine proof of an election."""
 
     def begin(self, world: World) -> None:
         world.after(self._rng.randrange(_PAUSE_NS), self._lie, world)
 
     def told(self, node: int, message: bytes) -> None:
-        """A node said this to the liar."""
+        """Receive a node's message."""
         said = decode(message)
         if isinstance(said, Vote) and said.granted:
             self._given.setdefault(said.regime, {})[node] = said.signature
@@ -113,7 +113,7 @@ class Liar:
                 yield Handover(regime, index)
 
     def _proof(self, host: Host, regime: int) -> ElectionProof:
-        """Votes of all serializers: forged, of the liar in their name, or those that elected another."""
+        """Votes of all serializers: forged, signed by the liar in their names, or those that elected another node."""
         voters = _serializer(host).bench.quorum.voters
         own = sign_vote(self._identity, Candidacy(self._genesis, regime, self.number))
         match self._rng.randrange(3):
@@ -125,7 +125,7 @@ class Liar:
                 return self._seen or ElectionProof(regime, {self.number: own})
 
     def _rule(self, host: Host, regime: int) -> Iterator[OrderMessage]:
-        """What a master of this regime might say: another message for each node, and that it is agreed."""
+        """What a master of this regime might send: another message to each node, each called agreed."""
         index, digest = _serializer(host).agreed
         body = self._body(index + 1, regime, digest)
         yield Propose(regime, index + 1, body)

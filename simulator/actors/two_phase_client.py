@@ -1,8 +1,8 @@
-"""A client of a simulated journal that writes batches in two phases, and is killed between any two steps of it.
+"""A client of a simulated journal that writes batches in two phases, and is killed between any two steps.
 
-A batch has a version and rows. An attempt stages the rows, in an order of its own, and commits what it staged; it may
-be given up at any time, and the next attempt knows nothing of it but the version. Whatever happens, rows of a batch
-must be written once.
+A batch has a version and rows. An attempt stages the rows, in its own order, and commits what it staged. It may be
+abandoned at any time, and the next attempt knows only the version. In every case the rows of a batch must be written
+exactly once.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class SimSink(SimClient):
             self.version += 1
             self._begin()
         elif self.rng.random() < 0.1:
-            self._begin()  # killed: what was staged stays where it is
+            self._begin()  # killed: the staged packs stay
         elif self._todo:
             self._stage(world)
         elif not self._commit_ns and (not self.outbox or self.rng.random() < 0.3):
@@ -75,7 +75,7 @@ class SimSink(SimClient):
         return entry
 
     def _lane_over(self, message: NotWritten) -> None:
-        """What was staged under the old lane is given up; whether the commit was taken, the version will tell."""
+        """Abandon what was staged under the old lane; the version will show whether the commit was accepted."""
         if message.client_id == self.lane:
             self._begin()
         super()._lane_over(message)

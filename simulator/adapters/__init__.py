@@ -1,1 +1,1 @@
-"""Cores of single layers as machines of the simulated world."""
+"""Adapters that run the cores of single layers as machines of the simulated world."""

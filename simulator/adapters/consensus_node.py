@@ -1,6 +1,6 @@
-"""A serializer in the simplest possible coat, for the made-up world.
+"""Adapter that runs a serializer in the simulator.
 
-It dials every peer, says its number in the first octet of each frame, and reads its log back from what it has written.
+It dials every peer, begins each frame with its number, and reads its log back from what it has written.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ from chaplain.link.auth.identity import Identity
 from chaplain.segment.record import Kind, Record
 from chaplain.units import MILLISECOND_NS
 from chaplain.wire.primitives import Cursor
-from simulator.adapters.core_adapter import Coat
-from simulator.adapters.dialer import Ways
+from simulator.adapters.core_adapter import CoreAdapter
+from simulator.adapters.dialer import Dialer
 from simulator.world.disk import apply, segments_of
 
 if TYPE_CHECKING:
@@ -58,12 +58,12 @@ _ECHOED = (2, 8)
 
 @cache
 def identity_of(node: int) -> Identity:
-    """The key that a node signs its votes with: the same in every run."""
+    """The key with which a node signs its votes: the same in every run."""
     return Identity(sha256(b"node %d" % node).digest())
 
 
-class Tape:
-    """An execution that counts payloads, and changes serializers if it is told to: as little as an execution can be."""
+class CountingExecution:
+    """A minimal execution: it counts payloads, and changes the serializers on request."""
 
     def __init__(self, nodes: Sequence[int], serializers: Sequence[int] = ()) -> None:
         placed = founded(MemberRoles(node, identity_of(node).key, f"node-{node}", b"") for node in nodes)
@@ -74,7 +74,7 @@ class Tape:
         self.verdict_hash = NO_VERDICT
 
     def held(self, reference: Reference, digest: bytes, /) -> bytes | None:
-        """Nobody needs it here: serializers hold everything."""
+        """Not needed here: serializers hold all payloads."""
         return None
 
     def preview(self, body: Body, payloads: Sequence[bytes], _digest: bytes = b"", /) -> Preview:
@@ -88,7 +88,7 @@ class Tape:
         )
 
     def look_back(self, records: Sequence[Record], /) -> None:
-        """There are no checkpoints here."""
+        """Not needed here: there are no checkpoints."""
 
     def settle(self, message: AgreedEntry, /) -> None:
         assert message.body.index == self.settled + 1, "settled out of order"
@@ -100,7 +100,7 @@ class Tape:
                 self._configure(acl_id(message.body.regime, self.settled, number), entry)
 
     def _configure(self, change: bytes, entry: ConfigEntry) -> None:
-        """Nobody signs here: a request is its fields."""
+        """Requests are not signed here: a request is its fields."""
         try:
             if is_opening(entry.entry_type, entry.stage):
                 wanted = decode_fields(Cursor(entry.data), entry.entry_type)
@@ -119,8 +119,8 @@ class Tape:
         return tuple(bytes(part.body) for part in parts)
 
 
-class OrderNode(Coat):
-    """A serializer that can be run by a host."""
+class OrderNode(CoreAdapter):
+    """A serializer that a host can run."""
 
     def __init__(self, workload: Order, name: str, rng: Random, disk: Mapping[str, bytes], now_ns: int) -> None:
         self._workload = workload
@@ -128,7 +128,7 @@ class OrderNode(Coat):
         self.routing_id = b"\x01" + rng.randbytes(16)
         self.number = workload.number(name)
         self.settings = workload.settings(name)
-        self.execution = Tape(workload.members_at_first, workload.founders)
+        self.execution = CountingExecution(workload.members_at_first, workload.founders)
         self._files = {file: bytearray(data) for file, data in disk.items()}
         self.serializer = SerializerCore(
             self.settings,
@@ -141,12 +141,12 @@ class OrderNode(Coat):
         )
         self._started = False
         peers = (peer for peer in workload.numbers if peer != self.number)
-        super().__init__(self.serializer, Ways(peers, workload.endpoint_of, rng, now_ns))
+        super().__init__(self.serializer, Dialer(peers, workload.endpoint_of, rng, now_ns))
         self._echoes: deque[bytes] = deque(maxlen=64)
-        """Acknowledgements and votes heard before: a network may bring them once more, at the worst moment."""
+        """Acknowledgements and votes received before: the network may deliver them again at the worst moment."""
         self._echo_due = False
         self._parcels: list[tuple[int, Reference]] = []
-        """Payloads that were asked for, and when they come."""
+        """Requested payloads, and when they arrive."""
 
     def step(self, now_ns: int, event: Any, /) -> list[Any]:
         effects: list[Any] = []
@@ -163,7 +163,7 @@ class OrderNode(Coat):
         return [when for when, _ in self._parcels[:1]]
 
     def _arrived(self, now_ns: int, event: Arrived, effects: list[Any]) -> None:
-        number = self._ways.arrived(event)
+        number = self._dialer.arrived(event)
         if event.frame[2] in _ECHOED:
             self._echoes.append(event.frame)
         self._feed(now_ns, Received(number, event.frame[1:]), effects)
@@ -179,12 +179,12 @@ class OrderNode(Coat):
             yield self._workload.arrival(self._parcels.pop(0)[1])
 
     def _feed(self, now_ns: int, event: Any, effects: list[Any]) -> None:
-        """Step the serializer, and do for it what a host does not."""
+        """Step the serializer, and carry out the effects that a host does not know."""
         for effect in self.serializer.step(now_ns, event):
             match effect:
                 case Tell():
-                    if effect.node in self._ways.to:
-                        effects.append(Send(self._ways.to[effect.node], bytes((self.number,)) + effect.message))
+                    if effect.node in self._dialer.to:
+                        effects.append(Send(self._dialer.to[effect.node], bytes((self.number,)) + effect.message))
                     elif self._workload.liar is not None and effect.node == self._workload.liar.number:
                         self._workload.liar.told(self.number, effect.message)
                 case ReadLog():

@@ -1,6 +1,6 @@
-"""A core in the simplest possible coat, so that a host can run it: every peer is dialled, frames are passed on.
+"""Minimal adapter that lets the simulator run a single protocol core: it dials every peer and passes frames on.
 
-Decides nothing. What coming, going and frames mean to the core is said by each node.
+Decides nothing. Each subclass defines what connections and frames mean to its core.
 """
 
 from __future__ import annotations
@@ -10,18 +10,18 @@ from collections.abc import Iterable
 from typing import Any
 
 from chaplain.core import Admit, Arrived, Connected, Core, Disconnected, Knocked, Woken, soonest
-from simulator.adapters.dialer import Ways
+from simulator.adapters.dialer import Dialer
 
 
-class Coat(ABC):
+class CoreAdapter(ABC):
     wants_flushed = False
 
-    def __init__(self, core: Core[Any, Any], ways: Ways) -> None:
+    def __init__(self, core: Core[Any, Any], dialer: Dialer) -> None:
         self._core = core
-        self._ways = ways
+        self._dialer = dialer
 
     def deadline(self) -> int | None:
-        return soonest((*self._ways.due(), *self._due(), self._core.deadline()))
+        return soonest((*self._dialer.due(), *self._due(), self._core.deadline()))
 
     def step(self, now_ns: int, event: Any, /) -> list[Any]:
         effects: list[Any] = []
@@ -29,9 +29,9 @@ class Coat(ABC):
             case Knocked():
                 effects.append(Admit(event.request, "node"))
             case Connected():
-                self._up(now_ns, self._ways.connected(event.dial), effects)
+                self._up(now_ns, self._dialer.connected(event.dial), effects)
             case Disconnected():
-                peer = self._ways.lost(now_ns, event, effects)
+                peer = self._dialer.lost(now_ns, event, effects)
                 if peer is not None:
                     self._down(now_ns, peer, event.reason, effects)
             case Arrived():
@@ -43,7 +43,7 @@ class Coat(ABC):
         return effects
 
     def _wake(self, now_ns: int, effects: list[Any]) -> None:
-        self._ways.dial(now_ns, effects)
+        self._dialer.dial(now_ns, effects)
         for event in self._late(now_ns):
             self._feed(now_ns, event, effects)
         own = self._core.deadline()
@@ -51,11 +51,11 @@ class Coat(ABC):
             self._feed(now_ns, Woken(), effects)
 
     def _due(self) -> Iterable[int]:
-        """When something comes that the node keeps for later."""
+        """When the delayed inputs are due."""
         return ()
 
     def _late(self, now_ns: int) -> Iterable[Any]:
-        """What was kept for later, and has come."""
+        """The delayed inputs that are due now."""
         return ()
 
     @abstractmethod
@@ -69,4 +69,4 @@ class Coat(ABC):
 
     @abstractmethod
     def _feed(self, now_ns: int, event: Any, effects: list[Any]) -> None:
-        """Step the core, and do for it what a host does not."""
+        """Step the core, and carry out the effects that a host does not know."""

@@ -1,8 +1,8 @@
-"""The connections of a core in the simplest possible coat: it dials every peer, and dials again whoever is lost.
+"""The connections of a simulated core: it dials every peer, and dials again when a connection is lost.
 
-Decides when a peer is dialled and which connection leads to it. Refuses to know what is said over them.
+Decides when a peer is dialled and which connection leads to it. Does not know what is sent over them.
 
-Invariant: a session is both directions; if one is gone, so is the other.
+Invariant: a session needs both directions; if one is lost, so is the other.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from chaplain.units import MILLISECOND_NS
 REDIAL_NS = 300 * MILLISECOND_NS
 
 
-class Ways:
+class Dialer:
     def __init__(self, peers: Iterable[int], endpoint_of: Callable[[int], str], rng: Random, now_ns: int) -> None:
         self.to: dict[int, int] = {}
         """Connected dials, by peer."""
@@ -34,7 +34,7 @@ class Ways:
         return self._redial_ns.values()
 
     def dial(self, now_ns: int, effects: list[Any]) -> None:
-        """Dial whoever is due."""
+        """Dial the peers that are due."""
         for peer in [peer for peer, when in self._redial_ns.items() if when <= now_ns]:
             del self._redial_ns[peer]
             self._next_dial += 1
@@ -42,20 +42,20 @@ class Ways:
             effects.append(Dial(self._next_dial, self._endpoint_of(peer), b"", b""))
 
     def connected(self, dial: int) -> int:
-        """Whom it leads to."""
+        """The peer that this dial leads to."""
         peer = self._dials[dial]
         self.to[peer] = dial
         return peer
 
     def arrived(self, event: Arrived) -> int:
-        """Who sent it: the first octet of a frame says so."""
+        """The sender of the frame, from its first byte."""
         number = event.frame[0]
         if isinstance(event.channel, bytes):
             self._comers[event.channel] = number
         return number
 
     def lost(self, now_ns: int, event: Disconnected, effects: list[Any]) -> int | None:
-        """Whose session is over; None if it was before."""
+        """The peer whose session ended; None if it had ended before."""
         if isinstance(event.channel, bytes):
             peer = self._comers.pop(event.channel, 0)
             dial = self.to.pop(peer, None)

@@ -1,8 +1,8 @@
-"""A made-up mesh for gossip cores alone: sessions, heartbeats, loss, cuts, pauses, kills, in virtual time.
+"""A simulated mesh for gossip cores alone: sessions, heartbeats, loss, cuts, pauses and kills in virtual time.
 
-It stands in for the mesh and everything below it, so that thousands of node-hours pass in minutes. What it promises a
-core is what the mesh promises: a session both ways or none, `Entered` first, `HeardFrom` once a second while anything
-arrives, `Exited` when a process dies or nothing was heard for `dead_ns`.
+It replaces the mesh and everything below it, so that thousands of node-hours pass in minutes. It gives a core the
+guarantees of the mesh: a session has both directions or does not exist, `Entered` comes first, `HeardFrom` comes once a
+second while anything arrives, and `Exited` comes when a process dies or nothing was heard for `dead_ns`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ LOOK_NS = 10 * MILLISECOND_NS
 
 
 class CheapSigner:
-    """Signs with nothing but the name: for simulations that count messages, not forgeries."""
+    """A signature that is only the name: for simulations that count messages, not forgeries."""
 
     def __init__(self, rng: random.Random) -> None:
         self.key = rng.randbytes(32)
@@ -56,7 +56,7 @@ def cheap_verify(key: bytes, label: bytes, message: bytes, signature: bytes) -> 
 
 
 class Node:
-    """One process: a core, the endpoints it wants to meet, and its sessions."""
+    """One process: a core, the endpoints that it wants to meet, and its sessions."""
 
     def __init__(self, name: int, signer: GossipSigner, core: GossipCore, peer: Peer) -> None:
         self.name = name
@@ -99,15 +99,15 @@ class World:
         self._dead_ns = dead_ns
         self._cheap = cheap
         self._redial = redial
-        """False: one dial for each `Meet`, as from a mesh whose own pauses have grown long."""
+        """False: one dial for each `Meet`, as in a mesh whose back-off has grown long."""
         self._check: Verify = cheap_verify if cheap else verify
         self._agenda: list[tuple[int, int, Callable[..., None], tuple[Any, ...]]] = []
         self._order = 0
 
-    # What tests do to it.
+    # Actions of tests.
 
     def add(self, *, through: int | None = None, signer: GossipSigner | None = None) -> Node:
-        """Start a node, joining through another; with a `signer` that ran before it is a restart."""
+        """Start a node that joins through another; with a `signer` that ran before, this is a restart."""
         if signer is None:
             signer = CheapSigner(self.rng) if self._cheap else Identity.generate(self.rng)
         name = len(self.nodes)
@@ -118,7 +118,7 @@ class World:
         return node
 
     def cluster(self, size: int) -> list[Node]:
-        """Start so many nodes, all through the first, and let them meet."""
+        """Start `size` nodes, all through the first, and let them meet."""
         self.add()
         for _ in range(size - 1):
             self.add(through=0)
@@ -126,7 +126,7 @@ class World:
         return self.nodes
 
     def kill(self, name: int) -> None:
-        """End the process; its peers' kernels see the sockets close."""
+        """Kill the process; its peers see their sockets close."""
         node = self.nodes[name]
         node.up = False
         for other in list(node.sessions):
@@ -144,7 +144,7 @@ class World:
         self.after(duration_ns, self._resume, self.nodes[name])
 
     def cut(self, one: int, other: int) -> None:
-        """Nothing goes from one to the other any more; the other way is untouched."""
+        """Block this direction; the other one stays open."""
         self.cuts[one, other] = None
 
     def partition(self, *sides: tuple[int, ...]) -> None:
@@ -158,7 +158,7 @@ class World:
         self.cuts.clear()
 
     def run(self, duration_ns: int, until: Callable[[], bool] | None = None) -> bool:
-        """Let time pass; stop early, and say true, once the condition holds (looked at every few milliseconds)."""
+        """Advance time. Stop early and return True once the condition holds (checked every few milliseconds)."""
         end_ns = self.now_ns + duration_ns
         look_ns = self.now_ns
         while self._agenda and self._agenda[0][0] <= end_ns:
@@ -173,10 +173,10 @@ class World:
         self.now_ns = end_ns
         return False
 
-    # What tests ask of it.
+    # Queries of tests.
 
     def view(self, name: int) -> tuple[int, ...]:
-        """Names of those that this node holds for present."""
+        """Names of the nodes that this node considers present."""
         by_identifier = {node.signer.identifier: node.name for node in self.nodes}
         present = [
             member.identifier for member in self.nodes[name].core.members() if member.state is not MemberState.LEFT
@@ -184,7 +184,7 @@ class World:
         return tuple(sorted(by_identifier.get(identifier, -1) for identifier in present))
 
     def agree(self, *names: int) -> bool:
-        """Do these nodes hold exactly each other for present?"""
+        """True if these nodes consider exactly each other present."""
         return all(self.view(name) == tuple(sorted(names)) for name in names)
 
     def state(self, at: int, of: int) -> MemberState | None:
@@ -192,7 +192,7 @@ class World:
         return None if member is None else member.state
 
     def changes(self, at: int, of: int) -> list[MemberState]:
-        """Every state that a node went through, as another saw it."""
+        """All states of a node, as another node saw them."""
         subject = self.nodes[of].signer.identifier
         told = [effect for _, effect in self.nodes[at].effects if isinstance(effect, MemberChanged)]
         return [change.member.state for change in told if change.member.identifier == subject]
@@ -200,7 +200,7 @@ class World:
     def reports(self, at: int) -> list[str]:
         return [effect.event for _, effect in self.nodes[at].effects if isinstance(effect, Report)]
 
-    # How it works.
+    # Implementation.
 
     def after(self, delay_ns: int, act: Callable[..., None], *arguments: Any) -> None:
         self._order += 1
@@ -306,7 +306,7 @@ class World:
             self.after(MILLISECOND_NS, self._exit, other, node.peer, "hung up")
 
     def _beat(self, node: Node) -> None:
-        """Once a second: say that we live to all, and notice who has not for long."""
+        """Once a second: send a heartbeat to all peers, and end sessions that were silent for too long."""
         if not self._is_running(node):
             return
         self.after(HEARTBEAT_NS, self._beat, node)

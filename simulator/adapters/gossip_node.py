@@ -1,8 +1,7 @@
-"""Gossip on a plain mesh.
+"""Adapter that runs gossip over plain connections.
 
-`Gossiper` is a gossip core over bare connections: no greeting, no seal, every second a frame that says who one is. What
-is proven by link and mesh elsewhere is taken for granted here, so that seeds are cheap and whatever goes wrong is
-gossip's.
+`Gossiper` is a gossip core without handshake and encryption: every second it sends a frame with its identity. Other
+workloads test link and mesh; here they are assumed to work, so that seeds are cheap and every failure is one of gossip.
 """
 
 from __future__ import annotations
@@ -49,19 +48,19 @@ _PRESENT, _CONTENT = b"P", b"C"
 
 
 class Spoke(Frozen, frozen=True):
-    """For the watchers: something of this node arrived here."""
+    """For the checkers: a message of this node arrived here."""
 
     identifier: int
 
 
 class Lie(Frozen, frozen=True):
-    """To a node that holds the key and lies: bodies that it shall whisper to everybody it meets."""
+    """Input for a malicious node that has the cluster key: bodies that it sends to all its peers."""
 
     bodies: tuple[bytes, ...]
 
 
 class _Line:
-    """What we have with one endpoint."""
+    """The connection state for one endpoint."""
 
     __slots__ = ("connected", "dial", "entered", "heard_ns", "peer", "wanted")
 

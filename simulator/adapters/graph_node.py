@@ -1,7 +1,7 @@
-"""A graph in the simplest possible coat, for the made-up world.
+"""Adapter that runs a graph core in the simulator.
 
-It dials every peer, says its number in the first octet of each frame, reads its log back from what it has written, and
-has signatures checked a little later. Whoever was away for long is said to have left, in seeds that want that.
+It dials every peer, begins each frame with its number, reads its log back from what it has written, and verifies
+signatures with a short delay. In some seeds it reports peers that are away for long as having left.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from chaplain.graph.storage.store import events_at
 from chaplain.mesh.events import Entered, Exited, Whisper
 from chaplain.units import SECOND_NS
 from chaplain.wire import parcel
-from simulator.adapters.core_adapter import Coat
-from simulator.adapters.delayed_answers import Later
-from simulator.adapters.dialer import Ways
+from simulator.adapters.core_adapter import CoreAdapter
+from simulator.adapters.delayed_answers import DelayedAnswers
+from simulator.adapters.dialer import Dialer
 from simulator.world.disk import apply, segments_of
 
 if TYPE_CHECKING:
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 _LEFT_NS = 6 * SECOND_NS
 
 
-class GraphNode(Coat):
-    """A graph that can be run by a host."""
+class GraphNode(CoreAdapter):
+    """A graph core that a host can run."""
 
     def __init__(self, workload: Graph, name: str, rng: Random, disk: Mapping[str, bytes], now_ns: int) -> None:
         self._workload = workload
@@ -52,9 +52,9 @@ class GraphNode(Coat):
         )
         self._begun = False
         peers = (peer for peer in workload.numbers if peer != self.number)
-        super().__init__(self.graph, Ways(peers, workload.endpoint_of, rng, now_ns))
+        super().__init__(self.graph, Dialer(peers, workload.endpoint_of, rng, now_ns))
         self._left_ns: dict[int, int] = {}
-        self._later = Later(rng)
+        self._delayed = DelayedAnswers(rng)
 
     def step(self, now_ns: int, event: Any, /) -> list[Any]:
         effects: list[Any] = []
@@ -64,10 +64,10 @@ class GraphNode(Coat):
         return effects + super().step(now_ns, event)
 
     def _due(self) -> Iterable[int]:
-        return (*self._left_ns.values(), *self._later.due())
+        return (*self._left_ns.values(), *self._delayed.due())
 
     def _arrived(self, now_ns: int, event: Arrived, effects: list[Any]) -> None:
-        number = self._ways.arrived(event)
+        number = self._dialer.arrived(event)
         self._feed(now_ns, GossipParcel(self._workload.peer(number), parcel.decode(event.frame[1:])), effects)
 
     def _up(self, now_ns: int, peer: int, effects: list[Any]) -> None:
@@ -89,20 +89,20 @@ class GraphNode(Coat):
         for peer in [peer for peer, when in self._left_ns.items() if when <= now_ns]:
             del self._left_ns[peer]
             yield self._member(peer, MemberState.LEFT)
-        yield from self._later.take(now_ns)
+        yield from self._delayed.take(now_ns)
 
     def _feed(self, now_ns: int, event: Any, effects: list[Any]) -> None:
-        """Step the graph, and do for it what a host does not."""
+        """Step the graph, and carry out the effects that a host does not know."""
         for effect in self.graph.step(now_ns, event):
             match effect:
                 case Whisper():
                     self._whisper(effect, effects)
                 case ReadEvents():
                     raws = events_at([data for _, data in segments_of(self._files)], effect.places)
-                    self._later.add(now_ns, EventsRead(effect.token, raws))
+                    self._delayed.add(now_ns, EventsRead(effect.token, raws))
                 case CheckSignatures():
                     answer = SignaturesChecked(effect.ticket, tuple(map(holds, effect.checks)))
-                    self._later.add(now_ns, answer)
+                    self._delayed.add(now_ns, answer)
                 case Persist():
                     for operation in effect.operations:
                         apply(self._files, operation)
@@ -111,7 +111,7 @@ class GraphNode(Coat):
                     effects.append(effect)
 
     def _whisper(self, effect: Whisper, effects: list[Any]) -> None:
-        for peer, dial in self._ways.to.items():
+        for peer, dial in self._dialer.to.items():
             if self._workload.peer(peer).instance == effect.instance:
                 effects.append(Send(dial, bytes((self.number,)) + effect.content))
                 return

@@ -1,7 +1,7 @@
-"""A sequence in the simplest possible coat, for the made-up world.
+"""Adapter that runs a sequence core in the simulator.
 
-It dials every peer and begins each frame with its number and its instance. What link and mesh prove elsewhere is taken
-for granted here: an instance that was replaced by another of its node is not listened to any more.
+It dials every peer and begins each frame with its number and its instance. What link and mesh guarantee is assumed
+here: messages of an instance that was replaced are ignored.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from chaplain.mesh.events import Entered, Exited, Whisper
 from chaplain.sequence.core import SequenceCore
 from chaplain.sequence.settings import SequenceSettings
 from chaplain.wire import parcel
-from simulator.adapters.core_adapter import Coat
-from simulator.adapters.dialer import Ways
+from simulator.adapters.core_adapter import CoreAdapter
+from simulator.adapters.dialer import Dialer
 
 LEAD = 17
-"""Octets of a frame before its content: number and instance."""
+"""Bytes of a frame before its content: number and instance."""
 
 
-class SequenceNode(Coat):
-    """A sequence that can be run by a host."""
+class SequenceNode(CoreAdapter):
+    """A sequence core that a host can run."""
 
     def __init__(self, settings: SequenceSettings, endpoint_of: Callable[[int], str], rng: Random, now_ns: int) -> None:
         self._rng = rng
@@ -35,15 +35,15 @@ class SequenceNode(Coat):
         self.routing_id = b"\x01" + self.instance
         self.sequence = SequenceCore(settings, rng, now_ns)
         self._lead = bytes((self.number,)) + self.instance
-        super().__init__(self.sequence, Ways(settings.listed, endpoint_of, rng, now_ns))
+        super().__init__(self.sequence, Dialer(settings.listed, endpoint_of, rng, now_ns))
         self._shown: dict[int, bytes] = {}
-        """The instance that each peer has shown last."""
+        """The latest instance of each peer."""
         self._present: dict[int, bytes] = {}
-        """Peers that were told of as entered."""
+        """Peers that were reported as entered."""
         self._replaced: set[bytes] = set()
 
     def _up(self, now_ns: int, peer: int, effects: list[Any]) -> None:
-        effects.append(Send(self._ways.to[peer], self._lead))
+        effects.append(Send(self._dialer.to[peer], self._lead))
         self._see(now_ns, peer, effects)
 
     def _peer(self, number: int, instance: bytes) -> Peer:
@@ -53,7 +53,7 @@ class SequenceNode(Coat):
         instance = event.frame[1:LEAD]
         if instance in self._replaced:
             return
-        number = self._ways.arrived(event)
+        number = self._dialer.arrived(event)
         former = self._shown.get(number)
         if former is not None and former != instance:
             self._replaced.add(former)
@@ -66,7 +66,7 @@ class SequenceNode(Coat):
 
     def _see(self, now_ns: int, number: int, effects: list[Any]) -> None:
         instance = self._shown.get(number)
-        if instance is not None and number in self._ways.to and number not in self._present:
+        if instance is not None and number in self._dialer.to and number not in self._present:
             self._present[number] = instance
             self._feed(now_ns, Entered(self._peer(number, instance), {}), effects)
 
@@ -83,8 +83,8 @@ class SequenceNode(Coat):
             match effect:
                 case Whisper():
                     peer = next((who for who, instance in self._present.items() if instance == effect.instance), 0)
-                    if peer in self._ways.to:
-                        effects.append(Send(self._ways.to[peer], self._lead + effect.content))
+                    if peer in self._dialer.to:
+                        effects.append(Send(self._dialer.to[peer], self._lead + effect.content))
                 case Meet():
                     pass
                 case _:

@@ -1,1 +1,1 @@
-"""Invariants, checked from outside after every step."""
+"""Checkers: invariants that are verified from outside after every step."""

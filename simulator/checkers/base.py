@@ -1,8 +1,8 @@
-"""What watches a run from outside, and objects.
+"""Base classes of the checkers, which watch a run from outside.
 
-A checker sees every step of every node: the input, and the effects that came of it. It believes no node about itself;
-it compares what one was given with what another got. A checker that objects raises `Violation`; the runner adds the
-seed and how to replay it.
+A checker sees every step of every node: the input and the resulting effects. It does not trust a node's own state; it
+compares what one node was given with what another got. A checker that finds an error raises `Violation`; the runner
+adds the seed and the command for a replay.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from simulator.world.machine import Host
 
 
 class Violation(AssertionError):
-    """Something that must hold did not."""
+    """An invariant does not hold."""
 
     def __init__(self, checker: str, reason: str) -> None:
         super().__init__(f"{checker}: {reason}")
@@ -41,39 +41,39 @@ class Checker(Protocol):
         """See one step of one node, before its effects are performed."""
         ...
 
-    def born(self, time_ns: int, host: Host, /) -> None:
+    def process_started(self, time_ns: int, host: Host, /) -> None:
         """See a process start; `host.core` is the new one."""
         ...
 
-    def died(self, time_ns: int, host: Host, reason: str, /) -> None:
+    def process_ended(self, time_ns: int, host: Host, reason: str, /) -> None:
         """See a process end; `host.core` is still the old one."""
         ...
 
-    def content(self, healed: Sequence[Host], /) -> bool:
-        """Whether the mended already do all that `finish` will demand of them, and did it after the heal."""
+    def is_satisfied(self, healed: Sequence[Host], /) -> bool:
+        """True if the healed nodes already do everything that `finish` demands, and have done it since the heal."""
         ...
 
     def finish(self, healed: Sequence[Host], /) -> None:
-        """Judge the whole. `healed` were mended and must have made progress; empty in safety mode."""
+        """Judge the whole run. The nodes in `healed` must have made progress; empty in safety mode."""
         ...
 
 
 class Watcher:
-    """A checker that looks at nothing yet: take it as a base and fill in what matters."""
+    """A checker that checks nothing; a base class."""
 
     name = "watcher"
 
     def observe(self, time_ns: int, host: Host, event: object, effects: Sequence[object], /) -> None:
         """See nothing."""
 
-    def born(self, time_ns: int, host: Host, /) -> None:
+    def process_started(self, time_ns: int, host: Host, /) -> None:
         """See nothing."""
 
-    def died(self, time_ns: int, host: Host, reason: str, /) -> None:
+    def process_ended(self, time_ns: int, host: Host, reason: str, /) -> None:
         """See nothing."""
 
-    def content(self, healed: Sequence[Host], /) -> bool:
-        """Never: the run goes on to its end."""
+    def is_satisfied(self, healed: Sequence[Host], /) -> bool:
+        """Return False: the run goes on to its end."""
         return False
 
     def finish(self, healed: Sequence[Host], /) -> None:
@@ -84,14 +84,14 @@ class Watcher:
 
 
 class HostContract(Watcher):
-    """A node asks its host only for what `chaplain.core` allows. Every workload has this one."""
+    """Checks that a node asks its host only for what `chaplain.core` allows. Every workload has this checker."""
 
     name = "host contract"
 
     def __init__(self) -> None:
         self._books: dict[str, _Book] = {}
 
-    def born(self, time_ns: int, host: Host, /) -> None:
+    def process_started(self, time_ns: int, host: Host, /) -> None:
         self._books[host.name] = _Book()
 
     def observe(self, time_ns: int, host: Host, event: object, effects: Sequence[object], /) -> None:
@@ -100,14 +100,14 @@ class HostContract(Watcher):
         for effect in effects:
             complaint = book.judge(effect)
             if complaint:
-                self.complain(f"{host.name}.{host.life} {complaint}")
+                self.complain(f"{host.name}.{host.process} {complaint}")
 
-    def content(self, healed: Sequence[Host], /) -> bool:
+    def is_satisfied(self, healed: Sequence[Host], /) -> bool:
         return True
 
 
 class _Book:
-    """What one process has been told and has asked for."""
+    """The inputs and requests of one process so far."""
 
     __slots__ = ("_dialled", "_knocks", "_open", "_ticket")
 

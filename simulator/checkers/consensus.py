@@ -1,9 +1,8 @@
-"""Watches the journal's order from outside: what was told, by whom, and what the disks really held then.
+"""Checks the journal's order from outside: what was sent, by which node, and what the disks contained at that moment.
 
-It reads frames and disks, never a serializer's opinion of itself. What a node claims in an acknowledgement or a vote
-must be in the synced part of its disk at the moment the claim leaves. What anybody called agreed must be what
-everybody calls agreed. A node whose disk was damaged by the run is exempt from claims about its disk until the run
-ends, and from nothing else.
+It reads frames and disks, never a serializer's own state. What a node claims in an acknowledgement or a vote must be in
+the synced part of its disk when the claim is sent. All nodes must call the same messages agreed. A node whose disk was
+damaged in the run is exempt from claims about its disk until the run ends, and from nothing else.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ class OrderChecker(Watcher):
         self._power_cuts = 0
         self._agreed: dict[int, bytes] = {}
         self._ballots: dict[int, int] = {}
-        """The regime under which each message was first seen to be agreed: an earlier master may not know."""
+        """The regime under which each message was first seen as agreed: an earlier master may not know that it is."""
         self._masters: dict[int, str] = {}
         self._position: dict[str, int] = {}
         self._votes: dict[tuple[str, int, int], int] = {}
@@ -50,21 +49,23 @@ class OrderChecker(Watcher):
         self._bodies: dict[tuple[int, int], bytes] = {}
         self._refs_through = 0
         self._speakers: dict[tuple[int, int, bytes], set[str]] = {}
-        """Who acknowledged or proposed a message, by regime, index and hash."""
+        """The nodes that acknowledged or proposed a message, by regime, index and hash."""
         self._last_word: dict[str, tuple[int, bytes]] = {}
         self._owed: dict[str, tuple[int, bytes]] = {}
-        """What a damaged node must hold again before it speaks: the last message it may have been counted on for."""
+        """The message that a damaged node must hold again before it sends claims: the last one that may have been
+        agreed with its acknowledgement.
+        """
 
-    # Lives.
+    # Processes.
 
-    def born(self, time_ns: int, host: Host, /) -> None:
+    def process_started(self, time_ns: int, host: Host, /) -> None:
         self._position[host.name] = -1
         serializer = host.core.serializer  # type: ignore[union-attr]
         promised = self._promised.get(host.name, 0)
         if host.name not in self._workload.victims and serializer.regime < promised:
             self.complain(f"{host.name} came back in regime {serializer.regime}, having promised {promised}")
 
-    def died(self, time_ns: int, host: Host, reason: str, /) -> None:
+    def process_ended(self, time_ns: int, host: Host, reason: str, /) -> None:
         assert self.world is not None
         self._workload.died(self.world, host)
         if self.world.counts["power cut"] > self._power_cuts:
@@ -72,13 +73,13 @@ class OrderChecker(Watcher):
             self._workload.power_lost(host.name)
 
     def wiped(self, name: str) -> None:
-        """All that is agreed now may have been agreed with its help."""
+        """Everything that is agreed now may have been agreed with this node's help."""
         self._acked.pop(name, None)
         if self._agreed:
             self._owed[name] = (len(self._agreed), self._agreed[len(self._agreed)])
 
     def rotten(self, name: str) -> None:
-        """What it acknowledged last may be agreed with its help."""
+        """What the node acknowledged last may have been agreed with its help."""
         if name in self._last_word:
             self._owed.setdefault(name, self._last_word[name])
 
@@ -110,12 +111,12 @@ class OrderChecker(Watcher):
             self._asked[host.name, frame[0], message.regime] = (message.index, message.ballot)
 
     def _elected(self, host: Host, regime: int) -> None:
-        former = self._masters.setdefault(regime, f"{host.name}.{host.life}")
-        if former != f"{host.name}.{host.life}":
-            self.complain(f"regime {regime} has two masters: {former} and {host.name}.{host.life}")
-        self._demand_standing(host, "is master", regime)  # its own vote is one that counts
+        former = self._masters.setdefault(regime, f"{host.name}.{host.process}")
+        if former != f"{host.name}.{host.process}":
+            self.complain(f"regime {regime} has two masters: {former} and {host.name}.{host.process}")
+        self._demand_standing(host, "is master", regime)  # the master counts its own vote
 
-    # What is agreed.
+    # Agreed messages.
 
     def _settled(self, host: Host, agreed: Agreed) -> None:
         index = agreed.body.index
@@ -150,18 +151,18 @@ class OrderChecker(Watcher):
             self.complain(f"{host.name} came back with {resumed.index} agreed, which nobody had agreed to")
 
     def _enough(self, names: Collection[str], index: int) -> bool:
-        """Whether these are a quorum for the message of this index."""
+        """True if these nodes are a quorum for the message at this index."""
         return len(names) > len(self._workload.founders) // 2
 
     def _demand_copies(self, index: int, digest: bytes, what: str) -> None:
-        """A quorum must hold the message on disk. A damaged disk may have held it."""
+        """A quorum must have the message on disk; a damaged disk counts, because it may have had it."""
         assert self.world is not None
         hosts = self.world.hosts.values()
         holders = [host.name for host in hosts if host.name in self._workload.victims or _holds(host, digest)]
         if not self._enough(holders, index):
             self.complain(f"message {index} {what}, and is on disk only at {holders}")
 
-    # What is claimed.
+    # Claims.
 
     def _said(self, host: Host, frame: bytes) -> None:
         message = decode(frame[1:])
@@ -239,10 +240,10 @@ class OrderChecker(Watcher):
         if message.index - 1 not in self._agreed:
             self._demand_copies(message.index - 1, body.previous, "has a successor")
 
-    # The end.
+    # The end of the run.
 
-    def content(self, healed: Sequence[Host], /) -> bool:
-        """What was sent after the heal is there, at everybody who can serve."""
+    def is_satisfied(self, healed: Sequence[Host], /) -> bool:
+        """True if every node that can serve has what was sent after the heal."""
         assert self.world is not None
         sound, lately_ns = self._sound(healed), self.world.now_ns - SECOND_NS
         wanted = self._workload.sent_at(lately_ns)
@@ -250,13 +251,13 @@ class OrderChecker(Watcher):
         return fresh and bool(sound) and all(_payloads(host) >= wanted for host in sound)
 
     def _sound(self, healed: Sequence[Host]) -> list[Host]:
-        """Those of the healed that can serve, if they are a quorum; nobody, if they are none."""
+        """The healed nodes that can serve, if they are a quorum; else none."""
         sound = [host for host in healed if _can_serve(host, self._workload)]
-        # Whom they need follows from what a serializer of them knows to be agreed. More may be, and others know:
-        # those that were not healed, and members without a vote, whose word counts for nothing.
+        # The quorum follows from what a serializer among them knows to be agreed. More may be agreed, but only nodes
+        # that were not healed, and members without a vote, know of it.
         positions = [self._position[host.name] for host in sound if _serializes(host)]
         if not positions:
-            return []  # all with a vote are elsewhere
+            return []  # no healed node has a vote
         return sound if self._enough([host.name for host in sound], max(positions) + 1) else []
 
     def finish(self, healed: Sequence[Host], /) -> None:
@@ -278,7 +279,7 @@ class OrderChecker(Watcher):
 
 
 def _holds(host: Host, digest: bytes) -> bool:
-    """Whether the message is on the disk. Where a sync failed, a mark or a stamp may be there that names it alone."""
+    """True if the message is on the disk. After a failed sync, only a mark or a stamp that names it may be there."""
     if not host.disk.holds(digest, ".segment"):
         return False
     return not host.disk.diverged or any(
@@ -307,12 +308,12 @@ def _can_serve(host: Host, workload: Order) -> bool:
 
 
 def _serializes(host: Host) -> bool:
-    """Whether the node has a vote, as far as it knows."""
+    """True if the node has a vote, as far as it knows."""
     core: Any = host.core
     return core.number in core.serializer.bench.quorum.voters
 
 
 def _payloads(host: Host) -> int:
-    """How many payloads its execution has been given."""
+    """The number of payloads that its execution got."""
     count: int = host.core.execution.count  # type: ignore[union-attr]
     return count

@@ -1,8 +1,7 @@
-"""What execution ought to decide, worked out again in the plainest way: one message after the other, one loop, no
-caches.
+"""A reference implementation of execution: decides one message after the other in one loop, without caches.
 
-Shares formats with the journal and none of its rules: packs are taken apart message by message, signatures are always
-checked, lanes are lists. The journal's executors must come to the same decisions about every agreed message.
+It shares the formats with the journal, but none of its rules: packs are decoded message by message, signatures are
+always verified, lanes are lists. The journal's executors must decide the same about every agreed message.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ class OracleLane:
         self.last = 0
         self.fenced = False
         self.written: list[tuple[int, int, bytes]] = []
-        """First id, last id and signed octets of every pack ever applied."""
+        """First id, last id and signed bytes of every pack that was applied."""
 
 
 class OracleClient:
@@ -65,22 +64,22 @@ class Oracle:
         """Token and first message of each epoch in which a request may have been signed; the last one is current."""
         self._epoch_requests = 0
         self._answers: dict[tuple[int, bytes], tuple[int, str]] = {}
-        """Of every request that was decided: the epoch in which it was signed, and what was decided."""
+        """For every decided request: the epoch in which it was signed, and the decision."""
         self._asked: set[tuple[int, bytes]] = set()
         """Requests that the current message decides."""
         self.rows: dict[str, list[tuple[int, int, bytes]]] = {}
         """Every message of each stream: lane, request id, value."""
         self._staged: dict[tuple[int, int], tuple[int, str, bytes, bytes, Pack]] = {}
-        """Packs that wait, by lane and first id: last id, stream, digest, identity."""
+        """Staged packs, by lane and first id: last id, stream, digest, identity."""
         self._owed: list[tuple[int, int, str, bytes, bytes]] = []
         self._committed = 0
         self._versions: dict[tuple[bytes, str], tuple[int, int]] = {}
         self.chains: dict[str, bytes] = {}
         self._links: dict[str, tuple[int, bytes]] = {}
-        """What the current message wrote to each stream: from which offset, and the digests of the packs."""
+        """What the current message wrote to each stream: first offset, and the digests of the packs."""
 
     def judge(self, body: Body, payloads: tuple[bytes, ...]) -> list[Any]:
-        """For each entry what must be decided: a list of (reason, base offset) for data, (reason, lane) otherwise."""
+        """The required decision for each entry: a list of (reason, base offset) for data, (reason, lane) otherwise."""
         for client_id, lane in list(self._lanes.items()):
             if body.timestamp_ns - lane.used_ns > self._founding.policy.lane_idle_ns:
                 del self._lanes[client_id]
@@ -206,7 +205,7 @@ class Oracle:
     # Two phases.
 
     def _is_next(self, stream: str, pack: Pack, raw: bytes) -> bool:
-        """Whether this is the very pack that was committed and comes next."""
+        """True if this is exactly the committed pack that comes next."""
         if pack.message_type != two_phase.STAGED or not self._owed:
             return False
         client_id, first, owed_stream, digest, acl = self._owed[0]
@@ -295,7 +294,7 @@ class Oracle:
                     lane.fenced, lane.used_ns = True, body.timestamp_ns
                 return "applied", message.client_id
             case _:
-                return "refused", 0  # nobody changes nodes here
+                return "refused", 0  # nodes do not change in this workload
 
     def _lease(self, body: Body, signer: bytes, nonce: bytes, message: LeaseLane) -> tuple[str, int]:
         if message.acl != signer:

@@ -1,4 +1,4 @@
-"""Who watches gossip: each believes no core about itself, and compares what one node saw with what another did."""
+"""Checkers of gossip: they do not trust a core's own state, and compare what different nodes saw."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _core(host: Host) -> Gossiper:
 
 
 class EventWatch(Watcher):
-    """What is seen was fired by whom it names, with these very words, and is seen once in a life."""
+    """A delivered event was fired by the node that it names, with this content, and is delivered once per process."""
 
     name = "events"
 
@@ -44,13 +44,15 @@ class EventWatch(Watcher):
         for one in seen:
             if self._fired.get(one.id) != one:
                 self.complain(f"{host.name} saw {one}, which its origin never fired")
-            if (host.name, host.life, one.id) in self._seen:
+            if (host.name, host.process, one.id) in self._seen:
                 self.complain(f"{host.name} saw {one.id} twice")
-            self._seen[host.name, host.life, one.id] = None
+            self._seen[host.name, host.process, one.id] = None
 
 
 class ListWatch(Watcher):
-    """Incarnations come from their owners, good-byes from those who said them, and nobody heard lately is lost."""
+    """Incarnations come from their owners, graceful leaves from the nodes that left, and no recently heard node is
+    lost.
+    """
 
     name = "members"
 
@@ -59,14 +61,14 @@ class ListWatch(Watcher):
         self._reached: dict[int, int] = {}
         """The highest incarnation that each node has had."""
         self._left: dict[int, int] = {}
-        """At which incarnation a node last said good-bye."""
+        """The incarnation at which a node last left gracefully."""
         self._spoke_ns: dict[tuple[str, int, int], int] = {}
         self._shown: dict[tuple[str, int, int], int] = {}
         self._lost: dict[tuple[int, int], None] = {}
-        """Members, at incarnations, that somebody has lost."""
+        """Members, with incarnations, that some node has lost."""
         self._lied = False
 
-    def born(self, time_ns: int, host: Host, /) -> None:
+    def process_started(self, time_ns: int, host: Host, /) -> None:
         identifier, incarnation = self._who(host)
         self._reached[identifier] = max(self._reached.get(identifier, 0), incarnation)
 
@@ -77,7 +79,7 @@ class ListWatch(Watcher):
             self._left[own] = _core(host).gossip.incarnation
         for effect in effects:
             if isinstance(effect, Spoke):
-                self._spoke_ns[host.name, host.life, effect.identifier] = time_ns
+                self._spoke_ns[host.name, host.process, effect.identifier] = time_ns
             elif isinstance(effect, MemberChanged):
                 self._changed(time_ns, host, effect)
 
@@ -85,7 +87,7 @@ class ListWatch(Watcher):
         return _core(host).peer.identifier, _core(host).gossip.incarnation
 
     def _own(self, host: Host) -> int:
-        """A node goes one above the highest it ever had, however high others say it is."""
+        """A node may only go one above its own highest incarnation, however high others claim it is."""
         identifier, incarnation = self._who(host)
         if incarnation > self._reached[identifier] + 1:
             self.complain(f"{host.name} jumped from incarnation {self._reached[identifier]} to {incarnation}")
@@ -97,7 +99,7 @@ class ListWatch(Watcher):
         who = f"{host.name} of {member.identifier:08x}"
         if member.incarnation > self._reached.get(member.identifier, 0):
             self.complain(f"{who}: incarnation {member.incarnation}, which its owner never had")
-        key = (host.name, host.life, member.identifier)
+        key = (host.name, host.process, member.identifier)
         if member.incarnation < self._shown.get(key, 0):
             self.complain(f"{who}: incarnation went back to {member.incarnation}")
         self._shown[key] = member.incarnation
@@ -115,7 +117,7 @@ class ListWatch(Watcher):
 
 
 class QuestionWatch(Watcher):
-    """A question ends once, and a decision has half or more of the members behind it."""
+    """A question ends once, and at least half of the members support a decision."""
 
     name = "questions"
 
@@ -124,13 +126,13 @@ class QuestionWatch(Watcher):
 
     def observe(self, time_ns: int, host: Host, event: object, effects: Sequence[object], /) -> None:
         if isinstance(event, AskQuery):
-            self._open[host.name, host.life, event.call] = None
+            self._open[host.name, host.process, event.call] = None
         for effect in effects:
             if isinstance(effect, QueryDecided):
                 self._decided(host, effect)
 
     def _decided(self, host: Host, effect: QueryDecided) -> None:
-        if self._open.pop((host.name, host.life, effect.call), 0) == 0:
+        if self._open.pop((host.name, host.process, effect.call), 0) == 0:
             self.complain(f"{host.name}: call {effect.call} ended twice, or was never asked")
         answer = effect.answer
         if answer.decided and 2 * answer.votes < answer.members:
@@ -140,7 +142,7 @@ class QuestionWatch(Watcher):
 
 
 class BudgetWatch(Watcher):
-    """Bytes said stay within what is allowed."""
+    """The bytes sent stay within the budget."""
 
     name = "budget"
 
@@ -151,7 +153,7 @@ class BudgetWatch(Watcher):
     def observe(self, time_ns: int, host: Host, event: object, effects: Sequence[object], /) -> None:
         if isinstance(event, Lie):
             return
-        window = self._said.setdefault((host.name, host.life), [time_ns, 0])
+        window = self._said.setdefault((host.name, host.process), [time_ns, 0])
         if time_ns - window[0] > 10 * SECOND_NS:
             window[:] = [time_ns, 0]
         window[1] += sum(
@@ -162,7 +164,7 @@ class BudgetWatch(Watcher):
 
 
 class ViewWatch(Watcher):
-    """Once healed, nodes hold each other for present."""
+    """After the heal, nodes consider each other present."""
 
     name = "views"
 

@@ -1,4 +1,4 @@
-"""What must hold of the graph, seen from outside: nothing accepted is lost, nobody counts twice, all become equal."""
+"""Checks the graph from outside: no accepted event is lost, no member counts twice, and all Models become equal."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from simulator.world.world import World
 
 EQUAL_NS = 10 * SECOND_NS
-"""How long after a heal all Models must be equal, transfer included."""
+"""How long after a heal all Models must be equal, including the transfer."""
 _LOOK_NS = 250 * MILLISECOND_NS
 
 
@@ -33,16 +33,16 @@ class GraphChecker(Watcher):
         self._workload = workload
         self._world: World | None = None
         self._events: dict[bytes, Event] = {}
-        """All that was ever on a disk."""
+        """All events that were ever on a disk."""
         self._has: dict[str, set[bytes]] = {name: set() for name in workload.names}
-        """By node: what it was seen to have on disk."""
+        """By node: the events that it was seen to have on disk."""
         self._read: dict[str, set[bytes]] = {name: set() for name in workload.names}
         self._promised: dict[str, dict[bytes, str]] = {name: {} for name in workload.names}
-        """By node: what it told somebody that it has, and how."""
+        """By node: the events that it claimed to have, and how."""
         self._durable: dict[tuple[str, str], int] = {}
         self._ranked: dict[tuple[str, str], int] = {}
         self._half = len(workload.founders) // 2
-        """So many others must have what is called read; nobody is ever removed, whoever is silent."""
+        """How many others must have an event that is called read. No member is ever removed, however silent."""
         self._equal_ns: int | None = None
         self._keys = {workload.identity(number).key: workload.names[number - 1] for number in workload.numbers}
 
@@ -51,10 +51,10 @@ class GraphChecker(Watcher):
         if self._workload.plan.healed:
             world.at(self._workload.plan.heal_ns, self._look)
 
-    # Lives.
+    # Processes.
 
-    def born(self, time_ns: int, host: Host, /) -> None:
-        """A node that starts has everything it ever promised to have, and nothing read became unread."""
+    def process_started(self, time_ns: int, host: Host, /) -> None:
+        """A starting node has everything that it ever claimed to have, and read events stay read."""
         graph = _graph(host)
         found = {stream.model.id_of(n) for stream in graph.streams.values() for n in range(stream.durable)}
         for event_id, how in self._promised[host.name].items():
@@ -78,13 +78,13 @@ class GraphChecker(Watcher):
             elif isinstance(effect, Send):
                 self._sent(host, effect.frame)
         settings = self._workload.settings
-        if len(graph.intake.orphans) > settings.orphans_max:
-            self.complain(f"{host.name} keeps {len(graph.intake.orphans)} orphans")
+        if len(graph.admission.orphans) > settings.orphans_max:
+            self.complain(f"{host.name} keeps {len(graph.admission.orphans)} orphans")
 
-    # What a node has, and what it says.
+    # What a node has, and what it claims.
 
     def _note(self, host: Host, name: str, stream: Stream) -> None:
-        """Look at what is newly on disk, and newly read."""
+        """Check the events that are newly on disk or newly read."""
         model, key = stream.model, (host.name, name)
         for number in range(self._durable.get(key, 0), stream.durable):
             parents = model.parents_of(number)
@@ -150,10 +150,10 @@ class GraphChecker(Watcher):
         if any(member == own for member, _ in item.confirmations):
             self._promise(host, event.id, "confirmed")
 
-    # The end.
+    # The end of the run.
 
     def _look(self) -> None:
-        """Once healed: are they equal yet?"""
+        """After the heal: check whether the Models are equal yet."""
         world = self._world
         assert world is not None
         graphs = [_graph(host) for host in world.hosts.values() if host.core is not None]
@@ -180,7 +180,7 @@ class GraphChecker(Watcher):
         self._world.counts["events"] += len(set().union(*self._has.values()))
         self._world.counts["forks"] += sum(len(s.model.forks) for host in hosts for s in _graph(host).streams.values())
 
-    def content(self, healed: Sequence[Host], /) -> bool:
+    def is_satisfied(self, healed: Sequence[Host], /) -> bool:
         return all(host.up for host in healed) and not self._wrong(healed)
 
     def _judge_heal(self, healed: Sequence[Host]) -> None:
@@ -206,7 +206,7 @@ class GraphChecker(Watcher):
         return ""
 
     def _judge_order(self, host: Host, stream: Stream) -> None:
-        """The order and the leaves, computed again from the events' own words."""
+        """Compute the order and the leaves again from the events themselves."""
         model = stream.model
         order = list(model.ordered())
         words = [(model.height_of(number), model.id_of(number)) for number in range(len(model))]

@@ -1,7 +1,7 @@
-"""Watches from outside what index-only serializers are shown, and who holds what they order.
+"""Checks what index-only serializers are shown, and which nodes hold the payloads that they order.
 
-a message is shown to a serializer only when as many nodes as there must be copies have it on disk, with its payloads
-what a serializer writes of a message holds no payload
+- A message is shown to a serializer only when `copies` nodes have it on disk with its payloads.
+- A serializer writes no payload of a message.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ class CopiesChecker(Watcher):
         self._workload = workload
         self._hosts: dict[str, Host] = {}
         self._settled = 0
-        """The furthest message that anybody settled."""
+        """The furthest message that any node settled."""
 
-    def born(self, time_ns: int, host: Host, /) -> None:
+    def process_started(self, time_ns: int, host: Host, /) -> None:
         self._hosts[host.name] = host
 
-    def content(self, healed: Sequence[Host], /) -> bool:
+    def is_satisfied(self, healed: Sequence[Host], /) -> bool:
         return True
 
     def observe(self, time_ns: int, host: Host, event: object, effects: Sequence[object], /) -> None:
@@ -62,14 +62,14 @@ class CopiesChecker(Watcher):
 
     def _check(self, host: Host, proposed: Propose, body: Body) -> None:
         if body.index <= self._settled or not body.data_entries:
-            return  # one that comes late: it was agreed long ago
+            return  # a late message that was agreed long ago
         digest = chain_hash(body.previous, proposed.body)
         have = [name for name in self._workload.holders if self._has(name, digest)]
         if len(have) < self._workload.copies:
             self.complain(f"{host.name} is shown message {body.index}, which is on the disks of {have} alone")
 
     def _has(self, name: str, digest: bytes) -> bool:
-        """Whether it is there if the power goes out now; whose disk was wiped may have had it."""
+        """True if the node would still have it after a power cut now; a wiped disk may have had it."""
         if name in self._workload.wiped:
             return True
         return self._hosts[name].disk.holds(digest, ".segment")

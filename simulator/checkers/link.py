@@ -1,16 +1,16 @@
-"""Checkers of greetings and sessions, from outside the link.
+"""Checkers of handshakes and sessions, from outside the link.
 
 | checker | what must hold |
 |---|---|
-| `door` | who is admitted showed a proof that a holder of the key made, and for the first time to this process |
+| `door` | an admitted peer showed a proof made with the cluster key, and for the first time to this process |
 | `greeting` | a greeting comes first on every connection; a session begins on an echo of our own nonce, used once |
-| `strangers` | a session is with a member that really lives or lived, under its own key and endpoint |
-| `seal` | no counter seals twice under one session's key |
-| `budget` | what waits on a channel stays within the budget, its reserve and a few greetings |
-| `speech` | what is heard was said by that process to this one: unchanged, once, in order, and gaps are told exactly |
-| `live` | after a heal, every two mended members hear each other |
+| `strangers` | a session is with a member that runs or ran, under its own key and endpoint |
+| `seal` | no counter is used twice under one session's key |
+| `budget` | bytes queued on a channel stay within the budget, its reserve and a few greetings |
+| `speech` | what is received was sent by that process to this one: unchanged, once, in order, with exact gap reports |
+| `live` | after a heal, every two healed members hear each other |
 
-They read greetings and headers of frames, never a key or a core's own tables.
+They read greetings and frame headers, never a key or a core's own tables.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def _claim(frame: bytes) -> Claim:
 
 
 class Roster(Watcher):
-    """Who is who: every process that ever lived, by its instance."""
+    """Every process that ever ran, by its instance."""
 
     name = "strangers"
 
@@ -43,7 +43,7 @@ class Roster(Watcher):
         self._endpoint = endpoint
         self.instances: dict[bytes, str] = {}
 
-    def born(self, time_ns: int, host: Host, /) -> None:
+    def process_started(self, time_ns: int, host: Host, /) -> None:
         self.instances[host.instance] = host.name
 
     def observe(self, time_ns: int, host: Host, event: object, effects: Sequence[object], /) -> None:
@@ -90,7 +90,7 @@ class GreetingWatch(Watcher):
         self._used: set[tuple[bytes, bytes]] = set()
 
     def observe(self, time_ns: int, host: Host, event: object, effects: Sequence[object], /) -> None:
-        # Our own nonces first: a step may greet after it has believed a greeting.
+        # Record our own nonces first: a step may send a greeting after it has accepted one.
         for effect in effects:
             if isinstance(effect, Send):
                 self._sent(host, effect)
@@ -99,7 +99,7 @@ class GreetingWatch(Watcher):
                 self._met(host, event, effect)
 
     def _sent(self, host: Host, effect: Send) -> None:
-        connection = (host.name, host.life, effect.channel)
+        connection = (host.name, host.process, effect.channel)
         if effect.frame[0] in _GREETINGS:
             self._greeted.add(connection)
             self._nonces.add((host.instance, _claim(effect.frame).nonce))
@@ -132,8 +132,8 @@ class SealWatch(Watcher):
                 self._check(host, effect, begun)
 
     def _check(self, host: Host, effect: Send, begun: bool) -> None:
-        """A step that begins a session speaks in it at once, with new keys, on the channel the session has."""
-        key = (host.name, host.life, effect.channel)
+        """A step that begins a session sends in it at once, with new keys, on the session's channel."""
+        key = (host.name, host.process, effect.channel)
         _, counter, _ = HEADER.unpack_from(effect.frame)
         if counter <= self._last.get(key, 0) and not (begun and counter == 1):
             self.complain(f"{host.name} seals with counter {counter} again")
@@ -155,37 +155,37 @@ class BudgetWatch(Watcher):
                 self.complain(f"{host.name} has more than {self._bytes_max} octets waiting on {effect.channel!r}")
 
     def _add(self, host: Host, channel: object, size: int) -> int:
-        key = (host.name, host.life, channel)
+        key = (host.name, host.process, channel)
         self._waiting[key] = self._waiting.get(key, 0) + size
         return self._waiting[key]
 
 
-class _Way:
-    """What one process said to another, and how far the other has heard it."""
+class _Direction:
+    """What one process sent to another, and how far the other has received it."""
 
     __slots__ = ("epoch", "heard_epoch", "heard_next", "missed", "open", "places", "said")
 
     def __init__(self) -> None:
         self.epoch = 0
-        """Counts the speaker's sessions with the listener."""
+        """Counts the sender's sessions with the receiver."""
         self.said = 0
         self.places: dict[bytes, tuple[int, int]] = {}
-        """Where each command stands: the speaker's session, and its place in it."""
+        """The position of each command: the sender's session, and the index in it."""
         self.heard_epoch = 0
         self.heard_next = 0
         self.missed = 0
         self.open = False
-        """Whether the listener has a session."""
+        """True if the receiver has a session."""
 
 
 class SpeechWatch(Watcher):
     name = "speech"
 
     def __init__(self) -> None:
-        self._ways: dict[tuple[bytes, bytes], _Way] = {}
+        self._directions: dict[tuple[bytes, bytes], _Direction] = {}
 
-    def _way(self, speaker: bytes, listener: bytes) -> _Way:
-        return self._ways.setdefault((speaker, listener), _Way())
+    def _way(self, speaker: bytes, listener: bytes) -> _Direction:
+        return self._directions.setdefault((speaker, listener), _Direction())
 
     def observe(self, time_ns: int, host: Host, event: object, effects: Sequence[object], /) -> None:
         us = host.instance
@@ -208,22 +208,22 @@ class SpeechWatch(Watcher):
                 case _:
                     pass
 
-    def _begin(self, out: _Way, inward: _Way) -> None:
+    def _begin(self, out: _Direction, inward: _Direction) -> None:
         out.epoch += 1
         out.said = 0
         inward.open = True
         inward.missed = 0
 
-    def _say(self, way: _Way, command: bytes) -> None:
+    def _say(self, way: _Direction, command: bytes) -> None:
         assert command not in way.places
         way.places[command] = (way.epoch, way.said)
         way.said += 1
 
-    def _take_back(self, way: _Way, command: bytes) -> None:
+    def _take_back(self, way: _Direction, command: bytes) -> None:
         del way.places[command]
         way.said -= 1
 
-    def _hear(self, host: Host, way: _Way, command: bytes) -> None:
+    def _hear(self, host: Host, way: _Direction, command: bytes) -> None:
         if not way.open:
             self.complain(f"{host.name} heard somebody it has no session with")
         if command not in way.places:
@@ -237,14 +237,14 @@ class SpeechWatch(Watcher):
             self.complain(f"{host.name} missed {place - way.heard_next} commands and was told of {way.missed}")
         way.heard_next, way.missed = place + 1, 0
 
-    def _part(self, host: Host, effect: Parted, way: _Way) -> None:
+    def _part(self, host: Host, effect: Parted, way: _Direction) -> None:
         heard = way.heard_next if way.heard_epoch == way.epoch else 0
         if way.said - effect.unconfirmed > heard:
             self.complain(f"{host.name} believes {way.said - effect.unconfirmed} commands heard, and {heard} were")
 
 
 class LiveWatch(Watcher):
-    """Every two mended members end with a session and have heard each other lately."""
+    """At the end, every two healed members have a session and have heard each other lately."""
 
     name = "live"
 

@@ -1,7 +1,7 @@
-"""Watches serializer sets change: who may agree to which message, and whether every stage had its right.
+"""Checks changes of the serializer set: which set must agree to each message, and that every stage is legal.
 
-It keeps its own list of sets, made of nothing but the agreed bodies, in a few lines that share no code with the
-`assembly` that nodes use. Everything that `order_checks` demands of a quorum is demanded of the sets at that index.
+It keeps its own list of sets, computed only from the agreed bodies, in a few lines that share no code with the
+`cluster_config` of the nodes. Every demand of `consensus` on a quorum applies to the sets at that index.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 Sets = tuple[tuple[int, ...], ...]
 LINGER_NS = 20 * 10**9
-"""A change may be open for so long while all that were healed are well."""
+"""How long a change may stay open while all healed nodes are well."""
 
 
 class ConfigChecker(OrderChecker):
@@ -32,18 +32,18 @@ class ConfigChecker(OrderChecker):
         super().__init__(workload)
         self._config = workload
         self._sets: list[Sets] = [(), (workload.founders,)]
-        """The sets that have to agree to each index."""
+        """The sets that must agree to each index."""
         self._nominated: tuple[int, ...] = ()
         self._since_ns = 0
         self._whole_ns = 0
-        """When the change was nominated that ended last, well or not."""
+        """When the change that ended last, successful or not, was nominated."""
         self._regimes: list[int] = []
-        """Regimes of which a message is agreed."""
+        """Regimes with an agreed message."""
         self._granted: dict[int, list[int]] = {}
         self._stood: dict[str, int] = {}
         self._struck: list[bytes] = []
         self._ingest: dict[int, Stage] = {}
-        """The stage that each ingest node is in; live, if none is named."""
+        """The stage of each ingest node; live, if none is named."""
 
     @property
     def serializers(self) -> tuple[int, ...]:
@@ -95,7 +95,7 @@ class ConfigChecker(OrderChecker):
                 self._take_role_stage(stage, node)
 
     def _take_role_stage(self, stage: Stage, node: int) -> None:
-        """Live only after Catchup, Drop only after Block; what is asked for out of turn changes nothing."""
+        """Live is legal only after Catchup, Drop only after Block; a request out of order changes nothing."""
         assert self.world is not None
         was = self._ingest.get(node, Stage.LIVE)
         self.world.counts[f"stage {stage.name.lower()}"] += 1
@@ -146,7 +146,9 @@ class ConfigChecker(OrderChecker):
             self._demand_votes(host, changed.regime, position)
 
     def _demand_votes(self, host: Host, regime: int, position: int) -> None:
-        """A master needs the votes of those who, as far as it knew when it stood, have to agree to its next message."""
+        """A master needs votes from a quorum of the sets that, as far as it knew at its election, must agree to its
+        next message.
+        """
         voters = [*self._granted.get(regime, []), self._config.number(host.name)]
         known = range(self._stood.get(host.name, position), position + 1)
         sets = [self._sets[min(at + 1, len(self._sets) - 1)] for at in known]
@@ -156,11 +158,11 @@ class ConfigChecker(OrderChecker):
         if not any(_quorum(each, voters) for each in sets):
             self.complain(f"{host.name} is master of {regime} by votes of {sorted(set(voters))}, of {sets}")
 
-    # The end.
+    # The end of the run.
 
-    def content(self, healed: Sequence[Host], /) -> bool:
-        """Beside that: some change both began and ended after the heal."""
-        return self._whole_ns > self._config.plan.heal_ns and super().content(healed)
+    def is_satisfied(self, healed: Sequence[Host], /) -> bool:
+        """In addition: some change both began and ended after the heal."""
+        return self._whole_ns > self._config.plan.heal_ns and super().is_satisfied(healed)
 
     def finish(self, healed: Sequence[Host], /) -> None:
         assert self.world is not None
@@ -176,7 +178,7 @@ def _quorum(sets: Sets, numbers: Collection[int]) -> bool:
 
 
 def _role_stage(entry: Entry) -> list[tuple[Stage, int]]:
-    """The stage of an ingest node that an entry brings, if it does."""
+    """The stage of an ingest node that an entry brings, if any."""
     kinds = (EntryType.ADD_INGEST_NODE, EntryType.REMOVE_INGEST_NODE)
     if isinstance(entry, ConfigEntry) and entry.entry_type in kinds:
         return [(Stage(entry.stage), entry.data[0])]

@@ -1,8 +1,7 @@
-"""Watches a journal's requests from outside: what was agreed, what was decided about it, and what clients were told.
+"""Checks a journal's requests from outside: what was agreed, what was decided about it, and what clients were told.
 
-Every agreed message is judged again by an `Oracle`; every node must have decided the same. Receipts must be true for
-ever. A reference must never stand for two messages. At the end the files of every node are read as a reader of files
-would.
+An `Oracle` judges every agreed message again; every node must have decided the same. Receipts must stay true for ever.
+A reference never stands for two messages. At the end the files of every node are read as a reader of files reads them.
 """
 
 from __future__ import annotations
@@ -47,11 +46,11 @@ _PROGRESS_NS = 15 * SECOND_NS
 _LATELY_NS = 4 * SECOND_NS
 _BROKEN = ("malformed", "signature")
 _PAYLOAD_BODY, _ = peer.encode(peer.Payload(b""))
-"""What a parcel with an ingest message says of itself; of all others that are sent nothing is looked at here."""
+"""The body of a parcel with an ingest message; this checker ignores all other parcels."""
 
 
 class Settling(Frozen, frozen=True):
-    """An effect for this checker alone: a node settled an agreed message, and made this of it."""
+    """An effect for this checker alone: a node settled an agreed message, with this result."""
 
     message: AgreedEntry
     executed: AppliedMessage
@@ -59,7 +58,7 @@ class Settling(Frozen, frozen=True):
 
 
 class Spoke(Frozen, frozen=True):
-    """An effect for this checker alone: a node spoke to a client, or to the rogue."""
+    """An effect for this checker alone: a node sent a message to a client or to the rogue."""
 
     instance: bytes
     content: bytes
@@ -79,9 +78,9 @@ class RequestChecker(Watcher):
         self._receipts: dict[tuple[int, int], Run] = {}
         self._power_cuts = 0
         self._decided_ns = 0
-        """When something was decided last."""
+        """When something was last decided."""
 
-    def died(self, time_ns: int, host: Host, reason: str, /) -> None:
+    def process_ended(self, time_ns: int, host: Host, reason: str, /) -> None:
         assert self.world is not None
         if self.world.counts["power cut"] > self._power_cuts:
             self._power_cuts = self.world.counts["power cut"]
@@ -99,7 +98,7 @@ class RequestChecker(Watcher):
                 case _:
                     pass
 
-    # What is decided.
+    # Decisions.
 
     def _settled(self, time_ns: int, host: Host, effect: Settling) -> None:
         body = effect.message.body
@@ -132,7 +131,7 @@ class RequestChecker(Watcher):
             if not same or (base >= 0 and pack.base_offset != base):
                 self.complain(f"{host.name} decided {pack} in message {index}, and ought to have: {kind} at {base}")
 
-    # What is told.
+    # Answers to clients.
 
     def _spoke(self, host: Host, effect: Spoke) -> None:
         assert self.world is not None
@@ -151,7 +150,7 @@ class RequestChecker(Watcher):
                 self.world.after(client.rng.randrange(10**7), client.hear, self.world, message)
 
     def _kept_waiting(self, host: Host) -> None:
-        """Credit that was spent comes back: once a healed node has caught up, its clients have enough of it."""
+        """Used credit is returned: once a healed node has caught up, its clients have enough credit."""
         assert self.world is not None
         plan = self._workload.plan
         if host.name in plan.healed and self.world.now_ns > plan.heal_ns + _PROGRESS_NS:
@@ -161,7 +160,7 @@ class RequestChecker(Watcher):
         if self._hashes.get(run.index) != run.hash:
             self.complain(f"{host.name} gives a receipt of message {run.index}, which was not agreed so: {run}")
         if run.stream == TRANSACTIONS:
-            return  # a ticket, not a place: that it is the right one was compared when it was decided
+            return  # a ticket, not a log position; it was compared when it was decided
         rows = self._oracle.rows.get(run.stream, [])
         written = rows[run.base_offset : run.base_offset + run.messages]
         ids = sorted({row[1] for row in written})
@@ -181,7 +180,7 @@ class RequestChecker(Watcher):
         if self._references.setdefault(reference, digest) != digest:
             self.complain(f"{host.name} uses the reference {reference} for two messages")
 
-    # The end.
+    # The end of the run.
 
     def finish(self, healed: Sequence[Host], /) -> None:
         assert self.world is not None
@@ -202,8 +201,8 @@ class RequestChecker(Watcher):
         if healed:
             self._demand_progress(healed)
 
-    def content(self, healed: Sequence[Host], /) -> bool:
-        """Something was decided since the heal, and whatever anybody wrote until lately was answered."""
+    def is_satisfied(self, healed: Sequence[Host], /) -> bool:
+        """True if something was decided since the heal, and every write except the latest was answered."""
         assert self.world is not None
         lately_ns = self.world.now_ns - _LATELY_NS
         if self._decided_ns <= max(lately_ns, self._workload.plan.heal_ns):
@@ -215,9 +214,9 @@ class RequestChecker(Watcher):
         return [client for client in self._workload.clients if isinstance(client, SimSink)]
 
     def _once(self, sink: SimSink, late_ns: int) -> str:
-        """Rows of a batch are written once, whatever became of its attempts.
+        """The rows of a batch are written once, whatever happened to its attempts.
 
-        Says whether some are missing of a batch whose commit was sent before then, and answered.
+        Return True if rows are missing of a batch whose commit was sent before then, and answered.
         """
         written = Counter(row[2] for rows in self._oracle.rows.values() for row in rows)
         for version in range(sink.version + 1):
@@ -229,9 +228,9 @@ class RequestChecker(Watcher):
         return ""
 
     def _read_files(self, host: Host) -> None:
-        """What a reader of files sees must be the beginning of what is written, all of it from the first offset on.
+        """A reader of files sees a prefix of what is written, complete from the first offset on.
 
-        What a log has from before a checkpoint that was taken from others is no part of it any more.
+        Records from before a checkpoint that was taken from others are no longer part of the log.
         """
         seen: dict[str, int] = {}
         made = host.disk.contents().get(checkpoint_name(self._workload.settings(host.name).order))
@@ -265,12 +264,12 @@ class RequestChecker(Watcher):
                 self.complain(f"{client.name} waits for an answer since before the heal: {stuck} packs")
 
     def _stuck(self, client: SimClient, late_ns: int) -> int:
-        """How many packs it made before then and still waits for."""
+        """The number of packs that it made before then and that are still unanswered."""
         return sum(made_ns < late_ns for _, _, made_ns in client.outbox.values()) if client.lane else 0
 
 
 def is_due(workload: Requests, healed: Sequence[Host]) -> bool:
-    """Whether those that were healed must have come further by now."""
+    """True if the healed nodes must have made progress by now."""
     voting = [host.name for host in healed if has_a_vote(host)]
     forgetful = [host.name for host in healed if _has_lost(host)]
     return workload.demands([host.name for host in healed], voting, forgetful)
@@ -281,13 +280,13 @@ def has_a_vote(host: Host) -> bool:
 
 
 def _has_lost(host: Host) -> bool:
-    """Whether it knows that it lost something, and so needs a quorum of others."""
+    """True if the node knows that it lost something, and so needs a quorum of others."""
     keeper = host.core.journal.serializer.bench.keeper if host.core is not None else None  # type: ignore[attr-defined]
     return keeper is not None and keeper.now.state in (VotingState.LOST, VotingState.WIPED)
 
 
 def _records(host: Host) -> list[Record]:
-    """Up to where a writer would cut: what stands behind a bad end is no part of the log."""
+    """The records up to where a writer would cut: records behind a bad end are not part of the log."""
     surveyor = Surveyor("journal")
     found: list[Found] = []
     for sequence, data in segments_of(host.disk.contents()):

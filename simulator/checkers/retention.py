@@ -1,11 +1,11 @@
-"""Watches checkpoints and what is dropped for them, from outside.
+"""Checks checkpoints, and what is dropped because of them, from outside.
 
-nothing is dropped that the node's own checkpoint on disk does not cover
-nothing is dropped before a majority has a checkpoint of it on disk
-checkpoints of all nodes behind one message are the same octets
-a node that counts for a quorum has everything that was agreed up to what it acknowledges: `requests` sees to it
-whoever was mended comes to what the others have, even if that is in nobody's log any more
-what was not released, and no rule lets go, whoever was mended has from its first message on, wiped or not
+- A node drops nothing that its own checkpoint on disk does not cover.
+- A node drops nothing before a majority has a checkpoint of it on disk.
+- The checkpoints of all nodes after one message are the same bytes.
+- A node that counts for a quorum has everything agreed up to what it acknowledges; `requests` checks this.
+- Every healed node catches up with the others, even if no log has the missing part any more.
+- Every healed node, wiped or not, has everything that was not released and that no retention rule drops.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 _PROGRESS_NS = 15 * SECOND_NS
 _LATELY_NS = 4 * SECOND_NS
 _DIGEST = slice(24, 56)
-"""Where a checkpoint has its digest."""
+"""The digest's place in a checkpoint."""
 
 
 class RetentionChecker(Watcher):
@@ -46,20 +46,20 @@ class RetentionChecker(Watcher):
         self._workload = workload
         self.world: World | None = None
         self.reached = 0
-        """The furthest message that anybody settled."""
+        """The furthest message that any node settled."""
         self._reached_ns: list[int] = []
-        """When each message was settled first."""
+        """When each message was first settled."""
         self._settled: dict[str, int] = {}
         self._digests: dict[int, bytes] = {}
         self._indexes: dict[bytes, int] = {}
-        """Behind which message each checkpoint that was ever written is, by its digest."""
+        """By digest: the message of each checkpoint that was ever written."""
         self._held: dict[str, int] = {}
         """The furthest checkpoint that each node ever had on a disk."""
         self._begun_ns: dict[tuple[str, int], int] = {}
-        """When each process did something first."""
+        """When each process took its first step."""
 
     def observe(self, time_ns: int, host: Host, event: object, effects: Sequence[object], /) -> None:
-        self._begun_ns.setdefault((host.name, host.life), time_ns)
+        self._begun_ns.setdefault((host.name, host.process), time_ns)
         if isinstance(event, Persisted):
             self._held[host.name] = max(self._durable(host), self._held.get(host.name, 0))
         for effect in effects:
@@ -117,13 +117,13 @@ class RetentionChecker(Watcher):
 
     def _dropped(self, host: Host, file: str) -> None:
         if parse_name(file)[1] > host.core.journal.serializer.bench.log.sequence:  # type: ignore[union-attr]
-            return  # it stood behind a cut, and is no part of the log any more
+            return  # the file was after a cut and is not part of the log any more
         own, rules = self._durable(host), self._workload.rules
         keeps = not rules.keep_bytes and not rules.keep_ns
         last = _last_of(host, file, min(own, self._workload.released) if keeps else own)
         if last > own and host.name not in self._workload.damaged:
             self.complain(f"{host.name} drops message {last}, and its checkpoint on disk covers {own}")
-        # A damaged node that took a checkpoint from others drops what it had before, and gets it back from them.
+        # A damaged node that installs a checkpoint drops its own log, and fetches it again from the others.
         if keeps and last > self._workload.released and host.name not in self._workload.damaged:
             self.complain(f"{host.name} drops message {last}, which nobody released and no rule lets go")
         held = [name for name, covers in self._held.items() if covers >= last]
@@ -131,13 +131,13 @@ class RetentionChecker(Watcher):
             self.complain(f"{host.name} drops message {last}, which {len(held)} nodes have a checkpoint of")
 
     def _durable(self, host: Host) -> int:
-        """What the checkpoint on a disk covers, if the power went out now."""
+        """The message up to which the checkpoint on a disk covers the log, if the power failed now."""
         data = host.disk.file(checkpoint_name(self._workload.settings(host.name).order))
         return 0 if data is None else self._indexes.get(data[_DIGEST], 0)
 
     # After the heal.
 
-    def content(self, healed: Sequence[Host], /) -> bool:
+    def is_satisfied(self, healed: Sequence[Host], /) -> bool:
         return not self._behind(healed, _LATELY_NS) and not self._short(healed)
 
     def finish(self, healed: Sequence[Host], /) -> None:
@@ -150,22 +150,22 @@ class RetentionChecker(Watcher):
                 self.complain(f"{short[0]} lacks messages behind {self._workload.released} that nobody released")
 
     def _behind(self, healed: Sequence[Host], ago_ns: int) -> list[str]:
-        """Who has not come to what somebody had so long ago."""
+        """The nodes that have not reached what some node had at that time."""
         assert self.world is not None
         then = bisect_right(self._reached_ns, self.world.now_ns - ago_ns)
         return [host.name for host in healed if self._settled.get(host.name, 0) < then]
 
     def _short(self, healed: Sequence[Host], ago_ns: int = 0) -> list[str]:
-        """Who holds data, began so long ago, has a vote, and lacks something that is kept."""
+        """The nodes that hold data, started before that time, have a vote, and lack something that is retained."""
         assert self.world is not None
         rules, then_ns = self._workload.rules, self.world.now_ns - ago_ns
         if rules.keep_bytes or rules.keep_ns:
             return []
         firsts = {host.name: first_of(host) for host in healed if has_a_vote(host) and _holds_data(host)}
         kept = self._workload.released + 1
-        if len(healed) < len(self.world.hosts):  # those that are down for good may be all that had it
+        if len(healed) < len(self.world.hosts):  # only nodes that stay down may have had it
             kept = max(kept, min(firsts.values(), default=kept))
-        begun_ns = {host.name: self._begun_ns.get((host.name, host.life), then_ns + 1) for host in healed}
+        begun_ns = {host.name: self._begun_ns.get((host.name, host.process), then_ns + 1) for host in healed}
         return [name for name, first in firsts.items() if first > kept and begun_ns[name] <= then_ns]
 
 
@@ -179,9 +179,9 @@ def first_of(host: Host) -> int:
 
 
 def _last_of(host: Host, file: str, least: int) -> int:
-    """The furthest message that a file has and no later one: to repair a message it is written again.
+    """The furthest message that is in this file and in no later one: a repair writes a message again.
 
-    Later files are looked at only if it is behind `least`.
+    Later files are searched only if it is after `least`.
     """
     found = _indexes_of(host, file)
     if max(found, default=0) > least:

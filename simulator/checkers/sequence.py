@@ -1,7 +1,7 @@
-"""Watches the sequence from outside: what was published, delivered and acknowledged, at whom, and in which history.
+"""Checks the sequence from outside: what was published, delivered and acknowledged, at which node and in which history.
 
-It compares what one node delivered with what another did, and acknowledgements with both. The only thing it takes from
-a node's inside is who is in its work set and whether a memory still exists, to know what may be demanded.
+It compares the deliveries of different nodes, and acknowledgements with both. It takes only two things from a node's
+state, to know what may be demanded: the members of its work set, and whether a memory still exists.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from chaplain.sequence.core import SequenceCore
 from chaplain.sequence.events import Delivered, HistoryBegan, Publish, Published, Unpublished
 from chaplain.sequence.messages.peer import SequenceState
 from chaplain.sequence.window.entries import HeldEntry
-from chaplain.sequence.window.log import set_behind
+from chaplain.sequence.window.log import set_after
 from chaplain.sequence.work_set import WorkSet
 from chaplain.units import SECOND_NS
 from simulator.checkers.base import Watcher
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _PROGRESS_NS = 10 * SECOND_NS
 _LATELY_NS = 4 * SECOND_NS
 _ENTRY_BYTES_MAX = 128
-"""What an entry without events takes up, at most."""
+"""Maximum size of an entry without events."""
 
 
 class SequenceChecker(Watcher):
@@ -37,20 +37,20 @@ class SequenceChecker(Watcher):
         self._workload = workload
         self.world: World | None = None
         self._sent: dict[int, tuple[str, int, Publish]] = {}
-        """By token: at which life of whom, and what."""
+        """By token: the node and process it was published at, and the events."""
         self._sent_at: dict[int, int] = {}
         self._ended: set[int] = set()
         self._order: dict[tuple[int, str, int], bytes] = {}
         self._where: dict[bytes, tuple[int, str, int]] = {}
         self._heads: dict[str, dict[str, int]] = {}
         self._begun: dict[str, dict[str, int]] = {}
-        """The numbers behind which each node began to deliver: up to there its readers get nothing."""
+        """The numbers after which each node began to deliver: its readers do not get earlier ones."""
         self._sizes: dict[int, dict[int, int]] = {}
-        """Of each history's entries with events, by index."""
+        """By history and index: the sizes of entries with events."""
         self._history: dict[str, int] = {}
-        """The history that each node delivered in last: it may leave it in the same step."""
+        """The history in which each node last delivered: it may leave it in the same step."""
         self._index: dict[str, int] = {}
-        """The entry that each node delivered last: what it acknowledges then is in it."""
+        """The entry that each node delivered last: it contains what the node acknowledges next."""
         self._sets: dict[tuple[int, int], WorkSet] = {}
         self._acked: dict[tuple[int, str], int] = {}
         self._milestones: dict[tuple[int, str], list[tuple[int, int]]] = {}
@@ -58,15 +58,15 @@ class SequenceChecker(Watcher):
         self._acked_at: dict[str, int] = {}
         """When each node last acknowledged something."""
         self._active: list[int] = []
-        """Histories that hold events, in the order in which they began to."""
+        """Histories with events, in the order of their first events."""
 
-    def born(self, time_ns: int, host: Host, /) -> None:
+    def process_started(self, time_ns: int, host: Host, /) -> None:
         self._heads[host.name] = {}
         self._begun[host.name] = {}
 
     def observe(self, time_ns: int, host: Host, event: object, effects: Sequence[object], /) -> None:
         if isinstance(event, Publish):
-            self._sent[event.token] = (host.name, host.life, event)
+            self._sent[event.token] = (host.name, host.process, event)
             self._sent_at[event.token] = time_ns
         for effect in effects:
             match effect:
@@ -104,7 +104,9 @@ class SequenceChecker(Watcher):
             self._second_history(host, delivered.history)
 
     def _second_history(self, host: Host, history: int) -> None:
-        """Another one may hold events only when the first is over, or nobody who remembers it was asked."""
+        """Another history may contain events only if the first is over, or no node that remembers it could
+        take part.
+        """
         self._active.append(history)
         for former in self._active[:-1]:
             if self._is_alive(former) and not self._was_forgotten(former, history):
@@ -119,24 +121,26 @@ class SequenceChecker(Watcher):
         return {host.core.number: host.core.sequence for host in hosts}  # type: ignore[union-attr]
 
     def _holders(self, history: int) -> list[SequenceCore]:
-        """Those whose memories still count in this history."""
+        """The nodes whose memories still count in this history."""
         members = self._latest(history)
-        return [core for core in self._cores().values() if core.bench.history == history and core.bench.me in members]
+        return [
+            core for core in self._cores().values() if core.context.history == history and core.context.me in members
+        ]
 
     def _is_alive(self, history: int) -> bool:
         return 2 * len(self._holders(history)) > len(self._latest(history))
 
     def _was_forgotten(self, former: int, history: int) -> bool:
-        """More than half of all nodes hold no memory of the former history: those may begin anew among themselves."""
+        """True if more than half of all nodes have no memory of the former history: they may found a new one."""
         return 2 * len(self._holders(former)) < len(self._workload.names)
 
     # Acknowledgements.
 
     def _acknowledged(self, time_ns: int, host: Host, published: Published) -> None:
-        name, life, sent = self._sent[published.token]
+        name, process, sent = self._sent[published.token]
         self._end(published.token)
-        if (name, life) != (host.name, host.life):
-            self.complain(f"{host.name}.{host.life} acknowledges what was published at {name}.{life}")
+        if (name, process) != (host.name, host.process):
+            self.complain(f"{host.name}.{host.process} acknowledges what was published at {name}.{process}")
         core = host.core.sequence  # type: ignore[union-attr]
         history = self._history[host.name]
         for number, value in enumerate(sent.values, published.first):
@@ -147,31 +151,31 @@ class SequenceChecker(Watcher):
         self._milestones.setdefault(key, []).append((time_ns, self._acked[key]))
         self._acked_at[host.name] = time_ns
         self._workload.counts(self.world)["acknowledged"] += len(sent.values)
-        if core.bench.history == history:
+        if core.context.history == history:
             self._demand_copies(host, core)
 
     def _demand_copies(self, host: Host, core: SequenceCore) -> None:
-        """What is acknowledged, and what was decided behind it in the same step, is where it has to be.
+        """A quorum holds what is acknowledged, and what was decided after it in the same step.
 
-        Each entry is asked of the work set that decided about it: the changes behind it may have removed a member that
-        did not hold it, or let one in that cannot hold it yet.
+        Each entry is checked against the work set that decided it: later changes may have removed a member that did not
+        hold it, or added one that cannot hold it yet.
         """
-        log, members = core.bench.log, core.bench.foot.members
+        log, members = core.context.log, core.context.window_base.members
         for held in log.since(log.base.index):
             if held.index > log.decided:
                 return
             if held.index >= self._index[host.name]:
                 self._demand_copy(host, core, held, members)
-            members = set_behind(members, held.entry)
+            members = set_after(members, held.entry)
 
     def _demand_copy(self, host: Host, core: SequenceCore, held: HeldEntry, members: WorkSet) -> None:
-        """It is in more than half of the memories that count; one that died since had it, maybe."""
+        """More than half of the memories that count hold it; a memory that was lost since may have held it."""
         cores = self._cores()
         without = 0
         for member in members:
             other = cores.get(member.identifier)
-            if other is not None and other.bench.me == member and other.bench.history == core.bench.history:
-                log = other.bench.log
+            if other is not None and other.context.me == member and other.context.history == core.context.history:
+                log = other.context.log
                 without += log.hash_at(held.index) != held.hash and log.decided < held.index
         if 2 * without >= len(members):
             self.complain(f"{host.name} acknowledges what {without} of {len(members)} memories do not hold")
@@ -186,13 +190,13 @@ class SequenceChecker(Watcher):
     def _see_set(self, host: Host) -> None:
         if host.core is None:
             return
-        bench = host.core.sequence.bench  # type: ignore[attr-defined]
-        if bench.history and bench.log.decided:
-            known = self._sets.setdefault((bench.history, bench.log.decided), bench.log.members)
-            if known != bench.log.members:
-                self.complain(f"fork: {host.name} has another work set behind {bench.log.decided} than others")
+        context = host.core.sequence.context  # type: ignore[attr-defined]
+        if context.history and context.log.decided:
+            known = self._sets.setdefault((context.history, context.log.decided), context.log.members)
+            if known != context.log.members:
+                self.complain(f"fork: {host.name} has another work set behind {context.log.decided} than others")
 
-    # The end.
+    # The end of the run.
 
     def finish(self, healed: Sequence[Host], /) -> None:
         assert self.world is not None
@@ -201,8 +205,8 @@ class SequenceChecker(Watcher):
         counts["delivered"] += len(self._order)
         for (history, stream), number in self._acked.items():
             holders = self._holders(history)
-            if self._is_alive(history) and all(core.bench.streams.get(stream, (0,))[0] < number for core in holders):
-                tails = [core.bench.log.undecided for core in holders]
+            if self._is_alive(history) and all(core.context.streams.get(stream, (0,))[0] < number for core in holders):
+                tails = [core.context.log.undecided for core in holders]
                 if not any(tails):
                     self.complain(f"{stream} {number} was acknowledged, and nobody in {history:x} has it")
         for host in self.world.hosts.values():
@@ -213,19 +217,21 @@ class SequenceChecker(Watcher):
             self._demand_progress(healed)
 
     def _forgotten(self, host: Host) -> str:
-        """What a member's readers cannot get although it is agreed and has not left the window."""
+        """What a member's readers cannot get although it is decided and in the window."""
         if host.core is None:
             return ""
-        bench = host.core.sequence.bench  # type: ignore[attr-defined]
-        sizes = self._sizes.get(bench.history, {})
-        whole = sum(sizes.values()) + _ENTRY_BYTES_MAX * bench.log.head.index
-        if bench.state is not SequenceState.WRK or 2 * whole > bench.settings.window_bytes:
-            return ""  # of a history that outgrew the window it is not known here what has left it
+        context = host.core.sequence.context  # type: ignore[attr-defined]
+        sizes = self._sizes.get(context.history, {})
+        whole = sum(sizes.values()) + _ENTRY_BYTES_MAX * context.log.head.index
+        if context.state is not SequenceState.WRK or 2 * whole > context.settings.window_bytes:
+            return ""  # the history is larger than the window: the checker does not know what has left it
         lost = [f"{stream} 1 to {number}" for stream, number in self._begun[host.name].items() if number]
         return f"does not remember {', '.join(lost)}" if lost else ""
 
     def _demand_progress(self, healed: Sequence[Host]) -> None:
-        """A majority of the work set among the healed must work again, and take in the others that were healed."""
+        """If the healed nodes include a majority of the work set, they must work again and admit the other healed
+        nodes.
+        """
         assert self.world is not None
         history = self._able(healed)
         if history is None:
@@ -237,8 +243,10 @@ class SequenceChecker(Watcher):
             if wrong:
                 self.complain(f"{host.name} {wrong}, long after the heal")
 
-    def content(self, healed: Sequence[Host], /) -> bool:
-        """All work, have acknowledged something since the heal, and answered what they were given until lately."""
+    def is_satisfied(self, healed: Sequence[Host], /) -> bool:
+        """True if all work, have acknowledged something since the heal, and have answered every publish except the
+        latest.
+        """
         assert self.world is not None
         history = self._able(healed)
         heal_ns, listeners = self._workload.plan.heal_ns, self._workload.listeners
@@ -248,21 +256,21 @@ class SequenceChecker(Watcher):
         return not any(self._wrong(host, history, self.world.now_ns - _LATELY_NS) for host in healed)
 
     def _able(self, healed: Sequence[Host]) -> int | None:
-        """The history in which the healed must work; none, if what is left of none is a majority."""
+        """The history in which the healed nodes must work; none, if they have a majority of none."""
         cores = [host.core.sequence for host in healed if host.core is not None]  # type: ignore[attr-defined]
-        histories = {core.bench.history for core in cores if core.bench.history and core.bench.log.members}
+        histories = {core.context.history for core in cores if core.context.history and core.context.log.members}
         return max((history for history in histories if self._can_go_on(history, cores)), default=None)
 
     def _wrong(self, host: Host, history: int, since_ns: int) -> str:
         """What this node failed to do since then."""
         if host.core is None:
             return "is down"
-        bench = host.core.sequence.bench  # type: ignore[attr-defined]
-        if bench.state is not SequenceState.WRK or bench.history != history:
-            return f"is in {bench.state.name}: {bench.reason}"
-        for token, (name, life, _) in self._sent.items():
+        context = host.core.sequence.context  # type: ignore[attr-defined]
+        if context.state is not SequenceState.WRK or context.history != history:
+            return f"is in {context.state.name}: {context.reason}"
+        for token, (name, process, _) in self._sent.items():
             late = self._sent_at[token] < since_ns
-            if late and (name, life) == (host.name, host.life) and token not in self._ended:
+            if late and (name, process) == (host.name, host.process) and token not in self._ended:
                 return f"never answered what was published as {token}"
         for (where, stream), milestones in self._milestones.items():
             passed = bisect_left(milestones, (since_ns, 0))
@@ -274,7 +282,7 @@ class SequenceChecker(Watcher):
 
     def _can_go_on(self, history: int, cores: Sequence[SequenceCore]) -> bool:
         members = self._latest(history)
-        here = [core for core in cores if core.bench.history == history and core.bench.me in members]
-        sets = [members, *(one for core in here for one in core.bench.log.sets())]
-        present = {core.bench.me for core in here}
+        here = [core for core in cores if core.context.history == history and core.context.me in members]
+        sets = [members, *(one for core in here for one in core.context.log.sets())]
+        present = {core.context.me for core in here}
         return all(2 * len(present.intersection(one)) > len(one) for one in sets)

@@ -1,1 +1,1 @@
-"""The faults of a run, drawn from its seed, and what carries them out."""
+"""The faults of a run: drawn from its seed, and injected."""

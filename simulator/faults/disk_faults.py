@@ -1,7 +1,7 @@
-"""What disks do to the workloads of the journal beside being slow, wiped or rotten.
+"""Disk faults of the journal's workloads, in addition to slow, wiped and rotten disks.
 
-Lies and unreadable sectors may cost a node something that it acknowledged: a workload lets them hit a minority. A
-failed sync costs nothing that was acknowledged, and may hit everybody.
+Lies and unreadable sectors may lose data that a node acknowledged, so a workload lets them hit only a minority. A
+failed sync loses nothing that was acknowledged, so it may hit every node.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from simulator.world.world import World
 LIES = (LOST_WRITE, MISDIRECTED)
 UNREADABLE_SECTOR = "unreadable sector"
 SYNCS_FAIL = "everybody's sync"
-"""Every disk fails its syncs for a moment, as when storage that all of them share does."""
+"""Every disk fails its syncs for a moment, as when all of them share failing storage."""
 BAD_DISKS = (*LIES, UNREADABLE_SECTOR)
 
 _SYNCS_FAIL_NS = 400 * MILLISECOND_NS
@@ -34,7 +34,7 @@ def _sync_again(host: Host) -> None:
 
 
 def damage(world: World, host: Host, kind: str, rng: Random) -> None:
-    """Carry out one of `BAD_DISKS`. A node is killed right after its disk lied (`storage.py`)."""
+    """Inject one of `BAD_DISKS`. A node is killed right after its disk lied (`disk_timing.py`)."""
     if kind in LIES:
         host.disk.lie_next = kind
         return

@@ -1,6 +1,6 @@
-"""Carries out a fault plan on a world, and heals it.
+"""Injects the faults of a plan into a world, and heals it.
 
-Every fault that takes hold is counted in `world.counts` under its kind, so that a test can see that it does.
+Every fault that takes effect is counted in `world.counts` under its kind, so that tests can verify that it occurs.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from simulator.world.machine import Armed, CrashPoint, Host
 from simulator.world.world import World
 
 CLOCK_ERROR_NS = 2 * SECOND_NS
-"""A healed node's clock is this good; one that is worse is set right and the node started anew."""
+"""Maximum clock error of a healed node. A larger error is corrected, and the node is restarted."""
 
 Extra = Callable[[World, Fault], None]
-"""How a workload carries out kinds of fault that it added itself."""
+"""Injects the kinds of fault that a workload adds."""
 
 
-class Chaos:
+class FaultInjector:
     def __init__(self, world: World, plan: Plan, points: Sequence[CrashPoint], extra: Extra | None = None) -> None:
         self._world = world
         self._plan = plan
@@ -29,7 +29,7 @@ class Chaos:
         self._attacker = Attacker(world) if any(f.kind.startswith("attack") for f in plan.faults) else None
 
     def begin(self) -> None:
-        self._world.network.weather.climate = self._plan.climate
+        self._world.network.conditions.profile = self._plan.profile
         for fault in self._plan.faults:
             if fault.at_ns < self._plan.heal_ns:
                 self._world.at(fault.at_ns, self._strike, fault)
@@ -46,7 +46,7 @@ class Chaos:
             self._partition(fault)
         elif fault.kind.startswith("attack: "):
             assert self._attacker is not None
-            self._attacker.strike(fault.kind.removeprefix("attack: "))
+            self._attacker.attack(fault.kind.removeprefix("attack: "))
         elif fault.kind in CLOCK:
             self._turn_clock(host, fault)
         elif fault.kind in {"kill", "power cut", "wipe"}:
@@ -58,13 +58,13 @@ class Chaos:
         pairs = cut(fault)
         if pairs:
             self._world.counts[fault.kind] += 1
-            token = self._world.network.weather.block(pairs)
-            self._world.network.weather_changed()
+            token = self._world.network.conditions.block(pairs)
+            self._world.network.conditions_changed()
             self._world.after(fault.lasts_ns, self._rejoin, token)
 
     def _rejoin(self, token: int) -> None:
-        self._world.network.weather.unblock(token)
-        self._world.network.weather_changed()
+        self._world.network.conditions.unblock(token)
+        self._world.network.conditions_changed()
 
     def _turn_clock(self, host: Host, fault: Fault) -> None:
         now_ns = self._world.now_ns
@@ -79,7 +79,7 @@ class Chaos:
         self._world.clock_changed(host)
 
     def _down(self, host: Host, fault: Fault) -> None:
-        """Down for a while, then up again; the counting of kills and power cuts is the world's."""
+        """Stop the host for a while, then start it again; the world counts kills and power cuts."""
         self._world.crash(host, power=fault.kind != "kill", reason=fault.kind)
         if fault.kind == "wipe" and not host.up:
             self._world.counts["wipe"] += 1
@@ -93,10 +93,10 @@ class Chaos:
                 if host.up and not host.paused:
                     world.counts["pause"] += 1
                     world.pause(host)
-                    world.after(fault.lasts_ns, self._resume, host, host.life)
+                    world.after(fault.lasts_ns, self._resume, host, host.process)
             case "clog":
                 world.counts["clog"] += 1
-                world.network.weather.clog((fault.nodes[0], fault.nodes[-1]), world.now_ns + fault.lasts_ns)
+                world.network.conditions.clog((fault.nodes[0], fault.nodes[-1]), world.now_ns + fault.lasts_ns)
             case "crash point":
                 if self._points:
                     point = self._points[fault.amount % len(self._points)]
@@ -116,21 +116,21 @@ class Chaos:
                 world.counts[fault.kind] += 1
                 self._extra(world, fault)
 
-    def _resume(self, host: Host, life: int) -> None:
-        if host.life == life:
+    def _resume(self, host: Host, process: int) -> None:
+        if host.process == process:
             self._world.resume(host)
 
     def _disk_mended(self, host: Host) -> None:
         host.disk_error = ""
 
     def _heal(self) -> None:
-        """Mend the majority and the ways between its members; leave the rest cut off, in one direction or both."""
+        """Heal a majority and the network between its members; leave the rest cut off, in one direction or both."""
         world, healed = self._world, self.healed()
         world.note(f"heal: {' '.join(host.name for host in healed)}")
-        world.network.weather.clear()
+        world.network.conditions.clear()
         rest = [host for host in world.hosts.values() if host not in healed]
-        world.network.weather.block((host.name, other.name) for host in rest for other in healed)
-        world.network.weather_changed()
+        world.network.conditions.block((host.name, other.name) for host in rest for other in healed)
+        world.network.conditions_changed()
         for host in world.hosts.values():
             host.armed = None
         for host in healed:
@@ -143,7 +143,7 @@ class Chaos:
         bad_clock = host.clock.error_ns(world.now_ns) > CLOCK_ERROR_NS or host.clock.drifts()
         if host.up and (bad_clock or host.disk.failed):
             world.crash(host, power=False, reason="mended")
-        host.clock.mend(world.now_ns)
+        host.clock.set_right(world.now_ns)
         if host.up:
             world.clock_changed(host)
             world.resume(host)

@@ -1,8 +1,9 @@
-"""Which faults a seed brings, and when: drawn before the run, printable, and the same for the same seed.
+"""The fault plan of a seed: which faults occur, and when. It is drawn before the run, printable, and equal for equal
+seeds.
 
-A plan is data. Each seed enables some kinds of fault and leaves others out, so that one kind cannot always hide
-another. In *safety* mode faults come throughout. In *liveness* mode they stop at `heal_ns`: a majority is mended, the
-rest stays broken, and the checkers demand progress by `end_ns`.
+A plan is data. Each seed enables some kinds of fault and leaves others out, so that no kind always hides another. In
+*safety* mode faults occur throughout. In *liveness* mode they stop at `heal_ns`: a majority is healed, the rest stays
+broken, and the checkers demand progress by `end_ns`.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from chaplain.core import Frozen
 from chaplain.units import MILLISECOND_NS, SECOND_NS
 from simulator.faults import replay_attacker
 from simulator.trace import stamp
-from simulator.world.network_conditions import Climate
+from simulator.world.network_conditions import NetworkProfile
 
 NETWORK = ("whole partition", "one-way partition", "bridge partition", "ring partition", "clog")
 PROCESS = ("kill", "power cut", "pause", "crash point")
@@ -24,19 +25,19 @@ ATTACK = tuple(f"attack: {kind}" for kind in replay_attacker.KINDS)
 ALL = NETWORK + PROCESS + DISK + CLOCK + ATTACK
 
 PROGRESS_NS = 30 * SECOND_NS
-"""How long a healed majority may take."""
+"""How long a healed majority may take to make progress."""
 
 _CHAOS_NS = (5 * SECOND_NS, 25 * SECOND_NS)
 _PAUSE_MAX_NS = 60 * SECOND_NS
 _RARE = 0.12
-"""How likely a seed enables a rare kind of fault."""
+"""Probability that a seed enables a rare kind of fault."""
 
 
 class Fault(Frozen, frozen=True):
     at_ns: int
     kind: str
     nodes: tuple[str, ...]
-    """Whom it concerns; for partitions, all nodes in the order that says who is on which side."""
+    """The affected nodes; for partitions, all nodes in an order that determines the sides."""
     lasts_ns: int = 0
     amount: int = 0
 
@@ -47,20 +48,20 @@ class Fault(Frozen, frozen=True):
 
 class Plan(Frozen, frozen=True):
     mode: str
-    climate: Climate
+    profile: NetworkProfile
     faults: tuple[Fault, ...]
     heal_ns: int
     """When faults end; equal to `end_ns` in safety mode."""
     end_ns: int
     healed: tuple[str, ...]
-    """Who is mended; empty in safety mode."""
+    """The nodes that are healed; empty in safety mode."""
 
     def __str__(self) -> str:
-        climate = self.climate
+        profile = self.profile
         head = (
-            f"mode {self.mode}; loss {climate.loss:.0%} {'raw' if climate.raw else 'resent'}, "
-            f"duplicates {climate.duplicates:.0%}, delay to {climate.delay_max_ns / SECOND_NS:.3f} s, "
-            f"breaks {climate.breaks:.1%}, half-open {climate.half_open:.0%}, news of routes {climate.route_news}"
+            f"mode {self.mode}; loss {profile.loss:.0%} {'raw' if profile.raw else 'resent'}, "
+            f"duplicates {profile.duplicates:.0%}, delay to {profile.delay_max_ns / SECOND_NS:.3f} s, "
+            f"breaks {profile.breaks:.1%}, half-open {profile.half_open:.0%}, news of routes {profile.route_news}"
         )
         healed = f"{stamp(self.heal_ns)} heal {' '.join(self.healed)}" if self.healed else "never healed"
         return "\n".join((head, *map(str, self.faults), healed, f"{stamp(self.end_ns)} end"))
@@ -77,9 +78,9 @@ def draw(
     rare: Sequence[str] = (),
     rare_rng: Random | None = None,
 ) -> Plan:
-    """Draw a plan for these nodes from the kinds of fault that make sense; of the members, a majority is healed.
+    """Draw a plan for these nodes from these kinds of fault; a majority of the members is healed.
 
-    Kinds that are rare are drawn by themselves: the rest of a plan is the same with them and without.
+    Rare kinds have their own random generator: they do not change the rest of the plan.
     """
     enabled = [kind for kind in kinds if rng.random() < 0.35]
     chaos_ns = rng.randrange(*_CHAOS_NS)
@@ -89,22 +90,22 @@ def draw(
         drawn += [_fault(rare_rng, kind, names, chaos_ns) for kind in struck for _ in range(rare_rng.randint(1, 3))]
     faults = sorted(drawn, key=lambda fault: fault.at_ns)
     longest_ns = max((fault.at_ns + fault.lasts_ns for fault in faults if fault.kind == "pause"), default=0)
-    climate = _climate(rng)
+    profile = _network_profile(rng)
     if mode == "safety":
         end_ns = max(chaos_ns, longest_ns) + 3 * SECOND_NS
-        return Plan(mode, climate, tuple(faults), end_ns, end_ns, ())
+        return Plan(mode, profile, tuple(faults), end_ns, end_ns, ())
     members = list(members or names)
     healed = sorted(rng.sample(members, len(members) if heals_all else len(members) // 2 + 1))
-    return Plan(mode, climate, tuple(faults), chaos_ns, chaos_ns + PROGRESS_NS, tuple(healed))
+    return Plan(mode, profile, tuple(faults), chaos_ns, chaos_ns + PROGRESS_NS, tuple(healed))
 
 
-def _climate(rng: Random) -> Climate:
-    """Each side of the network is bad in some seeds and fair in others."""
+def _network_profile(rng: Random) -> NetworkProfile:
+    """Each property of the network is bad in some seeds and good in others."""
 
     def sometimes(most: float) -> float:
         return rng.random() * most if rng.random() < 0.4 else 0.0
 
-    return Climate(
+    return NetworkProfile(
         loss=sometimes(0.3),
         duplicates=sometimes(0.5),
         delay_max_ns=rng.choice((MILLISECOND_NS, 10 * MILLISECOND_NS, 100 * MILLISECOND_NS, SECOND_NS)),
@@ -144,7 +145,7 @@ def _fault(rng: Random, kind: str, names: Sequence[str], chaos_ns: int) -> Fault
 
 
 def cut(fault: Fault) -> list[tuple[str, str]]:
-    """The directions in which a partition lets nothing pass. The order of `nodes` says who is where."""
+    """The directions that a partition blocks. The order of `nodes` determines the sides."""
     nodes, size = fault.nodes, len(fault.nodes)
     pairs = [(a, b) for a in nodes for b in nodes if a != b]
     place = {name: position for position, name in enumerate(nodes)}
@@ -154,7 +155,7 @@ def cut(fault: Fault) -> list[tuple[str, str]]:
         case "ring partition":
             return [(a, b) for a, b in pairs if (place[a] - place[b]) % size not in {1, size - 1}]
         case "bridge partition":
-            # The first node reaches both sides, and they do not reach each other.
+            # The first node reaches both sides, which do not reach each other.
             apart = [(a, b) for a, b in pairs if 0 not in {place[a], place[b]}]
             return [(a, b) for a, b in apart if (place[a] <= fault.amount) != (place[b] <= fault.amount)]
         case _:

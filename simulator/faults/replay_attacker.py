@@ -1,9 +1,9 @@
-"""Somebody on the path, without any key: keeps copies of what goes by, and puts them back where they hurt.
+"""An attacker on the path without any key: records what passes, and replays it where it hurts.
 
-He can replay, reflect, redirect and alter frames on connections that are up, and knock at a node's door with a proof
-that was seen before or made up. Nothing of this may change what a node believes; the checkers see to it.
+It can replay, reflect, redirect and alter frames on open connections, and dial a node with a recorded or invented
+proof. None of this may change a node's state; the checkers verify that.
 
-Bounds: `_KEPT` frames and knocks are remembered.
+Bounds: `_KEPT` frames and connection requests are recorded.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _KEPT = 64
 
 
 class Captures:
-    """What was seen: frames with the direction they went in, and knocks with the door they were for."""
+    """What was recorded: frames with their direction, and connection requests with their target."""
 
     __slots__ = ("_rng", "frames", "knocks")
 
@@ -53,8 +53,8 @@ class Attacker:
         self._knocks = 0
         world.network.captures = self._captures
 
-    def strike(self, kind: str) -> None:
-        """Do one thing of this kind, if there is anything to do it with."""
+    def attack(self, kind: str) -> None:
+        """Carry out one attack of this kind, if there is material for it."""
         done = self._knock(kind) if kind.startswith("knock") else self._inject(kind)
         if done:
             self._world.counts[f"attack: {kind}"] += 1
@@ -99,13 +99,13 @@ class Attacker:
         return True
 
     def _routing_ids(self, target: Host) -> list[bytes]:
-        """A name of his own, or one that a node uses at this door."""
+        """A routing id of its own, or one that a node uses at this target."""
         used = [end.channel for end in self._world.network.ends() if end.host is target]
         return [b"\x01" + self._rng.randbytes(16), *(name for name in used if isinstance(name, bytes))]
 
 
 def _suits(kind: str, sender: str, receiver: str, end: End) -> bool:
-    """Whether a frame that went from sender to receiver makes this kind of attack on what the end says."""
+    """True if a frame from sender to receiver fits this kind of attack on this end."""
     ours, theirs = end.host.name, end.other.host.name
     match kind:
         case "reflect":

@@ -43,8 +43,8 @@ BUGS = [
     _bug(
         "leave what a statement left half done",
         "sqlite.execute",
-        "if self._spoiled() or self._connection.total_changes() != before:",
-        "if self._spoiled():",
+        "if self._transaction_lost() or self._connection.total_changes() != before:",
+        "if self._transaction_lost():",
         ENGINE,
         "takes_nobody_along",
     ),
@@ -59,7 +59,7 @@ BUGS = [
     _bug(
         "owe a foreign key",
         "sqlite.execute",
-        "return self._ledger.refers and bool(",
+        "return self._tracker.refers and bool(",
         "return False and bool(",
         HOSTILE,
         "fine",
@@ -91,7 +91,7 @@ BUGS = [
     _bug(
         "forget rows that come with their table",
         "sqlite.row_tracker",
-        "                self._come(shape)\n",
+        "                self._add_rows_of(shape)\n",
         "                pass\n",
         ENGINE,
         "schema_and_rows",
@@ -99,7 +99,7 @@ BUGS = [
     _bug(
         "allow every function",
         "sqlite.statement_guard",
-        "return str(two).lower() in self._functions",
+        "return str(two).lower() in self._allowed_functions",
         "return True",
         HOSTILE,
         "test_refused",
@@ -153,7 +153,14 @@ BUGS = [
         ENGINE,
         "bounded_for_each",
     ),
-    _bug("pass a message over", "apply_queue", "and self._fed >= before:", "and self._fed >= 0:", CORE, "overtaken"),
+    _bug(
+        "pass a message over",
+        "apply_queue",
+        "and self._queued_through >= before:",
+        "and self._queued_through >= 0:",
+        CORE,
+        "overtaken",
+    ),
     _bug("ask too few", "queries", "if quorum.reached(asked.reaches):", "if asked.reaches:", CORE, "fresh"),
     _bug(
         "believe an old quorum",
@@ -163,24 +170,24 @@ BUGS = [
         CORE,
         "fresh",
     ),
-    _bug("answer too early", "queries", "settled >= wait.index and (feed", "settled >= 0 and (feed", CORE, "fresh"),
+    _bug("answer too early", "queries", "settled >= wait.index and (queue", "settled >= 0 and (queue", CORE, "fresh"),
     _bug("let everybody read", "queries", "not may_read(wait.client, message.stream)", "False", CORE, "refusals"),
     _bug("never be the one who differs", "divergence", "return winner != own", "return False", CORE, "compared"),
     _bug("stop for one who differs", "divergence", "return winner != own", "return True", CORE, "majority"),
-    _bug("keep what is not applied", "snapshots", " and feed.has_reached(through):", ":", COPYING, "applied"),
-    _bug("mix two copies", "snapshots", "taking.name not in (None, name) or ", "", COPYING, "another_copy"),
-    _bug("take what goes back", "snapshots", "piece.index <= feed.applied or ", "", COPYING, "further_on"),
-    _bug("take it from anybody", "snapshots", "peer != taking.peer or ", "", COPYING, "asked_for"),
+    _bug("keep what is not applied", "snapshots", " and queue.has_reached(through):", ":", COPYING, "applied"),
+    _bug("mix two copies", "snapshots", "copy.name not in (None, name) or ", "", COPYING, "another_copy"),
+    _bug("take what goes back", "snapshots", "piece.index <= queue.applied or ", "", COPYING, "further_on"),
+    _bug("take it from anybody", "snapshots", "peer != copy.peer or ", "", COPYING, "asked_for"),
     _bug(
-        "wake for who has stopped", "snapshots", " if taking.feed.phase is ApplyPhase.LACKING]", "]", COPYING, "stopped"
+        "wake for who has stopped", "snapshots", " if copy.queue.phase is ApplyPhase.LACKING]", "]", COPYING, "stopped"
     ),
     _bug("count no rows again", "sqlite.integrity", "if found != state.tallies:", "if False:", DAMAGE, "in_a_row"),
     _bug("believe every index", "sqlite.integrity", "    if wrong:", "    if False:", DAMAGE, "in_an_index"),
     _bug("believe every position", "sqlite.metadata", "seal != _seal(tuple(sealed))", "False", DAMAGE, "position"),
     _bug("go on telling of damage", "sqlite.backup", "restore(path, stream))", "1 << 40)", DAMAGE, "the_beginning"),
-    _bug("make anew what is in use", "integrity", " and not feed.lent:", ":", CHECKING, "ends_first"),
+    _bug("make anew what is in use", "integrity", " and not queue.in_use:", ":", CHECKING, "ends_first"),
     _bug(
-        "make anew for ever", "integrity", "            if feed.damage:", "            if False:", CHECKING, "for_ever"
+        "make anew for ever", "integrity", "            if queue.damage:", "            if False:", CHECKING, "for_ever"
     ),
     _bug(
         "begin in the middle", "core", "if journal.first_offset(stream):", "if False:", CHECKING, "of_its_stream_went"
@@ -194,13 +201,13 @@ BUGS = [
     _bug(
         "drop the log before the note is on disk",
         "claims",
-        "            self._writing[self._ticket] = (feed, last)\n",
-        "            self._writing[self._ticket] = (feed, last)\n            feed.given_up = last\n",
+        "            self._writing[self._ticket] = (queue, last)\n",
+        "            self._writing[self._ticket] = (queue, last)\n            queue.given_up = last\n",
         CLAIMS,
         "on_disk",
     ),
-    _bug("apply statements behind dropped ones", "core", "and feed.needs_copy:", "and False:", CLAIMS, "further"),
-    _bug("take a copy that lacks dropped ones", "snapshots", " or piece.index < feed.given_up", "", CLAIMS, "further"),
+    _bug("apply statements behind dropped ones", "core", "and queue.needs_copy:", "and False:", CLAIMS, "further"),
+    _bug("take a copy that lacks dropped ones", "snapshots", " or piece.index < queue.given_up", "", CLAIMS, "further"),
     _bug(
         "name files of any length",
         "change_log",

@@ -15,14 +15,14 @@ BUGS = [
     _bug(
         "acknowledge before sync",
         "core",
-        "            self._appends[name, stream.model.find(made.id)] = event.call",
-        "            self.common.out.append(Settled(event.call, client.encode(Appended(made.id))))",
+        "            self._append_calls[name, stream.model.find(made.id)] = event.call",
+        "            self.context.out.append(Settled(event.call, client.encode(Appended(made.id))))",
     ),
     _bug(
         "broadcast and confirm before sync",
         "core",
-        "            self.common.out.append(Persist(self._ticket, tuple(operations)))",
-        "            self.common.out.append(Persist(self._ticket, tuple(operations)))\n"
+        "            self.context.out.append(Persist(self._ticket, tuple(operations)))",
+        "            self.context.out.append(Persist(self._ticket, tuple(operations)))\n"
         "            self._persisted(now_ns, self._ticket)",
     ),
     _bug(
@@ -53,8 +53,8 @@ BUGS = [
     _bug(
         "call an event read with half of the confirmations",
         "dissemination",
-        "        read_at = self._common.read_at\n",
-        "        read_at = self._common.read_at // 2\n",
+        "        read_at = self._context.read_at\n",
+        "        read_at = self._context.read_at // 2\n",
     ),
     _bug(
         "need fewer confirmations while others are silent",
@@ -98,15 +98,15 @@ BUGS = [
     _bug(
         "refuse old events in a sync, too",
         "admission",
-        "        if first and abs(event.timestamp_ns - now_ns) > common.settings.valid_ns:",
-        "        if abs(event.timestamp_ns - now_ns) > common.settings.valid_ns:",
+        "        if first and abs(event.timestamp_ns - now_ns) > context.settings.valid_ns:",
+        "        if abs(event.timestamp_ns - now_ns) > context.settings.valid_ns:",
         mode="liveness",
     ),
     _bug(
         "never fetch",
         "anti_entropy",
-        "        if name in self._pulls or len(self._pulls) >= PULLS_MAX or instance not in self._common.peers:",
-        "        if name in self._pulls or len(self._pulls) >= PULLS_MAX or instance in self._common.peers:",
+        "        if name in self._fetches or len(self._fetches) >= FETCHES_MAX or instance not in self._context.peers:",
+        "        if name in self._fetches or len(self._fetches) >= FETCHES_MAX or instance in self._context.peers:",
         mode="liveness",
     ),
     _bug(
@@ -132,14 +132,14 @@ BUGS = [
     _bug(
         "leave orphans waiting for ever",
         "admission",
-        "                waiting += self.orphans.arrived(one.event.id)",
+        "                waiting += self.orphans.take_children(one.event.id)",
         "                pass",
         mode="liveness",
     ),
     _bug(
         "a reader gets on from its own number at any node",
         "reading",
-        "        if request.log == self._common.log:\n            return []",
+        "        if request.log == self._context.log:\n            return []",
         "        if request.log:\n            return []",
     ),
     _bug(

@@ -49,7 +49,7 @@ BUGS = [
     _bug(
         "keep changes that were taken back",
         "postgres.execute",
-        "        self._ledger.take_back()\n",
+        "        self._tracker.roll_back()\n",
         "",
         ENGINE,
         "alike",

@@ -52,15 +52,15 @@ BUGS = [
     caught_by_tests(
         "keep what was tried out",
         "runtime.databases.sqlite.database",
-        "            self._take_back()\n        return None if",
-        '            self._runner.own("commit")\n        return None if',
+        "            self._roll_back()\n        return None if",
+        '            self._runner.run_own("commit")\n        return None if',
         TRIED,
         "leaves_nothing",
     ),
     caught_by_tests(
         "refuse by chance",
         "runtime.databases.sqlite.database",
-        "return None if self._around.drew else outcome.error",
+        "return None if self._functions.used_random else outcome.error",
         "return outcome.error",
         TRIED,
         "chance",

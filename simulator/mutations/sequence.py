@@ -17,13 +17,13 @@ BUGS = [
     _bug(
         "remove the silent node without agreement",
         "core",
-        "        self._intake.tick()\n",
-        "        self._intake.tick()\n"
-        "        silence_ns, heard_ns = self.settings.silence_ns, bench.company.heard_ns\n"
-        "        bench.log.members = tuple(\n"
+        "        self._acceptor.tick()\n",
+        "        self._acceptor.tick()\n"
+        "        silence_ns, heard_ns = self.settings.silence_ns, context.peers.heard_ns\n"
+        "        context.log.members = tuple(\n"
         "            member\n"
-        "            for member in bench.log.members\n"
-        "            if member == bench.me or bench.now_ns - heard_ns(*member, bench.now_ns) <= silence_ns\n"
+        "            for member in context.log.members\n"
+        "            if member == context.me or context.now_ns - heard_ns(*member, context.now_ns) <= silence_ns\n"
         "        )\n",
     ),
     _bug(
@@ -35,21 +35,21 @@ BUGS = [
     _bug(
         "promise nothing",
         "lock",
-        "        bench.promised = ballot\n        if self._attempt is not None and self._attempt.ballot < ballot:",
+        "        context.promised = ballot\n        if self._attempt is not None and self._attempt.ballot < ballot:",
         "        if self._attempt is not None and self._attempt.ballot < ballot:",
     ),
     _bug(
         "begin a history with whoever is here",
         "discovery",
-        "            self._begin(fresh, missing)",
-        "            self._begin(fresh, missing)\n        elif bench.now_ns - bench.since_ns > 10**9:\n"
-        "            self._begin(fresh, [])",
+        "            self._found_history(recent, missing)",
+        "            self._found_history(recent, missing)\n        elif context.now_ns - context.since_ns > 10**9:\n"
+        "            self._found_history(recent, [])",
     ),
     _bug(
         "grant the lock to one who knows less",
         "lock",
-        "        elif asker.decided < bench.log.decided:",
-        "        elif asker.decided < bench.log.decided - 3:",
+        "        elif asker.decided < context.log.decided:",
+        "        elif asker.decided < context.log.decided - 3:",
     ),
     _bug(
         "go on without what the granters hold",
@@ -69,19 +69,19 @@ BUGS = [
     _bug(
         "write when it is another's turn",
         "lock",
-        "bench.is_member and self._attempt is None and log.turn == bench.seat and log.head.ballot == bench.promised",
-        "bench.is_member and self._attempt is None and log.head.ballot == bench.promised",
+        "            and log.next_seat == context.seat\n            and log.head.ballot == context.promised\n",
+        "            and log.head.ballot == context.promised\n",
     ),
     _bug(
         "take the lock with too few grants",
         "lock",
-        "        return is_enough(members, {bench.seat, *attempt.grants}, bench.dead(members))",
+        "        return is_quorum(members, {context.seat, *attempt.grants}, context.dead(members))",
         "        return bool(attempt.grants)",
     ),
     _bug(
         "take the lock from the old work set alone",
         "lock",
-        "        if not all(self._is_granted(attempt, one) for one in sets_behind(log.members, found)):",
+        "        if not all(self._is_granted(attempt, one) for one in sets_after(log.members, found)):",
         "        if False:",
         150,
         workload="workset",
@@ -89,8 +89,8 @@ BUGS = [
     _bug(
         "count acknowledgements of another ballot",
         "commit",
-        "                if acked.ballot == bench.promised and fellow.bearing.history == bench.history:",
-        "                if fellow.bearing.history == bench.history:",
+        "                if acked.ballot == context.promised and peer.bearing.history == context.history:",
+        "                if peer.bearing.history == context.history:",
     ),
     _bug(
         "believe that an index is decided without comparing hashes",
@@ -115,28 +115,28 @@ BUGS = [
     _bug(
         "publish again what may keep its place elsewhere",
         "publish_queue",
-        "            self.lost.append(chain)\n",
+        "            self.displaced_chains.append(chain)\n",
         "            self._wait_again([one.publish for lost in chain for one in lost.placed])\n",
         400,
     ),
     _bug(
         "a restarted node takes its old seat",
         "context",
-        "        return self.chance.randrange(1, 1 << 64)",
+        "        return self.rng.randrange(1, 1 << 64)",
         "        return self.settings.identifier",
         300,
     ),
     _bug(
         "join with numbers of one's own",
         "context",
-        "        self.streams = dict(self.foot.streams)\n",
+        "        self.streams = dict(self.window_base.streams)\n",
         "        self.streams = {}\n",
     ),
     _bug(
         "a joiner counts before it holds the window",
         "context",
-        "        base, members = log.base, foot.members\n",
-        "        base, members, foot = log.base_at(log.decided), log.members, WindowBase((), self.streams)\n",
+        "        base, members = log.base, window_base.members\n",
+        "        base, members, window_base = log.base_at(log.decided), log.members, WindowBase((), self.streams)\n",
     ),
     _bug(
         "tell the numbers of another place than the foot",
@@ -147,9 +147,9 @@ BUGS = [
     _bug(
         "say that one holds what others hold",
         "acceptor",
-        "            bench.ack_due = True\n            self.lack = None\n",
-        "            bench.ack_due = True\n            self.lack = None\n"
-        "            fellow.acked = max(other.acked for other in bench.company.fellows.values())\n",
+        "            context.ack_due = True\n            self.missing = None\n",
+        "            context.ack_due = True\n            self.missing = None\n"
+        "            peer.acked = max(other.acked for other in context.peers.by_id.values())\n",
         300,
     ),
     _bug(
@@ -161,14 +161,14 @@ BUGS = [
     _bug(
         "never take the lock from the dead",
         "lock",
-        "            self._take()\n\n    def hurry",
-        "            self._armed = None\n\n    def hurry",
+        "            self._start_attempt()\n\n    def shorten_wait",
+        "            self._waiting_at = None\n\n    def shorten_wait",
         mode="liveness",
     ),
     _bug(
         "never ask for what is missing",
         "acceptor",
-        "            bench.tell(fellow, Fill(bench.bearing()))",
+        "            context.send(peer, Fill(context.bearing()))",
         "            pass",
         mode="liveness",
     ),

@@ -212,7 +212,7 @@ BUGS = [
     caught_by_tests(
         "take a first broadcast of an unknown author",
         "graph.admission",
-        "if first and event.author not in common.known:",
+        "if first and event.author not in context.known:",
         "if False:",
         "unit/graph/test_steps.py",
         "is_no_member",
@@ -220,7 +220,7 @@ BUGS = [
     caught_by_tests(
         "take the child of a held event",
         "graph.admission",
-        "return max(own_ns, *(self.ahead.due_ns(link.id) for link in event.links), 0)",
+        "return max(own_ns, *(self.future.due_ns(link.id) for link in event.links), 0)",
         "return max(own_ns, 0)",
         "unit/graph/test_steps.py",
         "waits_with_it",

@@ -1,4 +1,6 @@
-"""What nodes do in the made-up world: one module each, named like its file, with the class as `WORKLOAD`."""
+"""Workloads: what nodes do in the simulated world. Each module is named like its workload and has its class as
+`WORKLOAD`.
+"""
 
 from __future__ import annotations
 
@@ -18,26 +20,26 @@ if TYPE_CHECKING:
 
 
 class Workload:
-    """One run's nodes, what is asked of them, and who watches. Take it as a base."""
+    """The nodes of one run, the requests to them, and the checkers. A base class."""
 
     kinds: ClassVar[Sequence[str]] = ALL
-    """The faults that make sense here; kinds of one's own are carried out by `strike`."""
+    """The faults that make sense here; `inject_fault` carries out kinds that the workload adds."""
     rare_kinds: ClassVar[Sequence[str]] = ()
-    """More of them, each in fewer seeds."""
+    """Further kinds, each enabled in fewer seeds."""
     points: ClassVar[Sequence[CrashPoint]] = ()
-    """Named moments at which a node may be made to die."""
+    """Named moments at which a node may be crashed."""
     heals_all: bool = False
-    """Whether a heal mends everybody, for what must become equal everywhere."""
-    recalled: ClassVar[Sequence[Pure]] = ()
-    """Functions of their arguments alone that many nodes ask for the same: in a run, each answer is computed once."""
+    """True if a heal covers all nodes, for workloads in which all must become equal."""
+    memoized_functions: ClassVar[Sequence[Pure]] = ()
+    """Pure functions that many nodes call with the same arguments: within a run each result is computed once."""
     plan: Plan
-    """What is drawn for this run, known from `begin` on."""
+    """The fault plan of this run, known from `begin` on."""
 
     def __init__(self, rng: Random) -> None:
         self.rng = rng
         self.names: Sequence[str] = ("a", "b")
         self.members: Sequence[str] = ()
-        """Those of whom a majority must make progress after a heal; all, if none is named."""
+        """The nodes of which a majority must make progress after a heal; all nodes if empty."""
 
     def endpoint(self, name: str) -> str:
         return f"tcp://10.0.0.{self.names.index(name) + 1}:7171"
@@ -47,14 +49,14 @@ class Workload:
         raise NotImplementedError
 
     def begin(self, world: World) -> None:
-        """Put on the calendar what users ask of the nodes."""
+        """Schedule the requests of users."""
 
     def checkers(self) -> list[Checker]:
-        """Who watches, beside those that watch every workload."""
+        """The checkers, in addition to those of every workload."""
         raise NotImplementedError
 
-    def strike(self, world: World, fault: Fault) -> None:
-        """Carry out a fault of a kind that is this workload's own."""
+    def inject_fault(self, world: World, fault: Fault) -> None:
+        """Carry out a fault of a kind that this workload adds."""
         raise NotImplementedError
 
 
@@ -63,7 +65,7 @@ def names() -> list[str]:
 
 
 def load(name: str) -> type[Workload]:
-    """The workload of this name, or, written `module:Class`, one from elsewhere."""
+    """The workload of this name, or, written `module:Class`, one from another module."""
     module, _, attribute = name.partition(":")
     if not attribute:
         if name not in names():

@@ -1,9 +1,9 @@
 """Serializer sets that change all the time: grown, shrunk, replaced, two requests at once, masters removed and back.
 
-The world is that of `order`; six nodes, of which some serialize at first. At every stage somebody may be struck on
-purpose: the old master, the new one, a minority of the new set, or the way between the two masters.
+The world is that of `order`, with six nodes, of which some are serializers at first. At every stage a fault may hit on
+purpose: the old master, the new one, a minority of the new set, or the connection between the two masters.
 
-Nodes keep a roster. Whose disk is wiped begins with any that it had before, or with none.
+Nodes keep a roster file. A node whose disk is wiped starts with any roster that it had before, or with none.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from simulator.world.world import World
 
 NODES = 6
 _SPITE_UNTIL_NS = 22 * SECOND_NS
-"""Who strikes at stages stops in time for a heal to be seen."""
+"""Faults at stages stop early enough for a heal to be observed."""
 _SPITES = ("", "", "old master", "new master", "minority of the new set", "one-way cut", "anybody")
 _KINDS = {
     Stage.CATCHUP: EntryType.ADD_INGEST_NODE,
@@ -42,7 +42,7 @@ _STAGES = (Stage.NOMINATE, Stage.REFUSE, Stage.IMPLEMENT, Stage.CONFIRM, *_KINDS
 
 
 def _writes(stage: Stage) -> Any:
-    """A `Persist` with this stage of a change in it."""
+    """Matches a `Persist` that contains this stage of a change."""
     kind = _KINDS.get(stage, EntryType.NEW_SERIALIZER_SET)
     entry = re.compile(rb"\x01%c%c\x00\x00\x00[\x01-\x30]" % (kind, stage))
 
@@ -64,7 +64,7 @@ def _points() -> list[CrashPoint]:
 
 
 class _Enrolled(OrderNode):
-    """A node with its rosters, the last of which counts; they are kept elsewhere than its log, and so outlive it."""
+    """A node with its rosters, of which the last one counts. They are stored apart from its log, and so outlive it."""
 
     def __init__(self, workload: Config, name: str, rng: Random, disk: Mapping[str, bytes], now_ns: int) -> None:
         super().__init__(workload, name, rng, disk, now_ns)
@@ -105,7 +105,7 @@ class Config(Order):
         return NODES
 
     def _draw_set(self, size: int) -> tuple[int, ...]:
-        """In any order: the first is to be master."""
+        """A random set in any order: the first node is to be master."""
         able = [number for number in self.numbers if size > 2 or self.names[number - 1] != self._frail]
         return tuple(self.rng.sample(able, size))
 
@@ -120,7 +120,7 @@ class Config(Order):
             del rosters[self.rng.randrange(len(rosters) + 1) :]
         super()._damage(world, host, kind)
 
-    # What people ask for.
+    # Requests of operators.
 
     def begin(self, world: World) -> None:
         super().begin(world)
@@ -136,7 +136,7 @@ class Config(Order):
         world.after(self._pace_ns // 2 + self.rng.randrange(self._pace_ns), self._wish, world)
 
     def _wish_role(self, world: World) -> None:
-        """Somebody is to take no more writes, or to take some again; whether it may is for the cluster to say."""
+        """Ask that a node take no more writes, or take some again; the cluster decides whether it may."""
         number = self.rng.choice(self.numbers)
         adds = self.rng.random() < 0.5
         kind = EntryType.ADD_INGEST_NODE if adds else EntryType.REMOVE_INGEST_NODE
@@ -152,7 +152,7 @@ class Config(Order):
             world.after(self.rng.randrange(5 * MILLISECOND_NS), world.tell, host, offer)
 
     def _next_set(self) -> tuple[int, ...]:
-        """The set there is with somebody less, more or else; now and then the same; or any other."""
+        """The current set with a member removed, added or replaced; now and then the same set, or any other."""
         now = list(self._sets.serializers)
         rest = [number for number in self.numbers if number not in now]
         match self.rng.randrange(6):
@@ -175,10 +175,10 @@ class Config(Order):
             return self._draw_set(3)
         return tuple(self.rng.sample(numbers, len(numbers)))
 
-    # Who strikes at a stage.
+    # Faults at a stage.
 
     def staged(self, world: World, host: Host, body: Body, stage: Stage, nodes: tuple[int, ...]) -> None:
-        """A master proposes a stage: whoever wants to see it fail has their chance."""
+        """A master proposes a stage: the fault for this stage may hit now."""
         mercy = 0.9 if stage is Stage.NOMINATE else 0.3
         if not self._spite or world.now_ns > _SPITE_UNTIL_NS or self.rng.random() < mercy:
             return
@@ -204,13 +204,13 @@ class Config(Order):
         world.after(later_ns + self.rng.randrange(MILLISECOND_NS, 4 * SECOND_NS), world.restart, host)
 
     def _cut(self, world: World, pair: tuple[str, str]) -> None:
-        token = world.network.weather.block([pair if self.rng.random() < 0.5 else pair[::-1]])
-        world.network.weather_changed()
+        token = world.network.conditions.block([pair if self.rng.random() < 0.5 else pair[::-1]])
+        world.network.conditions_changed()
         world.after(self.rng.randrange(SECOND_NS, 6 * SECOND_NS), self._mend, world, token)
 
     def _mend(self, world: World, token: int) -> None:
-        world.network.weather.unblock(token)
-        world.network.weather_changed()
+        world.network.conditions.unblock(token)
+        world.network.conditions_changed()
 
 
 WORKLOAD = Config

@@ -1,9 +1,9 @@
-"""The journal whole, as in `retention`, while the disks of all nodes are replaced, one after the other.
+"""The whole journal, as in `retention`, while the disks of all nodes are replaced, one after the other.
 
-A disk is replaced when everybody else has a vote and lacks nothing that is kept: as an operator does it who looks at
-what nodes say of themselves. An admin releases the first part of the log, and no rule lets anything go.
+A disk is replaced when every other node has a vote and lacks nothing that is retained, as an operator does who watches
+the status of the nodes. An admin releases the first part of the log, and no retention rule drops anything.
 
-What must hold is what `retention` demands: whatever was not released is there at the end, at every node.
+What must hold is what `retention` demands: at the end every node has everything that was not released.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Disks(Retention):
         world.after(3 * SECOND_NS, self._replace, world)
 
     def _replace(self, world: World) -> None:
-        """Replace a disk, if nobody else lacks anything, and nobody has the log's beginning any more."""
+        """Replace a disk if no other node lacks anything, and no node has the start of the log any more."""
         if not self._left or self.damaged or world.now_ns >= self.plan.heal_ns + 5 * SECOND_NS:
             return
         world.after(_LOOK_NS, self._replace, world)
@@ -56,7 +56,7 @@ class Disks(Retention):
         return reached // 3 + 1
 
     def may_damage(self, name: str) -> bool:
-        """Only in a run in which no disk is replaced: two nodes without a memory at once are too many."""
+        """True only in runs without replaced disks: two nodes without memory at the same time are too many."""
         return (not self.wiped or bool(self.damaged)) and super().may_damage(name)
 
 

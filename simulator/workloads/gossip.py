@@ -1,10 +1,10 @@
-"""Gossip: members join through each other, fire events, ask questions, leave and come back; one may be a liar.
+"""Gossip: members join through each other, fire events, ask questions, leave and come back; one may be malicious.
 
-The liar holds the cluster's key. It forges events and cards, replays what others said, reports the living as gone and
-asks after their health; it is a member like any other beside that.
+The liar has the cluster's key. It forges events and member records, replays messages of others, reports living members
+as gone and asks after their health. Otherwise it is a member like any other.
 
-In half of the seeds a member's doors are closed once it knows all others, as if they had found each other by beacon:
-then only whom it lost leads it back to them.
+In half of the seeds a member's seed endpoints are closed once it knows all others, as if they had found each other by
+beacon. Then only members that it lost can lead it back to them.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Gossip(Workload):
     def checkers(self) -> list[Checker]:
         return [EventWatch(), ListWatch(SETTINGS), QuestionWatch(), BudgetWatch(SETTINGS), ViewWatch()]
 
-    def strike(self, world: World, fault: Fault) -> None:
+    def inject_fault(self, world: World, fault: Fault) -> None:
         if fault.kind == LEAVE:
             host = world.hosts[fault.nodes[0]]
             world.tell(host, LeaveCluster())
@@ -85,7 +85,7 @@ class Gossip(Workload):
             world.tell(host, AskQuery(self._calls, question, self.rng.randrange(SECOND_NS, 4 * SECOND_NS)))
 
     def _lie(self, world: World) -> None:
-        """Everything a liar could say of one victim, in its own name or the victim's."""
+        """Everything that a liar could send about one victim, in its own name or the victim's."""
         liar = self._keys[self._liar]
         victim = self._keys[self.rng.choice(self.names[:-1])]
         held = self._incarnation(world, victim)

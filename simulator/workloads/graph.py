@@ -1,8 +1,8 @@
-"""The graph: seven nodes that anybody may write to, also when they cannot reach each other, and a member that lies.
+"""The graph: seven nodes that accept writes even while they cannot reach each other, and a member that lies.
 
-Clients are no processes of the world: what they ask reaches a node, and its answer reaches them, unless the node dies.
-One of them follows a stream from node to node. The rogue is a member whose key signs whatever it likes: branches that
-contradict each other, orphans, words that nobody gave.
+Clients are not processes of the world: their requests reach a node, and its answers reach them, unless the node dies.
+One of them follows a stream from node to node. The rogue is a member whose key signs anything: contradicting branches,
+orphans, and confirmations that no member issued.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Graph(Workload):
         CrashPoint("after telling a peer", lambda effect: isinstance(effect, Send)),
     )
     heals_all: bool = True
-    recalled: ClassVar[Sequence[Pure]] = (
+    memoized_functions: ClassVar[Sequence[Pure]] = (
         (parcel, "decode"),
         (peer, "decode"),
         (event, "decode"),
@@ -62,7 +62,7 @@ class Graph(Workload):
         self.numbers = tuple(range(1, NODES + 1))
         self.names = tuple(f"g{number}" for number in self.numbers)
         self.leaving = rng.random() < 0.3
-        """Whether those who are away for long are said to have left; that must change nothing."""
+        """True if nodes that are away for long are reported as having left; that must change nothing."""
         self._identities = {number: Identity(sha256(b"node %d" % number).digest()) for number in self.numbers}
         self._peers = {
             number: Peer(bytes((number,)) * 16, one.identifier, one.key, self.endpoint_of(number))
@@ -87,7 +87,7 @@ class Graph(Workload):
         self._pace_ns = rng.choice((200, 500, 1000)) * MILLISECOND_NS
         self._calls = 0
         self.appends: dict[int, str] = {}
-        """Calls of writers: the node they were made at."""
+        """By call: the node at which the writer made it."""
         self._checker = GraphChecker(self)
         self.followers = [Follower(self, STREAMS[0], only_read) for only_read in (False, True)]
 
@@ -113,12 +113,12 @@ class Graph(Workload):
         self._calls += 1
         return self._calls
 
-    # What is asked of the nodes.
+    # Requests to the nodes.
 
     def begin(self, world: World) -> None:
         self._checker.begin(world)
         for host in world.hosts.values():
-            # A graph tells what it reads back at a start, and does not write it again: decision 0197.
+            # A graph reports what it recovers at a start, and does not write it again (decision 0197).
             host.disk.cache_is_lost = 1.0
         self.rogue.begin(world)
         world.after(SECOND_NS // 10, self._write, world)
@@ -127,7 +127,7 @@ class Graph(Workload):
 
     @property
     def last_write_ns(self) -> int:
-        """In liveness mode nobody writes once all is mended, or nobody could ever be equal."""
+        """In liveness mode writes stop at the heal, or the nodes could never become equal."""
         return self.plan.heal_ns
 
     def _write(self, world: World) -> None:
@@ -143,7 +143,7 @@ class Graph(Workload):
         content = b"%d " % call + bytes(self.rng.choice((0, 10, 200)))
         world.tell(world.hosts[name], Requested(call, "ann", body, content))
 
-    def strike(self, world: World, fault: Fault) -> None:
+    def inject_fault(self, world: World, fault: Fault) -> None:
         if fault.kind == "everybody's power":
             for each in world.hosts.values():
                 world.crash(each, power=True, reason=fault.kind)

@@ -1,8 +1,8 @@
-"""Greet: nodes meet over the link alone, and say numbered commands to whomever they have met.
+"""Greet: nodes meet over the link alone, and send numbered commands to every node they have met.
 
-Two members most of the time, up to five; now and then a node that holds the cluster's key but names another cluster,
-one that names the cluster but holds another key, and one that claims to be somebody else. Members change what they say
-of themselves, forget each other for a while, and move to a new cluster key. `simulator.checkers.link` watches.
+There are two members most of the time, up to five. Now and then there is a node with the cluster's key but another
+cluster name, one with the name but another key, and one that claims another's identity. Members change their metadata,
+forget each other for a while, and move to a new cluster key. `simulator.checkers.link` checks them.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ _PAUSE_NS = (200 * MILLISECOND_NS, 900 * MILLISECOND_NS)
 _LARGE_BYTES = 20_000
 _RESERVE_BYTES = 30_000
 _GREETINGS_BYTES = 20_000
-"""Greetings are sent whatever waits; a few of them are not held against a node."""
+"""Greetings are sent regardless of the queue; a few of them are not charged to a node."""
 
 
 class Greeter:
-    """A link, and somebody on top of it who likes to talk."""
+    """A link, and an application on top of it that sends commands."""
 
     def __init__(self, link: LinkCore, rng: Random, peers: list[str], now_ns: int, loudness: float) -> None:
         self.link = link
@@ -72,7 +72,7 @@ class Greeter:
                 self._met.remove(effect.peer.instance)
 
     def _speak(self, now_ns: int) -> list[Any]:
-        """Each `Say` is shown among the effects too, for the checkers."""
+        """Each `Say` also appears among the effects, for the checkers."""
         effects: list[Any] = []
         for instance in self._met:
             for _ in range(self._rng.choice((0, 1, 1, 3))):
@@ -85,7 +85,7 @@ class Greeter:
 
 
 def pretend(liar: Identity, victim: Identity) -> None:
-    """A holder of the cluster key who shows another's public key, and can sign only with his own."""
+    """A holder of the cluster key that shows another's public key, and can sign only with its own."""
     liar.key, liar.identifier = victim.key, victim.identifier
 
 
@@ -107,7 +107,7 @@ class Greet(Workload):
             pretend(self._keys["impostor"], self._keys["a"])
         self._cluster_key, self._other_key, self._new_key = (rng.randbytes(32) for _ in range(3))
         self._rings: dict[str, tuple[bytes, ...]] = {}
-        """Which cluster keys a member's files hold, the used one first."""
+        """The cluster keys in a member's files, the one in use first."""
         self._loudness = rng.choice((0.0, 0.03, 0.5))
         self._queue_bytes_max = rng.choice((30_000, 200_000))
         self._seal = rng.choice(("aes-256-gcm", "hmac-sha256"))
@@ -124,7 +124,7 @@ class Greet(Workload):
         )
         link = LinkCore(self._keys[name], new_instance(rng), settings, rng, ring=KeyRing(ring[0], ring[1:]))
         others = [self.endpoint(other) for other in self.names if other != name]
-        # One of two always dials; the other may wait to be greeted, as a node does that was told of nobody.
+        # One of two always dials; the other may wait to be greeted, as a node without seed endpoints does.
         peers = [other for other in others if self.endpoint(name) < other or rng.random() < 0.7]
         return Greeter(link, rng, peers, now_ns, self._loudness)
 
@@ -133,7 +133,7 @@ class Greet(Workload):
         budget = BudgetWatch(self._queue_bytes_max + _RESERVE_BYTES + _GREETINGS_BYTES)
         return [roster, DoorWatch(), GreetingWatch(), SealWatch(), budget, SpeechWatch(), LiveWatch()]
 
-    def strike(self, world: World, fault: Fault) -> None:
+    def inject_fault(self, world: World, fault: Fault) -> None:
         members = [name for name in fault.nodes if name in self.members]
         host = world.hosts[members[0]]
         if fault.kind == FORGET:
@@ -147,7 +147,7 @@ class Greet(Workload):
             self._rotate(world)
 
     def _rotate(self, world: World) -> None:
-        """Everybody installs the new key; a second later everybody uses it. Files change with the rings."""
+        """All members install the new key; a second later all use it. Files change with the key rings."""
         for name in self.members:
             self._rings[name] = (self._cluster_key, self._new_key)
             world.tell(world.hosts[name], InstallKey(self._new_key))

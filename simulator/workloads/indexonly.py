@@ -1,8 +1,8 @@
-"""Serializers that are index-only: three that keep orders, two or three nodes that hold data, as in `retention`.
+"""Index-only serializers: three that store only the order, and two or three nodes that hold data, as in `retention`.
 
-What must hold is what `retention` demands, and: before a serializer is shown a message, as many nodes as there must be
-copies have it on disk, with what it refers to. Of all disks one is wiped in a run: that of a serializer, or that of a
-node that holds data, if there are copies elsewhere.
+What must hold is what `retention` demands, and in addition: before a serializer is shown a message, `copies` nodes have
+it on disk with its payloads. One disk is wiped in a run: that of a serializer, or that of a node that holds data, if
+there are copies elsewhere.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ class IndexOnly(Retention):
         return self.names[SERIALIZERS:]
 
     @property
-    def doors(self) -> list[str]:
-        """Serializers take petitions alone: few go there."""
+    def client_nodes(self) -> list[str]:
+        """Serializers accept only configuration requests, so few clients go there."""
         return [*self.names, *self.holders, *self.holders, *self.holders]
 
     def demands(self, healed: Sequence[str], voting: Sequence[str], forgetful: Sequence[str] = ()) -> bool:
-        """New messages need copies, and what was ordered before must be with somebody."""
+        """New messages need copies, and some node must have what was ordered before."""
         here = sum(name in healed for name in self.holders)
         return (
             super().demands(healed, voting, forgetful)

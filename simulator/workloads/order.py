@@ -1,8 +1,8 @@
-"""The journal's order alone: serializers over plain connections, payloads as from an ingest node, and hard disks.
+"""The journal's order alone: serializers over plain connections, payloads as from an ingest node, and damaged disks.
 
-The node is the one of `order_node`. In some runs one more member, without a vote, lies (`order_liar`). Damage to disks
-(wiped, rotten, misdirected, unreadable, writes that were reported as synced and lost) hits at most a minority in one
-run: more than that no protocol survives, and the others must. Any disk may fail a sync.
+The node is that of `consensus_node`. In some runs one more member, without a vote, lies (`lying_member`). Damage to
+disks (wiped, rotten, misdirected, unreadable, writes that were reported as synced and lost) hits at most a minority in
+one run: no protocol survives more, and the others must survive. Any disk may fail a sync.
 """
 
 from __future__ import annotations
@@ -84,8 +84,8 @@ class Order(Workload):
         CrashPoint("after asking for votes", _says(AskVote)),
     )
     may_lie_with_a_vote: ClassVar[bool] = True
-    """Whether the liar may be a serializer."""
-    recalled: ClassVar[Sequence[Pure]] = tuple(
+    """True if the liar may be a serializer."""
+    memoized_functions: ClassVar[Sequence[Pure]] = tuple(
         (module, "decode_body") for module in (follower, records, repair, consensus, unconfirmed)
     )
 
@@ -105,13 +105,13 @@ class Order(Workload):
         self._founding = dict(self._disks)
         self._boots = dict.fromkeys(self.names, 0)
         self._checker = OrderChecker(self)
-        # Runs without a liar are as they were before there was any: it draws from what follows from the seed.
+        # The liar has its own random generator, so that runs without a liar stay the same.
         self.liar = self._draw_liar(Random(sha256(repr(rng.getstate()).encode()).digest()))
         if self.liar is not None and self.liar.votes:
             self.founders = (*self.numbers, self.liar.number)
 
     def _draw_liar(self, rng: Random) -> Liar | None:
-        """A member beside the hosts, in some runs."""
+        """In some runs, a member in addition to the hosts."""
         if rng.random() > 0.4:
             return None
         number = self.numbers[-1] + 1
@@ -123,7 +123,7 @@ class Order(Workload):
         return self.numbers if self.liar is None else (*self.numbers, self.liar.number)
 
     def draw_size(self, rng: Random) -> int:
-        """How many nodes there are."""
+        """The number of nodes."""
         return rng.choice((1, 3, 3, 3, 3, 5, 5))
 
     def number(self, name: str) -> int:
@@ -165,7 +165,7 @@ class Order(Workload):
         return arrival
 
     def sent_at(self, time_ns: int) -> int:
-        """How many payloads had been sent by then."""
+        """The number of payloads sent by then."""
         return max((sent for when, sent in self._sent_at if when <= time_ns), default=0)
 
     def begin(self, world: World) -> None:
@@ -184,14 +184,14 @@ class Order(Workload):
         self._sent_at.append((world.now_ns, self.sent))
         world.after(self.rng.randrange(_PAYLOAD_NS), self._ingest, world)
 
-    # Faults of our own.
+    # Faults of this workload.
 
-    def strike(self, world: World, fault: Fault) -> None:
+    def inject_fault(self, world: World, fault: Fault) -> None:
         host = world.hosts[fault.nodes[0]]
         match fault.kind:
             case "hand-over":
                 world.stop(host)
-                world.after(2 * SECOND_NS, self._replace, world, host, host.life)
+                world.after(2 * SECOND_NS, self._replace, world, host, host.process)
             case "everybody's power":
                 for each in world.hosts.values():
                     world.crash(each, power=True, reason=fault.kind)
@@ -202,8 +202,8 @@ class Order(Workload):
                 if self._may_damage(host.name):
                     self._damage(world, host, fault.kind)
 
-    def _replace(self, world: World, host: Host, life: int) -> None:
-        if host.life == life:
+    def _replace(self, world: World, host: Host, process: int) -> None:
+        if host.process == process:
             world.crash(host, power=False, reason="stopped")
             world.after(SECOND_NS, world.restart, host)
 
@@ -235,7 +235,7 @@ class Order(Workload):
                 world.after(SECOND_NS, world.restart, host)
 
     def died(self, world: World, host: Host) -> None:
-        """Damage shows when a node starts again: it does its work while nobody looks."""
+        """Apply damage while the node is down; it shows when the node starts again."""
         if host.disk.lied:
             self._checker.rotten(host.name)
         if host.name in self._rotting:

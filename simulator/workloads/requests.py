@@ -1,8 +1,7 @@
-"""The journal whole: five nodes over plain connections, clients who write and retry, and a member that brings
-nonsense.
+"""The whole journal: five nodes over plain connections, clients that write and retry, and a rogue member.
 
-The node here is a `JournalCore` in the simplest possible coat: it dials every peer and says its number in the first
-octet of each frame. Clients are no processes of the world; what they say reaches a node late, twice or never.
+The node is a `JournalCore` in a minimal adapter: it dials every peer and begins each frame with its number. Clients are
+not processes of the world; their messages reach a node late, twice or never.
 """
 
 from __future__ import annotations
@@ -53,9 +52,9 @@ from chaplain.units import SECOND_NS
 from chaplain.wire import parcel
 from simulator.actors.journal_clients import Rogue, SimClient
 from simulator.actors.two_phase_client import SimSink
-from simulator.adapters.core_adapter import Coat
-from simulator.adapters.delayed_answers import Later
-from simulator.adapters.dialer import Ways
+from simulator.adapters.core_adapter import CoreAdapter
+from simulator.adapters.delayed_answers import DelayedAnswers
+from simulator.adapters.dialer import Dialer
 from simulator.checkers import execution_oracle, requests
 from simulator.checkers.requests import RequestChecker, Settling, Spoke
 from simulator.faults.disk_faults import BAD_DISKS, SYNCS_FAIL, damage, fail_syncs
@@ -79,8 +78,8 @@ def _identity(name: str) -> Identity:
     return Identity(_seed(name))
 
 
-class JournalNode(Coat):
-    """A journal that can be run by a host."""
+class JournalNode(CoreAdapter):
+    """A journal that a host can run."""
 
     def __init__(self, workload: Requests, name: str, rng: Random, disk: Mapping[str, bytes], now_ns: int) -> None:
         self._workload = workload
@@ -108,11 +107,11 @@ class JournalNode(Coat):
         self._listen()
         self._started = False
         peers = (peer for peer in workload.numbers if peer != self.number)
-        super().__init__(self.journal, Ways(peers, workload.endpoint_of, rng, now_ns))
-        self._later = Later(rng)
+        super().__init__(self.journal, Dialer(peers, workload.endpoint_of, rng, now_ns))
+        self._delayed = DelayedAnswers(rng)
 
     def _listen(self) -> None:
-        """Show the checker what execution makes of each message."""
+        """Show the checker the result of executing each message."""
         execution = self.journal.execution
         settle, watch = execution.settle, execution._watch
         executed: list[AppliedMessage] = []
@@ -132,7 +131,7 @@ class JournalNode(Coat):
         execution.settle = settled  # type: ignore[method-assign]
 
     def _shadowed(self, message: AgreedEntry) -> None:
-        """An execution that began with a snapshot must go on like the one it was taken of."""
+        """An execution that started from a snapshot must continue like the one that the snapshot was taken of."""
         execution = self.journal.execution
         if self._shadow is not None:
             self._shadow.settle(message)
@@ -150,23 +149,23 @@ class JournalNode(Coat):
         return [*told, *effects]
 
     def _due(self) -> Iterable[int]:
-        return self._later.due()
+        return self._delayed.due()
 
     def _up(self, now_ns: int, peer: int, effects: list[Any]) -> None:
         self._feed(now_ns, Entered(self._workload.peer(peer), {}), effects)
 
     def _arrived(self, now_ns: int, event: Arrived, effects: list[Any]) -> None:
-        number = self._ways.arrived(event)
+        number = self._dialer.arrived(event)
         self._feed(now_ns, JournalParcel(self._workload.peer(number), parcel.decode(event.frame[1:])), effects)
 
     def _down(self, now_ns: int, peer: int, reason: str, effects: list[Any]) -> None:
         self._feed(now_ns, Exited(self._workload.peer(peer), reason), effects)
 
     def _late(self, now_ns: int) -> Iterable[Any]:
-        return self._later.take(now_ns)
+        return self._delayed.take(now_ns)
 
     def _feed(self, now_ns: int, event: Any, effects: list[Any]) -> None:
-        """Step the journal, and do for it what a host does not."""
+        """Step the journal, and carry out the effects that a host does not know."""
         for effect in self.journal.step(now_ns, event):
             match effect:
                 case Whisper():
@@ -177,18 +176,18 @@ class JournalNode(Coat):
                     self._feed(now_ns, read, effects)
                 case Verify():
                     answer = Verified(effect.ticket, tuple(map(holds, effect.items)))
-                    self._later.add(now_ns, answer)
+                    self._delayed.add(now_ns, answer)
                 case Persist():
                     for operation in effect.operations:
                         apply(self._files, operation)
                     effects.append(effect)
                 case Admitted() | Assembled():
-                    pass  # clients here need no admission, and nodes dial each other as they are
+                    pass  # clients need no admission here, and nodes dial each other without checks
                 case _:
                     effects.append(effect)
 
     def _whisper(self, effect: Whisper, effects: list[Any]) -> None:
-        dial = self._ways.to.get(self._workload.node_of(effect.instance))
+        dial = self._dialer.to.get(self._workload.node_of(effect.instance))
         if dial is not None:
             effects.append(Send(dial, bytes((self.number,)) + effect.content))
             return
@@ -206,7 +205,7 @@ class Requests(Workload):
         CrashPoint("after settling", lambda effect: isinstance(effect, Settling)),
     )
 
-    recalled: ClassVar[Sequence[Pure]] = (
+    memoized_functions: ClassVar[Sequence[Pure]] = (
         (parcel, "decode"),
         (peer_messages, "decode"),
         (ingest_message, "decode"),
@@ -218,13 +217,13 @@ class Requests(Workload):
     )
 
     padding_bytes: ClassVar[int] = 0
-    """Written behind every value."""
+    """Padding after every value."""
     drops: ClassVar[bool] = False
-    """Whether files may begin elsewhere than with the first offset."""
+    """True if files may begin after the first offset."""
     wiped: Sequence[str] = ()
-    """Whose disk is not what it was."""
+    """The nodes whose disks were wiped or damaged."""
     damaged: Sequence[str] = ()
-    """Those of them whose disk lied or has sectors that cannot be read, and holds the rest still."""
+    """Those of them whose disks lied or have unreadable sectors, and still hold the rest."""
     copies = 0
     """How many nodes hold a payload before it is ordered, if serializers are index-only."""
 
@@ -233,11 +232,11 @@ class Requests(Workload):
         self.numbers = tuple(range(1, self.draw_size(rng) + 1))
         self.names = tuple(f"j{number}" for number in self.numbers)
         self.shadowed = rng.choice(self.names)
-        """The one node that a second execution goes along with: all nodes execute the same."""
+        """The one node that a second execution accompanies: all nodes execute the same."""
         self.thief = rng.random() < 0.3
-        """Whether somebody has a copy of the clients' keys."""
+        """True if an attacker has a copy of the clients' keys."""
         self.made: list[IngestEntry] = []
-        """Every pack that anybody signed."""
+        """Every pack that was signed."""
         self.signed: list[PassPetition] = []
         """Every configuration request that a client signed."""
         rogue = self.numbers[-1] + 1
@@ -283,20 +282,20 @@ class Requests(Workload):
         return self.numbers
 
     @property
-    def doors(self) -> list[str]:
-        """Where clients try their luck."""
+    def client_nodes(self) -> list[str]:
+        """The nodes that clients try."""
         return sorted(self.names)
 
     def enough(self, names: Sequence[str]) -> bool:
-        """Whether these are a quorum."""
+        """True if these are a quorum."""
         return 2 * sum(self.number(name) in self.serializers for name in names) > len(self.serializers)
 
     def demands(self, healed: Sequence[str], voting: Sequence[str], forgetful: Sequence[str] = ()) -> bool:
-        """Whether those that were healed must make progress, if these of them have a vote.
+        """True if the healed nodes must make progress, given that these of them have a vote.
 
-        Whose log is in doubt has no vote, and gets it back by the word of a quorum of others: it may have to wait for
-        one that was not healed. If all were healed, the word of all is enough, unless one of them has forgotten more
-        than its last record: whoever was wiped, or lost what was on its disk (`forgetful`), needs a quorum, too.
+        A node whose log is in doubt has no vote until a quorum of others confirms its state, so it may have to wait for
+        a node that was not healed. If all were healed, all of them together suffice, unless one has forgotten more than
+        its last record: a node that was wiped, or lost data from its disk (`forgetful`), needs a quorum, too.
         """
         suspects = {*self.wiped, *forgetful}
         forgotten = [name for name in suspects if self.number(name) in self.serializers and name not in voting]
@@ -317,7 +316,7 @@ class Requests(Workload):
         return b"disk of node %3d" % number
 
     def _disk_now(self, name: str) -> bytes:
-        """The disk that the node has now."""
+        """The node's current disk."""
         return self._disk(self.number(name))
 
     def identity(self, number: int) -> Identity:
@@ -327,7 +326,7 @@ class Requests(Workload):
         return self._peers[number]
 
     def node_of(self, instance: bytes) -> int:
-        """The node whose instance this is; 0, if it is nobody's."""
+        """The node with this instance; 0 if there is none."""
         number = instance[0]
         return number if number in self._peers and self._peers[number].instance == instance else 0
 
@@ -354,8 +353,8 @@ class Requests(Workload):
     def checkers(self) -> list[Any]:
         return [self._checker]
 
-    def strike(self, world: World, fault: Fault) -> None:
-        """Disks fail syncs everywhere; they lie, or cannot read, on one node in a run."""
+    def inject_fault(self, world: World, fault: Fault) -> None:
+        """Fail syncs on all disks; let a disk lie or fail to read on one node in a run."""
         if fault.kind == SYNCS_FAIL:
             fail_syncs(world)
             return
@@ -365,7 +364,7 @@ class Requests(Workload):
             damage(world, host, fault.kind, self.rng)
 
     def may_damage(self, name: str) -> bool:
-        """Whether this disk may lose something: that of the first node that was to lose anything."""
+        """True if this disk may lose data: only that of the first node that was chosen to lose any."""
         self.wiped = self.wiped or (name,)
         return name in self.wiped
 

@@ -1,10 +1,10 @@
-"""The journal whole, as in `requests`, with a checkpoint after every few messages, and segments that go when they can.
+"""The whole journal, as in `requests`, with a checkpoint after every few messages, and segments that are dropped early.
 
-Disks are wiped, too, a minority's in one run: whoever comes back finds that the others no longer have the beginning,
-and goes on from a checkpoint. An admin asks for checkpoints, and releases what was written, at any time.
+Disks are wiped, too, those of a minority in one run: a node that comes back finds that the others no longer have the
+start of the log, and continues from a checkpoint. An admin requests checkpoints and releases messages at any time.
 
-What must hold is what `requests` demands, and: a node never begins behind what it was told to be its log's beginning,
-and what its files hold is what was agreed.
+What must hold is what `requests` demands, and in addition: a node's log never starts after its reported start, and its
+files contain what was agreed.
 """
 
 from __future__ import annotations
@@ -40,17 +40,17 @@ class Retention(Requests):
     def __init__(self, rng: Random) -> None:
         self._disks: dict[str, bytes] = {}
         self._lonely = False
-        """Everybody else ends when the next checkpoint is about to be written."""
+        """All other nodes stop when the next checkpoint is about to be written."""
         super().__init__(rng)
         self.rules = RetentionRules(
             keep_bytes=rng.choice((0, 1, 1, 3 * _SEGMENT_BYTES)), keep_ns=rng.choice((0, 5 * SECOND_NS))
         )
         self.heals_all = rng.random() < 0.5
         self.asks = rng.random() < 0.7
-        if rng.random() < 0.5:  # an attempt that nobody ends keeps all that follows it for an hour
+        if rng.random() < 0.5:  # an abandoned attempt retains everything after it for an hour
             self.clients = [client for client in self.clients if not isinstance(client, SimSink)]
         self.released = 0
-        """Up to which message an admin asked for the log to go."""
+        """The message up to which an admin asked for the log to be dropped."""
         self.retention = RetentionChecker(self)
 
     def policy(self, rng: Random) -> Policy:
@@ -74,7 +74,7 @@ class Retention(Requests):
             world.after(2 * SECOND_NS, self._ask, world)
 
     def _ask(self, world: World) -> None:
-        """An admin wants a checkpoint, and perhaps the log to begin later."""
+        """An admin requests a checkpoint, and perhaps a later start of the log."""
         world.after(self.rng.randrange(4 * SECOND_NS), self._ask, world)
         most = self.releases_most(self.retention.reached)
         through = self.rng.randrange(most) if self.rng.random() < 0.7 else 0
@@ -82,10 +82,10 @@ class Retention(Requests):
         self.clients[0].wish(world, MakeCheckpoint(through))
 
     def releases_most(self, reached: int) -> int:
-        """Below which message the log is let go, if so many have been written."""
+        """The message below which the log is released, if this many have been written."""
         return reached + 20
 
-    def strike(self, world: World, fault: Fault) -> None:
+    def inject_fault(self, world: World, fault: Fault) -> None:
         host = world.hosts[fault.nodes[0]]
         if fault.kind == "alone with a checkpoint":
             self._lonely = True
@@ -95,19 +95,21 @@ class Retention(Requests):
             world.after(10 * SECOND_NS, world.restart, host)
             return
         if fault.kind != "disk wiped":
-            super().strike(world, fault)
+            super().inject_fault(world, fault)
         elif self.may_damage(host.name):
             self.wipe(world, host)
 
     def wipe(self, world: World, host: Host) -> None:
-        """Power goes, and an empty disk comes in its place."""
+        """Cut the power, and replace the disk with an empty one."""
         world.crash(host, power=True, reason="disk wiped")
         host.disk.wipe()
         self._disks[host.name] = self.rng.randbytes(16)
         world.after(SECOND_NS, world.restart, host)
 
     def writes_checkpoint(self, world: World, host: Host) -> None:
-        """The first node is about to write one: if it stays alone, what that covers is on no other disk."""
+        """The first node is about to write a checkpoint: if it stays alone, no other disk has what the checkpoint
+        covers.
+        """
         if not self._lonely:
             return
         self._lonely = False

@@ -1,6 +1,6 @@
 """The sequence alone: five nodes over plain connections, publishers at all of them, and no disks to lose.
 
-The node is the one of `sequence_node`: the whole core, without greetings and seals.
+The node is that of `sequence_node`: the whole core, without handshake and encryption.
 """
 
 from __future__ import annotations
@@ -60,11 +60,11 @@ class Sequence(Workload):
         self.names = tuple(f"q{number}" for number in self.numbers)
         self._publishers = rng.choice((1, 3, 5))
         self.listeners = frozenset(self.names[-1:] if self._publishers == 1 else ())
-        """They never publish: nothing but the others' events can bring them what they missed."""
+        """Nodes that never publish: only the events of others can bring them what they missed."""
         self._streams = rng.choice((("a",), ("a", "b")))
         self._window = rng.choice((1 << 20, 1 << 20, 2000))
         self._lock_wait_ns = rng.choice((400, 400, 20)) * MILLISECOND_NS
-        """In some runs the lock is taken far too early: then ballots meet."""
+        """In some runs the lock is taken far too early, so that ballots conflict."""
         self._token = 0
         self._checker = SequenceChecker(self)
 
@@ -94,7 +94,9 @@ class Sequence(Workload):
                 world.after(self.rng.randrange(_PUBLISH_NS), self._publish, world, name)
 
     def _publish(self, world: World, name: str) -> None:
-        """Some nodes have many publishers, some few; all but listeners have one, so that all must be able to."""
+        """Some nodes have many publishers, some few; all except listeners have one, so every node must be able to
+        publish.
+        """
         busy = self.number(name) <= self._publishers
         for _ in range(self.rng.choice((0, 1, 1, 3)) if busy else self.rng.choice((0, 0, 0, 1))):
             self._token += 1
@@ -103,9 +105,9 @@ class Sequence(Workload):
             world.tell(world.hosts[name], publish)
         world.after(self.rng.randrange(1, _PUBLISH_NS), self._publish, world, name)
 
-    # Everybody is restarted, one after the other.
+    # Rolling restart.
 
-    def strike(self, world: World, fault: Fault) -> None:
+    def inject_fault(self, world: World, fault: Fault) -> None:
         assert fault.kind == _ROLLING
         self._roll(world, fault.nodes)
 
@@ -118,9 +120,9 @@ class Sequence(Workload):
         world.after(_DOWN_NS + _LOOK_NS, self._roll_on, world, names)
 
     def _roll_on(self, world: World, names: SequenceOf[str]) -> None:
-        """The next one goes when this one works again, as somebody would do it who looks at the states."""
+        """Restart the next node when this one works again, as an operator who watches the states does."""
         host = world.hosts[names[0]]
-        if host.core is not None and host.core.sequence.bench.state is SequenceState.WRK:  # type: ignore[attr-defined]
+        if host.core is not None and host.core.sequence.context.state is SequenceState.WRK:  # type: ignore[attr-defined]
             self._roll(world, names[1:])
         elif world.now_ns < self.plan.heal_ns:
             world.after(_LOOK_NS, self._roll_on, world, names)

@@ -1,9 +1,9 @@
-"""The sequence, as in `sequence`, while its work set grows again and again, and half of it does not hear of that.
+"""The sequence, as in `sequence`, while its work set grows again and again, and half of it does not learn of that.
 
-One node after the other is restarted: its old seat leaves, and its new one joins. When it is about to join, half of the
-others are cut off; when the first one knows the change to be decided, those who took part forget it, all but the one
-that joined, and that is not heard at first. So those who remember know different work sets, and half of the old one may
-be all that is left of it (decision 0172).
+One node after the other is restarted: its old seat leaves, and its new seat joins. When it is about to join, half of
+the others are cut off. When the first node knows that the change is decided, all nodes that took part lose their
+memory, except the one that joined, which is not heard at first. So the nodes that remember know different work sets,
+and half of the old one may be all that is left of it (decision 0172).
 """
 
 from __future__ import annotations
@@ -32,7 +32,9 @@ _has_entries = says(SequenceMessageType.EVENTS)
 
 
 class _Lookout(Watcher):
-    """Tells who is about to join, by whose word, before it is sent; and when somebody first knows it to be decided."""
+    """Reports which node is about to join, and at which proposer, before the entry is sent; and when the first node
+    knows that it is decided.
+    """
 
     name = "lookout"
 
@@ -54,7 +56,7 @@ class _Lookout(Watcher):
                         self._seen.add(member)
                         self._joining(host, member)
 
-    def content(self, healed: SequenceOf[Host], /) -> bool:
+    def is_satisfied(self, healed: SequenceOf[Host], /) -> bool:
         return True
 
 
@@ -87,10 +89,10 @@ class WorkSets(Sequence):
         world.after(SECOND_NS, self._disturb, world)
 
     def _disturb(self, world: World) -> None:
-        """One is restarted when all work: so the work set shrinks, and is about to grow."""
+        """Restart one node when all work: so the work set shrinks, and is about to grow."""
         if world.now_ns >= self.plan.heal_ns:
             return
-        if all(_bench(host).state is SequenceState.WRK for host in world.hosts.values() if host.core is not None):
+        if all(_context(host).state is SequenceState.WRK for host in world.hosts.values() if host.core is not None):
             self._start_again(world, self.rng.choice(self.names))
         world.after(self.rng.randrange(500 * MILLISECOND_NS), self._disturb, world)
 
@@ -99,14 +101,14 @@ class WorkSets(Sequence):
         world.crash(host, power=False, reason=_FORGOTTEN)
         world.after(self.rng.randrange(100 * MILLISECOND_NS), world.restart, host)
 
-    # Half of them do not hear that it grows.
+    # Half of the nodes do not learn that the work set grows.
 
     def _joins(self, host: Host, joiner: SeatedMember) -> None:
         world = self._world
         if world is None or world.now_ns >= self.plan.heal_ns or self._blocks:
             return
         world.counts[_UNHEARD] += 1
-        members = [self.names[member.identifier - 1] for member in _bench(host).log.members]
+        members = [self.names[member.identifier - 1] for member in _context(host).log.members]
         others = [name for name in members if name != host.name]
         self._deaf = self.rng.sample(others, len(members) // 2)
         self._took_part = [name for name in members if name not in self._deaf]
@@ -117,16 +119,16 @@ class WorkSets(Sequence):
         world.after(2 * SECOND_NS, self._unblock, world, self._blocks)
 
     def _block(self, world: World, pairs: SequenceOf[Pair]) -> None:
-        self._blocks.append(world.network.weather.block(pairs))
-        world.network.weather_changed()
+        self._blocks.append(world.network.conditions.block(pairs))
+        world.network.conditions_changed()
 
     def _unblock(self, world: World, blocks: list[int]) -> None:
         for token in blocks:
-            world.network.weather.unblock(token)
+            world.network.conditions.unblock(token)
         blocks.clear()
-        world.network.weather_changed()
+        world.network.conditions_changed()
 
-    # The other half forgets it.
+    # The other half loses its memory of it.
 
     def _grown(self) -> None:
         world = self._world
@@ -146,9 +148,9 @@ class WorkSets(Sequence):
         world.after(self.rng.randrange(4 * SECOND_NS), self._unblock, world, self._blocks)
 
 
-def _bench(host: Host) -> SequenceContext:
-    bench: SequenceContext = host.core.sequence.bench  # type: ignore[union-attr]
-    return bench
+def _context(host: Host) -> SequenceContext:
+    context: SequenceContext = host.core.sequence.context  # type: ignore[union-attr]
+    return context
 
 
 WORKLOAD = WorkSets

@@ -1,16 +1,16 @@
-"""A node's own clock: the world's time, shifted, drifting, and never backwards for one life of a process.
+"""A node's own clock: the world's time, shifted and drifting, but never backwards within one process.
 
-The runtime promises its core a time that does not go back, so the simulator does too: after a backward jump the
-core sees its clock stand still until the jump is made up. Forward jumps and drift reach the core as they are.
-A new process has seen no time yet, so it starts from whatever the clock says then.
+The runtime promises its core that time does not go back, so the simulator does, too. After a backward jump the core
+sees its clock stand still until the world's time has caught up. Forward jumps and drift reach the core as they are. A
+new process starts from whatever the clock shows.
 
-Invariants: `read` never falls within one life; `world_time(t)` is the first moment at which `read` reaches t.
+Invariants: `read` never decreases within one process; `world_time(t)` is the first moment at which `read` reaches t.
 """
 
 from __future__ import annotations
 
 EPOCH_NS = 1_800_000_000 * 10**9
-"""What a faultless clock says when the world begins: some moment in 2027."""
+"""What a faultless clock shows when the world begins: some moment in 2027."""
 
 _MILLION = 10**6
 
@@ -25,14 +25,14 @@ class Clock:
         self._floor_ns = 0
 
     def read(self, world_ns: int) -> int:
-        """What the core is told at this moment of the world."""
-        # Every step asks: so it does not go through `_raw`.
+        """The time that the core sees at this moment of the world."""
+        # Called at every step, so `_raw` is inlined.
         now_ns = self._node_ns + (world_ns - self._world_ns) * (_MILLION + self._ppm) // _MILLION
         self._floor_ns = max(self._floor_ns, now_ns)
         return self._floor_ns
 
     def world_time(self, node_ns: int) -> int:
-        """When, in world time, the clock will show this."""
+        """The world time at which the clock will show this."""
         rate = _MILLION + self._ppm
         return self._world_ns - (self._node_ns - node_ns) * _MILLION // rate
 
@@ -40,22 +40,22 @@ class Clock:
         self._rebase(world_ns, self._raw(world_ns) + by_ns)
 
     def drift(self, world_ns: int, ppm: int) -> None:
-        """From now on gain (or lose) so many parts in a million."""
+        """From now on, gain (or lose) `ppm` parts per million."""
         assert abs(ppm) < _MILLION
         self._rebase(world_ns, self._raw(world_ns))
         self._ppm = ppm
 
-    def mend(self, world_ns: int) -> None:
-        """Right again, for the next process: the one that runs may have seen a later time."""
+    def set_right(self, world_ns: int) -> None:
+        """Set the clock right for the next process; the running one may have seen a later time."""
         self._ppm = 0
         self._rebase(world_ns, EPOCH_NS + world_ns)
 
-    def reborn(self) -> None:
-        """A new process starts: it has seen no time."""
+    def process_started(self) -> None:
+        """A new process starts: it has seen no time yet."""
         self._floor_ns = 0
 
     def error_ns(self, world_ns: int) -> int:
-        """How far what the core is told is from the truth."""
+        """The error of the time that the core sees."""
         return abs(max(self._floor_ns, self._raw(world_ns)) - EPOCH_NS - world_ns)
 
     def drifts(self) -> bool:

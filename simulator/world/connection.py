@@ -1,4 +1,4 @@
-"""The two sides of one connection, and what each has under way. The network moves frames; this only holds them."""
+"""The two ends of a connection, and the frames that each has in flight. The network moves the frames."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from simulator.world.machine import Host
 
 
 class End:
-    """One side of a connection, and what that side has said."""
+    """One end of a connection, and the frames that it has sent."""
 
-    __slots__ = ("channel", "host", "life", "open", "other", "probing", "queue", "scheduled_ns", "under_way", "wire")
+    __slots__ = ("channel", "host", "open", "other", "probing", "process", "queue", "scheduled_ns", "under_way", "wire")
 
     def __init__(self, host: Host, channel: Channel) -> None:
         self.host = host
-        self.life = host.life
+        self.process = host.process
         self.channel = channel
         self.open = False
         self.other = self
         self.probing = False
         self.queue: deque[bytes] = deque()
-        """Waiting at the host: not flushed."""
+        """Frames that wait at the host: not flushed."""
         self.wire: deque[bytes] = deque()
-        """Flushed, waiting for the way to be open."""
+        """Flushed frames that wait until the network lets them pass."""
         self.under_way = 0
         self.scheduled_ns = 0
-        """When the last frame will arrive: the next may not overtake it."""
+        """When the last frame arrives: the next may not overtake it."""
 
 
 def join(dialler: End, target: End) -> None:
-    """Make the two sides of one connection."""
+    """Make these the two ends of one connection."""
     dialler.other, target.other = target, dialler

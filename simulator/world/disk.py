@@ -1,28 +1,28 @@
-"""One node's disk: what is written, what is synced, and what is left of it after a crash.
+"""One node's disk: what is written, what is synced, and what is left after a crash.
 
-A `Persist` goes through three named moments: it is *begun*, *written* (the operating system has it, a power cut may
-take any part) and *synced* (durable, with all else that is written); then the host tells the core. A power cut keeps,
-of what was written and not synced, any subset of 512-octet sectors of each `WriteAt`, whatever ticket it is of, and
-the first few of the other operations (a file system keeps changes of names in their order; `Replace` happens whole or
-not at all). A killed process loses nothing written.
+A `Persist` goes through three moments. It is *begun*, then *written* (the operating system has it, and a power cut may
+lose any part), then *synced* (durable, with everything else that is written); then the host reports it to the core. A
+power cut keeps some of what was written and not synced: any subset of the 512-byte sectors of each `WriteAt`, of any
+ticket, and a prefix of the other operations (a file system keeps the order of name changes; `Replace` is atomic). A
+killed process loses nothing that was written.
 
-A lazy write is durable with the next sync of its file; until then a power cut may take it.
+A lazy write is durable with the next sync of its file; until then a power cut may lose it.
 
-A sync that fails leaves any part of what it was to write on the disk. The page cache may still hold all of it: then a
-process that starts on the same boot reads it back, no later sync writes it, and a power cut loses it.
+A sync that fails leaves any part of its writes on the disk. The page cache may still contain all of them: then a
+process that starts on the same boot reads them, no later sync writes them, and a power cut loses them.
 
 A disk may also lie: it reports a write to a segment as synced that never happened (`LOST_WRITE`), or that went to
-another place (`MISDIRECTED`). Such a lie counts from the moment the process is told. A power cut before the next sync
-takes it back: a lost write that nothing on the disk names cannot be told from one that was never made, and no node
-claims to (docs/protocol/journal-order.md).
+another place (`MISDIRECTED`). The lie takes effect when the process gets the report. A power cut before the next sync
+undoes it: a lost write that nothing on the disk refers to cannot be distinguished from one that was never made, and no
+node claims to (docs/protocol/journal-order.md).
 
-A sector may become unreadable: a process that starts finds zeros there, as the runtime gives them to a core. Writing to
-it makes it readable again.
+A sector may become unreadable: a process that starts reads zeros there, as the runtime passes them to a core. Writing
+to the sector makes it readable again.
 
-The disk knows nothing of time: the world calls each moment when it comes.
+The disk does not know time: the world calls each moment when it comes.
 
-Invariants: what is synced survives any crash unchanged, unless the disk lied about it; after a failure no later ticket
-succeeds in the same life, because `Persisted` speaks for all tickets before it.
+Invariants: synced data survives any crash unchanged, unless the disk lied about it; after a failure no later ticket
+succeeds in the same process, because `Persisted` covers all tickets before it.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ Files = dict[str, bytearray]
 
 
 def segments_of(files: Mapping[str, bytes | bytearray]) -> Iterator[tuple[int, bytes]]:
-    """The log's segments among a node's files, by sequence."""
+    """The log's segments among a node's files, by sequence number."""
     for name in sorted(files):
         try:
             _, sequence, free = parse_name(name)
@@ -75,21 +75,21 @@ class Disk:
         self._durable: Files = {}
         self._pending: deque[_Ticket] = deque()
         self._lazy: list[WriteAt] = []
-        """What was written, told as done, and not synced."""
+        """Writes that were reported as done and are not synced."""
         self.cache_is_lost = 0.3
-        """How likely it is that what a failed sync was to write is gone from the page cache, too."""
+        """Probability that the page cache, too, loses the writes of a failed sync."""
         self.failed = ""
-        """Why every further ticket fails, until a restart."""
+        """Why every further ticket fails until a restart."""
         self.misdirect_next = False
-        """The next write goes to the wrong place, and the disk says nothing."""
+        """The next write silently goes to a wrong place."""
         self.lie_next = ""
-        """How the disk will lie about the next write to a segment: `LOST_WRITE` or `MISDIRECTED`."""
+        """How the disk lies about the next write to a segment: `LOST_WRITE` or `MISDIRECTED`."""
         self._lost: list[WriteAt] = []
-        """Writes that the last sync reported, and that did not happen."""
+        """Writes that the last sync reported and that did not happen."""
         self._cached: Files | None = None
-        """What processes on this boot read, if a failed sync left the page cache with more than the disk has."""
+        """What processes on this boot read, if a failed sync left more in the page cache than on the disk."""
         self._unnamed: list[Operation] = []
-        """Changes of names that a failed sync left in the page cache alone; the next change takes them along."""
+        """Name changes that a failed sync left only in the page cache; the next name change writes them, too."""
 
     # The three moments of a ticket.
 
@@ -97,7 +97,7 @@ class Disk:
         self._pending.append(_Ticket(persist))
 
     def write(self) -> None:
-        """The oldest ticket not yet written is handed to the operating system."""
+        """Pass the oldest unwritten ticket to the operating system."""
         ticket = next(ticket for ticket in self._pending if not ticket.written)
         if self.misdirect_next:
             self.misdirect_next = False
@@ -107,7 +107,7 @@ class Disk:
         ticket.written = True
 
     def _lie(self, ticket: _Ticket) -> None:
-        """Lose or misdirect what this ticket writes to segments: all of it, or one write. Its other writes happen."""
+        """Lose or misdirect the ticket's writes to segments: all of them, or one. Its other writes happen."""
         places = [place for place, operation in enumerate(ticket.operations) if _is_segment_write(operation)]
         if not places:
             return
@@ -125,7 +125,7 @@ class Disk:
         self.lie_next = ""
 
     def sync(self) -> list[int]:
-        """All that is written becomes durable. Returns the numbers of its tickets."""
+        """Make everything written durable. Return the ticket numbers."""
         assert not self.failed
         tickets = self._take_written()
         self._lost = [write for ticket in tickets for write in ticket.lost]
@@ -140,11 +140,11 @@ class Disk:
 
     @property
     def lied(self) -> bool:
-        """Whether the last sync reported a write that did not happen."""
+        """True if the last sync reported a write that did not happen."""
         return bool(self._lost)
 
     def _apply(self, operation: Operation) -> None:
-        """The operation reaches the disk; whoever reads through the page cache sees it, too."""
+        """Write the operation to the disk and to the page cache."""
         if self._unnamed and not isinstance(operation, WriteAt):
             for earlier in self._unnamed:
                 apply(self._durable, earlier)
@@ -154,22 +154,22 @@ class Disk:
             apply(self._cached, operation)
 
     def _take_written(self) -> list[_Ticket]:
-        """Tickets are written in their order, so what is written stands in front."""
+        """Remove and return the written tickets. Tickets are written in order, so these come first."""
         tickets: list[_Ticket] = []
         while self._pending and self._pending[0].written:
             tickets.append(self._pending.popleft())
         return tickets
 
     def _sync_lazy(self, operation: Operation) -> None:
-        """A file is synced as a whole."""
+        """Apply the lazy writes of the operation's file: a file is synced as a whole."""
         for lazy in [lazy for lazy in self._lazy if lazy.file == operation.file]:
             self._lazy.remove(lazy)
             self._apply(lazy)
 
     def fail(self, reason: str) -> list[int]:
-        """All that is written fails; any part of it may have reached the disk. Returns the numbers of its tickets.
+        """Fail everything written; any part may have reached the disk. Return the ticket numbers.
 
-        The page cache keeps it, or drops it.
+        The page cache keeps the writes, or loses them.
         """
         tickets = self._take_written()
         operations = _operations(tickets)
@@ -185,10 +185,10 @@ class Disk:
         self.failed = reason
         return [ticket.number for ticket in tickets]
 
-    # Crashes and what they leave.
+    # Crashes.
 
     def killed(self) -> None:
-        """The process died, the machine did not: what was written will be synced by the system."""
+        """The process died but the machine did not: the operating system will sync what was written."""
         for lazy in self._lazy:
             self._apply(lazy)
         for operation in _operations(self._take_written()):
@@ -205,13 +205,13 @@ class Disk:
         self._restart()
 
     def wipe(self) -> None:
-        """Somebody put an empty disk in."""
+        """Replace the disk with an empty one."""
         self._durable.clear()
         self._cached, self._unnamed, self._lost = None, [], []
         self._restart()
 
     def flip_bit(self) -> str:
-        """Rot: one bit of one synced file. Returns where, or nothing if there was no file to damage."""
+        """Flip one bit of one synced file (bit rot). Return the place, or nothing if there is no file."""
         names = [name for name, data in self._durable.items() if data]
         if not names:
             return ""
@@ -241,26 +241,28 @@ class Disk:
         return f"{name} at {sector}"
 
     def file(self, name: str) -> bytes | None:
-        """What is durable under a name."""
+        """The durable content of a file."""
         data = self._durable.get(name)
         return None if data is None else bytes(data)
 
     def holds(self, octets: bytes, suffix: str) -> bool:
-        """Whether they are in a synced file of such a name. The latest come first, and none is copied."""
+        """True if a synced file with this suffix contains these bytes. The latest files are searched first, without a
+        copy.
+        """
         files = self._durable
         return any(octets in files[name] for name in sorted(files, reverse=True) if name.endswith(suffix))
 
     @property
     def diverged(self) -> bool:
-        """Whether processes read something that is in the page cache alone."""
+        """True if processes read data that is only in the page cache."""
         return self._cached is not None
 
     def durable(self) -> dict[str, bytes]:
-        """What a power cut would leave of what was synced."""
+        """The synced files: what a power cut would leave of them."""
         return {name: bytes(data) for name, data in self._durable.items()}
 
     def contents(self) -> dict[str, bytes]:
-        """What a process that starts now finds."""
+        """The files that a starting process finds."""
         files = self._durable if self._cached is None else self._cached
         return {name: bytes(data) for name, data in files.items()}
 
@@ -272,7 +274,7 @@ class Disk:
         self.lie_next = ""
 
     def _tear(self, operations: tuple[Operation, ...]) -> list[Operation]:
-        """Apply any part that a power cut may leave. Returns the changes of names that it does not leave."""
+        """Apply any part that a power cut may leave. Return the name changes that it loses."""
         named = [operation for operation in operations if not isinstance(operation, WriteAt)]
         first = kept = self._rng.randint(0, len(named))
         for operation in operations:
@@ -300,7 +302,7 @@ class _Ticket:
         self.operations = persist.operations
         self.written = False
         self.lost: list[WriteAt] = []
-        """Writes that will be reported as synced, and will not have happened."""
+        """Writes that will be reported as synced although they did not happen."""
 
 
 def _is_segment_write(operation: Operation) -> bool:
@@ -329,7 +331,7 @@ def apply(files: Files, operation: Operation) -> None:
 
 
 def sectors(operation: WriteAt) -> list[WriteAt]:
-    """The write, cut where the disk's sectors meet."""
+    """The write, split at sector boundaries."""
     pieces: list[WriteAt] = []
     start, end = operation.position, operation.position + len(operation.data)
     while start < end:

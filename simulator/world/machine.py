@@ -1,6 +1,6 @@
-"""One machine of the made-up world: a core while it runs, a clock and a disk that outlive it.
+"""One machine of the simulated world: a core while its process runs, and a clock and a disk that outlive the process.
 
-A *life* is one run of the process. Whatever was meant for an earlier life is never given to a later one.
+`Host.process` numbers the processes of a machine. An input for an earlier process never reaches a later one.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from simulator.world.disk import Disk
 
 
 class NodeCore(Protocol):
-    """What a host can run: a core over host inputs and effects.
+    """What a host can run: a core with host inputs and effects.
 
-    Inputs and effects beyond those of `chaplain.core` are welcome: the world hands inputs through as they are, and
-    gives effects that it does not know to the checkers alone.
+    Other inputs and effects than those of `chaplain.core` are allowed: the world passes inputs through as they are, and
+    shows effects that it does not know only to the checkers.
     """
 
     @property
     def routing_id(self) -> bytes:
-        """The name under which this process dials: the octet 0x01 and its instance."""
+        """The name under which this process dials: the byte 0x01 and its instance."""
         ...
 
     def step(self, now_ns: int, event: Any, /) -> list[Any]: ...
@@ -33,12 +33,12 @@ class NodeCore(Protocol):
 
 class MakeNode(Protocol):
     def __call__(self, name: str, rng: Random, disk: Mapping[str, bytes], now_ns: int, /) -> NodeCore:
-        """Start a process: a new core with a new instance, from what the disk holds."""
+        """Start a process: a new core with a new instance, from the contents of the disk."""
         ...
 
 
 class CrashPoint:
-    """A named moment worth dying at: right after an effect, or at a later moment of a `Persist`."""
+    """A named moment at which a crash is interesting: right after an effect, or at a later moment of a `Persist`."""
 
     __slots__ = ("matches", "moment", "name")
 
@@ -55,7 +55,7 @@ BEGUN_NOT_WRITTEN = CrashPoint("after Persist before write", lambda e: isinstanc
 
 
 class Armed:
-    """A crash point waiting for its nth match."""
+    """A crash point that waits for its nth match."""
 
     __slots__ = ("left", "point", "power")
 
@@ -78,9 +78,9 @@ class Host:
         "drain_due",
         "endpoint",
         "inbox",
-        "life",
         "name",
         "paused",
+        "process",
         "spins",
         "spun_at_ns",
         "wake_at_ns",
@@ -95,26 +95,27 @@ class Host:
         self.clock = Clock()
         self.disk = Disk(disk_rng)
         self.core: NodeCore | None = None
-        self.life = 0
+        self.process = 0
+        """Number of the current process; the next start increments it."""
         self.paused = False
         self.inbox: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
-        """What reached a paused process, in order."""
+        """Actions that reached a paused process, in order."""
         self.drain_due = False
         self.wants_drained = True
-        """A core that forms no batches may say `wants_drained = False` and spare everybody the steps."""
+        """A core that forms no batches may set `wants_drained = False` to save these steps."""
         self.wants_flushed = True
-        """Likewise `wants_flushed = False`, for one that counts nothing that is under way."""
+        """A core that does not count bytes in flight may set `wants_flushed = False`."""
         self.wake_at_ns = -1
-        """The moment for which a wake-up is on the calendar; -1 for none."""
+        """The time of the scheduled wake-up; -1 for none."""
         self.wake_deadline_ns: int | None = None
         self.spins = 0
         self.spun_at_ns = -1
         self.disk_error = ""
-        """The reason with which the disk will fail the next sync."""
+        """The reason with which the disk fails the next sync."""
         self.disk_busy = False
-        """Whether something is being written or synced; what comes meanwhile waits in `disk_queue`."""
+        """True while a write or sync runs; further tickets wait in `disk_queue`."""
         self.disk_queue: list[Armed | None] = []
-        """For each ticket that waits, the crash point that it sets off."""
+        """For each waiting ticket, the crash point that it triggers."""
         self.disk_slow_until_ns = 0
         self.armed: Armed | None = None
 
@@ -124,14 +125,14 @@ class Host:
 
     @property
     def instance(self) -> bytes:
-        """Which process this is, as others know it."""
+        """The instance of the current process, as peers know it."""
         assert self.core is not None
         return self.core.routing_id[1:]
 
     def stop(self) -> None:
-        """All that a process loses when it ends. Its life is over; the next begins at `life + 1`."""
+        """Discard everything that a process loses when it ends. The next process has the number `process + 1`."""
         self.core = None
-        self.life += 1
+        self.process += 1
         self.paused = False
         self.inbox.clear()
         self.drain_due = False

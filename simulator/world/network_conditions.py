@@ -1,9 +1,9 @@
-"""The state of the network between hosts: who can reach whom, how slowly, and what chance does to a frame.
+"""The conditions of the network: which hosts reach each other, with which delay, and what happens to frames at random.
 
-The weather decides nothing about connections; it answers questions and draws chances. The fault plan changes it.
+This module knows nothing about connections; it answers questions and draws random values. The fault plan changes it.
 
-Frames on one connection never overtake each other, as in TCP. `loss` has two faces: in *stream* weather a lost frame
-comes later (TCP sends it again), in *raw* weather it is gone, which no TCP does but a core must survive.
+Frames on one connection never overtake each other, as in TCP. `loss` has two meanings. With TCP-like conditions a lost
+frame is late, because TCP resends it. With `raw` conditions it is gone; no TCP does that, but a core must survive it.
 """
 
 from __future__ import annotations
@@ -15,44 +15,45 @@ from chaplain.core import Frozen
 from chaplain.units import MILLISECOND_NS, SECOND_NS
 
 Pair = tuple[str, str]
-"""A direction: from the first to the second."""
+"""A direction: from the first host to the second."""
 
 
-class Climate(Frozen, frozen=True):
-    """What one seed's network is like all along."""
+class NetworkProfile(Frozen, frozen=True):
+    """The properties of one seed's network during the whole run."""
 
     loss: float = 0.0
     duplicates: float = 0.0
     delay_max_ns: int = MILLISECOND_NS
     raw: bool = False
-    """Frames may really vanish or come twice."""
+    """Frames may be lost or duplicated."""
     breaks: float = 0.0
-    """Chance per frame that the connection breaks under it."""
+    """Probability per frame that the connection breaks."""
     half_open: float = 0.0
-    """Chance that one side of a broken connection is never told."""
+    """Probability that one end of a broken connection is never notified."""
     route_news: bool = False
-    """Whether the side that was dialled is told of an end, and can make one. A ROUTER does neither: it learns that a
-    route is gone only when it wants to send there."""
+    """True if the dialled end is notified of a disconnect and can disconnect itself. A ROUTER does neither: it notices
+    a lost route only when it sends.
+    """
 
 
-FAIR = Climate()
+FAULTLESS = NetworkProfile()
 
 
-class Weather:
-    __slots__ = ("_blocked", "_blocks", "_clogged", "_rng", "_tokens", "climate")
+class NetworkConditions:
+    __slots__ = ("_blocked", "_blocks", "_clogged", "_rng", "_tokens", "profile")
 
     def __init__(self, rng: Random) -> None:
-        self.climate = FAIR
+        self.profile = FAULTLESS
         self._rng = rng
         self._blocked: set[Pair] = set()
         self._blocks: dict[int, tuple[Pair, ...]] = {}
         self._tokens = 0
         self._clogged: dict[Pair, int] = {}
 
-    # What the fault plan does.
+    # Called by the fault plan.
 
     def block(self, pairs: Iterable[Pair]) -> int:
-        """Nothing passes in these directions until the token that is returned lifts the block; blocks overlap."""
+        """Block these directions until `unblock` is called with the returned token; blocks may overlap."""
         self._tokens += 1
         self._blocks[self._tokens] = tuple(pairs)
         self._blocked.update(self._blocks[self._tokens])
@@ -67,12 +68,12 @@ class Weather:
         self._clogged[pair] = max(until_ns, self._clogged.get(pair, 0))
 
     def clear(self) -> None:
-        self.climate = FAIR
+        self.profile = FAULTLESS
         self._blocked.clear()
         self._blocks.clear()
         self._clogged.clear()
 
-    # What connections ask.
+    # Called by connections.
 
     def passes(self, sender: str, receiver: str) -> bool:
         return (sender, receiver) not in self._blocked
@@ -82,26 +83,26 @@ class Weather:
         return max(now_ns, self._clogged.get((sender, receiver), 0)) if self._clogged else now_ns
 
     def delay(self) -> int:
-        """How long something is under way. Short most of the time, as in life."""
+        """A random latency; short most of the time, as in real networks."""
         chance = self._rng.random()
-        return 20_000 + int(self.climate.delay_max_ns * chance * chance * chance)
+        return 20_000 + int(self.profile.delay_max_ns * chance * chance * chance)
 
     def lost(self) -> bool:
-        return self.climate.loss > 0 and self._rng.random() < self.climate.loss
+        return self.profile.loss > 0 and self._rng.random() < self.profile.loss
 
     def retransmission(self) -> int:
-        """How late a frame is that TCP had to send again."""
+        """The delay of a frame that TCP had to resend."""
         return 200 * MILLISECOND_NS << self._rng.randrange(3)
 
-    def doubled(self) -> bool:
-        return self.climate.duplicates > 0 and self._rng.random() < self.climate.duplicates
+    def duplicated(self) -> bool:
+        return self.profile.duplicates > 0 and self._rng.random() < self.profile.duplicates
 
     def breaks(self) -> bool:
-        return self.climate.breaks > 0 and self._rng.random() < self.climate.breaks
+        return self.profile.breaks > 0 and self._rng.random() < self.profile.breaks
 
-    def untold(self) -> bool:
-        return self.climate.half_open > 0 and self._rng.random() < self.climate.half_open
+    def stays_half_open(self) -> bool:
+        return self.profile.half_open > 0 and self._rng.random() < self.profile.half_open
 
     def timeout(self) -> int:
-        """How long it takes a side to notice that the other has fallen silent."""
+        """How long an end takes to notice that the other is silent."""
         return self._rng.randrange(2 * SECOND_NS, 15 * SECOND_NS)

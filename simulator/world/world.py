@@ -1,10 +1,11 @@
-"""Virtual time and the hosts that live in it.
+"""Virtual time, and the hosts that run in it.
 
-The world keeps one calendar, ordered by (time, sequence), and one `random.Random` per concern, all derived from one
-seed: another draw in the network does not shift what the disk does. It steps cores, shows every step to the trace
-and the checkers, and performs effects. It does not know what any of the nodes is for.
+The world has one calendar, ordered by (time, sequence), and one `random.Random` per concern, all derived from one seed:
+an additional random draw in the network does not change what the disk does. It steps the cores, shows every step to the
+trace and the checkers, and performs effects. It does not know the purpose of the nodes.
 
-Invariants: time never goes back; equal seeds give equal calendars; nothing reaches a life it was not meant for.
+Invariants: time never goes back; equal seeds give equal calendars; an input reaches only the process that it was meant
+for.
 """
 
 from __future__ import annotations
@@ -40,18 +41,18 @@ if TYPE_CHECKING:
 
 
 _SPINS_MAX = 1000
-"""A core that wants to be woken so often at one moment is not waiting for time to pass."""
+"""A core that requests this many wake-ups at one moment is in an endless loop."""
 
 _RESTART_NS = 2 * SECOND_NS
-"""How long a supervisor waits before it starts a node that halted."""
+"""How long a supervisor waits before it restarts a node that halted."""
 _GOODBYE_NS = 100 * MILLISECOND_NS
-"""How long a node that was removed takes to say good-bye."""
+"""How long a removed node takes to leave gracefully."""
 
 _WOKEN, _DRAINED = Woken(), Drained()
 
 
 def derive(seed: str, concern: str) -> Random:
-    """Chance for one concern. A string is hashed by `random` itself, the same way in every process."""
+    """The random generator of one concern. `random` hashes the string itself, in the same way in every process."""
     return Random(f"{seed}/{concern}")
 
 
@@ -63,7 +64,7 @@ class World:
         self.checkers = checkers
         self.hosts: dict[str, Host] = {}
         self.counts: Counter[str] = Counter()
-        """How often each fault really happened."""
+        """How often each fault actually happened."""
         self._make_node = make_node
         self._calendar: list[tuple[int, int, Callable[..., None], tuple[Any, ...]]] = []
         self._sequence = 0
@@ -96,7 +97,7 @@ class World:
         self._put(self.now_ns + delay_ns, action, args)
 
     def run(self, until_ns: int, done: Callable[[], bool] | None = None) -> None:
-        """Let time pass until then, or until `done` says so."""
+        """Advance time to `until_ns`, or until `done` returns True."""
         calendar = self._calendar
         while calendar and calendar[0][0] <= until_ns:
             self.now_ns, _, action, args = heapq.heappop(calendar)
@@ -105,7 +106,7 @@ class World:
                 return
         self.now_ns = until_ns
 
-    # The lives of hosts.
+    # Processes.
 
     def add(self, name: str, endpoint: str) -> Host:
         host = Host(name, endpoint, self.rng(f"disk of {name}"))
@@ -114,10 +115,10 @@ class World:
         return host
 
     def start(self, host: Host) -> None:
-        """Start the process, from what its disk holds."""
+        """Start the process from the contents of its disk."""
         assert host.core is None
-        host.clock.reborn()
-        rng = self.rng(f"{host.name}.{host.life}")
+        host.clock.process_started()
+        rng = self.rng(f"{host.name}.{host.process}")
         try:
             host.core = self._make_node(host.name, rng, host.disk.contents(), host.clock.read(self.now_ns))
         except StorageError as error:
@@ -125,42 +126,42 @@ class World:
             return
         host.wants_drained = getattr(host.core, "wants_drained", True)
         host.wants_flushed = getattr(host.core, "wants_flushed", True)
-        self.note(f"{host.name} started as life {host.life}")
+        self.note(f"{host.name} started as life {host.process}")
         for checker in self.checkers:
-            checker.born(self.now_ns, host)
+            checker.process_started(self.now_ns, host)
         self._schedule_wake(host)
 
     def crash(self, host: Host, power: bool, reason: str = "") -> None:
-        """Kill the process, or cut the power of the machine: then unsynced writes tear and nobody is told."""
+        """Kill the process, or cut the machine's power: then unsynced writes are torn and peers are not notified."""
         if host.core is None:
             return
-        self.note(f"{host.name}.{host.life} {'lost power' if power else 'was killed'}{reason and ': ' + reason}")
+        self.note(f"{host.name}.{host.process} {'lost power' if power else 'was killed'}{reason and ': ' + reason}")
         self.counts["power cut" if power else "kill"] += 1
         for checker in self.checkers:
-            checker.died(self.now_ns, host, reason)
-        life = host.life
+            checker.process_ended(self.now_ns, host, reason)
+        process = host.process
         host.stop()
         if power:
             host.disk.power_cut()
         else:
             host.disk.killed()
-        self.network.host_died(host, life, silent=power)
+        self.network.host_died(host, process, silent=power)
 
     def pause(self, host: Host) -> None:
         if host.up:
             host.paused = True
 
     def resume(self, host: Host) -> None:
-        """Everything that came meanwhile is there at once, and so is the time that passed."""
+        """Deliver everything that arrived during the pause at once; the time has passed, too."""
         if not host.paused:
             return
         host.paused = False
         waiting, host.inbox = host.inbox, []
         for action, args in waiting:
-            self.attend(host, host.life, action, *args)
+            self.attend(host, host.process, action, *args)
 
     def stop(self, host: Host) -> None:
-        """Ask the node to end, as an operator does."""
+        """Ask the node to stop, as an operator does."""
         self.tell(host, Stopping())
 
     def note(self, text: str) -> None:
@@ -169,15 +170,15 @@ class World:
     # Inputs.
 
     def tell(self, host: Host, event: object) -> None:
-        """Give this input to the process that runs now, if one does."""
-        self.attend(host, host.life, self._step, host, event)
+        """Pass this input to the process that runs now, if there is one."""
+        self.attend(host, host.process, self._step, host, event)
 
-    def deliver(self, delay_ns: int, host: Host, life: int, event: object) -> None:
-        self._put(self.now_ns + delay_ns, self.attend, (host, life, self._step, host, event))
+    def deliver(self, delay_ns: int, host: Host, process: int, event: object) -> None:
+        self._put(self.now_ns + delay_ns, self.attend, (host, process, self._step, host, event))
 
-    def attend(self, host: Host, life: int, action: Callable[..., None], *args: Any) -> None:
-        """Do this when the process runs: now, when its pause ends, or never if its life is over."""
-        if host.life != life or host.core is None:
+    def attend(self, host: Host, process: int, action: Callable[..., None], *args: Any) -> None:
+        """Do this when the process runs: now, when its pause ends, or never if the process has ended."""
+        if host.process != process or host.core is None:
             return
         if host.paused:
             host.inbox.append((action, args))
@@ -187,19 +188,19 @@ class World:
     def _step(self, host: Host, event: object) -> None:
         if host.wants_drained and not host.drain_due and event is not _DRAINED:
             host.drain_due = True
-            self._put(self.now_ns, self.attend, (host, host.life, self._drain, host))
-        core, life = host.core, host.life
+            self._put(self.now_ns, self.attend, (host, host.process, self._drain, host))
+        core, process = host.core, host.process
         assert core is not None
         effects = core.step(host.clock.read(self.now_ns), event)
         if not effects and event is _DRAINED:
-            self._schedule_wake(host)  # nothing was waiting for a batch: not worth a line
+            self._schedule_wake(host)  # an empty `Drained` step is not recorded
             return
-        self.trace.record(self.now_ns, host.name, life, event, effects)
+        self.trace.record(self.now_ns, host.name, process, event, effects)
         for checker in self.checkers:
             checker.observe(self.now_ns, host, event, effects)
         for effect in effects:
             self._perform(host, effect)
-            if host.life != life:
+            if host.process != process:
                 return
         if not host.drain_due:  # what is due is asked once, when the moment is over
             self._schedule_wake(host)
@@ -218,10 +219,12 @@ class World:
         time_ns = max(self.now_ns, host.clock.world_time(deadline_ns))
         if host.wake_at_ns < 0 or time_ns < host.wake_at_ns:
             host.wake_at_ns = time_ns
-            self.at(time_ns, self.attend, host, host.life, self._wake, host, time_ns)
+            self.at(time_ns, self.attend, host, host.process, self._wake, host, time_ns)
 
     def _wake(self, host: Host, time_ns: int) -> None:
-        """The calendar may hold wake-ups that a later deadline made needless: those go by unseen."""
+        """Step the core if its deadline has come. The calendar may contain wake-ups that a later deadline made
+        obsolete.
+        """
         if time_ns != host.wake_at_ns:
             return
         host.wake_at_ns = -1
@@ -240,7 +243,7 @@ class World:
             raise Violation("host", f"{host.name} asks to be woken again and again at one moment")
 
     def clock_changed(self, host: Host) -> None:
-        """A jump or drift moves the moment at which the deadline comes."""
+        """Reschedule the wake-up: a jump or drift changes when the deadline comes."""
         if host.core is not None:
             host.wake_at_ns = -1
             host.wake_deadline_ns = None
@@ -260,7 +263,7 @@ class World:
             performer(host, effect)
 
     def _spring(self, host: Host, effect: object) -> None:
-        """Perform the effect, and die."""
+        """Perform the effect, then crash."""
         armed = host.armed
         assert armed is not None
         host.armed = None
@@ -281,9 +284,9 @@ class World:
 
     def _halt(self, host: Host, effect: Halt) -> None:
         reason = f"halted, {effect.reason}"
-        if effect.removed:  # it says good-bye, and nobody starts it again
-            self.deliver(0, host, host.life, Stopping())
-            self.after(_GOODBYE_NS, self.attend, host, host.life, self.crash, host, False, reason)
+        if effect.removed:  # the node leaves gracefully and is not restarted
+            self.deliver(0, host, host.process, Stopping())
+            self.after(_GOODBYE_NS, self.attend, host, host.process, self.crash, host, False, reason)
             return
         self.crash(host, power=False, reason=reason)
         self.after(_RESTART_NS, self.restart, host)

@@ -101,7 +101,7 @@ def make_target_client() -> Callable[[bytes], None]:
 
     def target(data: bytes) -> None:
         numbers = [int.from_bytes(data[at : at + 8], "big", signed=True) for at in (1, 9, 17)]
-        kind, log = int.from_bytes(data[:1], "big"), core.common.log
+        kind, log = int.from_bytes(data[:1], "big"), core.context.log
         only_read = bool(kind & 2)
         if kind & 1:
             position, wait_ns, _ = numbers

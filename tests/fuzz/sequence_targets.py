@@ -125,5 +125,5 @@ def _layer() -> SequenceLayer:
     layer.step(NOW_NS, Drained())
     layer.step(NOW_NS, Requested(1, "ann", client.encode(PublishRequest("ticks", [1, 1, 1])), b"abc"))
     layer.step(NOW_NS, Drained())
-    assert layer.core.bench.events == 3
+    assert layer.core.context.events == 3
     return layer

@@ -22,7 +22,7 @@ def test_back_stands_still_until_made_up_and_a_new_process_sees_it():
     assert clock.read(11 * SECOND) == EPOCH_NS + 10 * SECOND
     assert clock.read(15 * SECOND) == EPOCH_NS + 11 * SECOND
     clock.jump(15 * SECOND, -4 * SECOND)
-    clock.reborn()
+    clock.process_started()
     assert clock.read(15 * SECOND) == EPOCH_NS + 7 * SECOND
 
 
@@ -32,7 +32,7 @@ def test_mending_sets_it_right():
     clock.drift(0, 100)
     assert clock.drifts()
     assert clock.error_ns(0) == SECOND
-    clock.mend(SECOND)
+    clock.set_right(SECOND)
     assert clock.read(2 * SECOND) == EPOCH_NS + 2 * SECOND
     assert not clock.drifts()
 

@@ -35,8 +35,8 @@ def test_clocks_that_are_ahead_of_each_other_harm_nobody(monkeypatch):
     narrow = partial(GraphSettings, ahead_ns=4 * SECOND_NS)
     monkeypatch.setattr(graph, "GraphSettings", narrow)
     held = []
-    hold = EventAdmission._hold
-    monkeypatch.setattr(EventAdmission, "_hold", lambda self, *args: [held.append(args), hold(self, *args)])
+    hold = EventAdmission._defer
+    monkeypatch.setattr(EventAdmission, "_defer", lambda self, *args: [held.append(args), hold(self, *args)])
     for seed in (0, 10, *range(1, 10)):
         outcome = run_seed("graph", seed, "safety")
         assert outcome.ok, f"{outcome.reason}: {outcome.replay()}"

@@ -9,7 +9,7 @@ from nacl.bindings import crypto_sign, crypto_sign_open
 
 from chaplain.link.auth import identity
 from chaplain.link.auth.identity import Identity, verify
-from simulator.memo import recalling
+from simulator.memo import memoized
 
 
 def _module(name: str, asked: list[int]) -> ModuleType:
@@ -22,7 +22,7 @@ def test_an_answer_is_computed_once_whatever_module_asks_and_only_within_the_run
     asked: list[int] = []
     one, other = _module("one", asked), ModuleType("other")
     double = other.double = one.double
-    with recalling([(one, "double"), (other, "double")]):
+    with memoized([(one, "double"), (other, "double")]):
         assert [one.double(2), other.double(2), one.double(3)] == [4, 4, 6]
         assert asked == [2, 3]
     assert one.double is double
@@ -32,7 +32,7 @@ def test_an_answer_is_computed_once_whatever_module_asks_and_only_within_the_run
 def test_the_functions_come_back_when_a_run_fails():
     one = _module("one", [])
     double = one.double
-    with pytest.raises(ZeroDivisionError), recalling([(one, "double")]):
+    with pytest.raises(ZeroDivisionError), memoized([(one, "double")]):
         raise ZeroDivisionError
     assert one.double is double
     assert (identity.crypto_sign, identity.crypto_sign_open) == (crypto_sign, crypto_sign_open)
@@ -41,7 +41,7 @@ def test_the_functions_come_back_when_a_run_fails():
 def test_signatures_are_the_same_and_a_forged_one_does_not_hold():
     ann, bob = Identity(b"a" * 32), Identity(b"b" * 32)
     plain = ann.sign(b"label", b"message")
-    with recalling(()):
+    with memoized(()):
         signature = ann.sign(b"label", b"message")
         assert signature == plain
         for _ in range(2):  # asked the first time, and remembered
@@ -51,5 +51,5 @@ def test_signatures_are_the_same_and_a_forged_one_does_not_hold():
             assert not verify(ann.key, b"other", b"message", signature)
             assert not verify(ann.key, b"label", b"message", signature[:-1] + b"\0")
         assert verify(bob.key, b"label", b"message", bob.sign(b"label", b"message"))
-    with recalling(()):
+    with memoized(()):
         assert verify(ann.key, b"label", b"message", plain), "made before the run"

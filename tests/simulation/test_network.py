@@ -20,15 +20,15 @@ from chaplain.units import SECOND_NS
 from simulator.checkers.base import HostContract, Violation
 from simulator.trace import Trace
 from simulator.world.network import WINDOW_BYTES
-from simulator.world.network_conditions import Climate
+from simulator.world.network_conditions import NetworkProfile
 from simulator.world.world import World
 
 
 class Puppet:
     """A core that does what it is told, and keeps what it was given."""
 
-    def __init__(self, name, life):
-        self.routing_id = b"\x01" + f"{name}{life}".encode().ljust(16)
+    def __init__(self, name, process):
+        self.routing_id = b"\x01" + f"{name}{process}".encode().ljust(16)
         self.inputs = []
         self.open = True
 
@@ -48,7 +48,7 @@ class Puppet:
 
 
 class Stage:
-    def __init__(self, *names, climate=None, checkers=()):
+    def __init__(self, *names, profile=None, checkers=()):
         lives = dict.fromkeys(names, 0)
 
         def make(name, rng, disk, now_ns):
@@ -58,8 +58,8 @@ class Stage:
         self.world = World("stage", make, Trace(), checkers)
         for name in names:
             self.world.start(self.world.add(name, f"tcp://{name}:1"))
-        if climate is not None:
-            self.world.network.weather.climate = climate
+        if profile is not None:
+            self.world.network.conditions.profile = profile
 
     def __getattr__(self, name):
         return self.world.hosts[name]
@@ -77,7 +77,7 @@ class Stage:
 
 
 def test_dial_knock_admit_connected_and_frames_in_order_both_ways():
-    stage = Stage("a", "b", climate=Climate(delay_max_ns=SECOND_NS // 2))
+    stage = Stage("a", "b", profile=NetworkProfile(delay_max_ns=SECOND_NS // 2))
     stage.connect(stage.a, stage.b)
     route = stage.a.core.routing_id
     (knock,) = stage.b.core.of(Knocked)
@@ -96,22 +96,22 @@ def test_refused_nobody_there_down_and_unreachable_all_end_in_disconnected():
     stage.world.crash(stage.c, power=False)
     stage.do(stage.a, Dial(1, "tcp://b:1", b"", b""), Dial(2, "tcp://c:1", b"", b""))
     assert {event.channel for event in stage.a.core.of(Disconnected)} == {1, 2}
-    stage.world.network.weather.block([("b", "a")])
+    stage.world.network.conditions.block([("b", "a")])
     stage.do(stage.a, Dial(3, "tcp://nowhere:1", b"", b""), Dial(4, "tcp://b:1", b"", b""), seconds=20)
     assert {event.channel for event in stage.a.core.of(Disconnected)} == {1, 2, 3, 4}
     assert stage.a.core.of(Connected) == []
 
 
 def test_a_shut_way_fills_the_window_then_pushes_back_and_opens_again():
-    stage = Stage("a", "b", climate=Climate(half_open=1.0))
+    stage = Stage("a", "b", profile=NetworkProfile(half_open=1.0))
     stage.connect(stage.a, stage.b)
-    token = stage.world.network.weather.block([("a", "b")])
+    token = stage.world.network.conditions.block([("a", "b")])
     frame = bytes(WINDOW_BYTES // 4)
     stage.do(stage.a, *(Send(1, frame) for _ in range(10)))
     assert len(stage.a.core.of(Flushed)) == 4
     assert stage.b.core.of(Arrived) == []
-    stage.world.network.weather.unblock(token)
-    stage.world.network.weather_changed()
+    stage.world.network.conditions.unblock(token)
+    stage.world.network.conditions_changed()
     stage.run(1)
     assert len(stage.b.core.of(Arrived)) == len(stage.a.core.of(Flushed)) == 10
 
@@ -129,7 +129,7 @@ def test_a_paused_host_takes_nothing_and_then_everything():
 
 
 def test_hanging_up_tells_the_other_after_what_was_said():
-    stage = Stage("a", "b", climate=Climate(route_news=True, delay_max_ns=SECOND_NS // 10))
+    stage = Stage("a", "b", profile=NetworkProfile(route_news=True, delay_max_ns=SECOND_NS // 10))
     stage.connect(stage.a, stage.b)
     stage.do(stage.a, Send(1, b"last words"), HangUp(1))
     last = [event for event in stage.b.core.inputs if isinstance(event, Arrived | Disconnected)]
@@ -171,7 +171,7 @@ def test_a_death_is_noticed_and_a_new_life_gets_nothing_of_the_old(power):
 
 
 def test_half_open_is_found_out_by_sending_once_the_other_is_back():
-    stage = Stage("a", "b", climate=Climate(half_open=1.0))
+    stage = Stage("a", "b", profile=NetworkProfile(half_open=1.0))
     stage.connect(stage.a, stage.b)
     stage.world.crash(stage.b, power=False)
     stage.do(stage.a, Send(1, b"anyone?"), seconds=5)
@@ -182,7 +182,7 @@ def test_half_open_is_found_out_by_sending_once_the_other_is_back():
 
 
 def test_resent_frames_are_late_together_not_one_after_the_other():
-    stage = Stage("a", "b", climate=Climate(loss=0.3))
+    stage = Stage("a", "b", profile=NetworkProfile(loss=0.3))
     stage.connect(stage.a, stage.b)
     frames = [b"%d" % number for number in range(200)]
     stage.do(stage.a, *(Send(1, frame) for frame in frames), seconds=0.1)
@@ -192,7 +192,7 @@ def test_resent_frames_are_late_together_not_one_after_the_other():
 
 
 def test_raw_loss_and_duplicates():
-    stage = Stage("a", "b", climate=Climate(loss=0.3, duplicates=0.5, raw=True))
+    stage = Stage("a", "b", profile=NetworkProfile(loss=0.3, duplicates=0.5, raw=True))
     stage.connect(stage.a, stage.b)
     frames = [b"%d" % number for number in range(200)]
     stage.do(stage.a, *(Send(1, frame) for frame in frames))
@@ -203,7 +203,7 @@ def test_raw_loss_and_duplicates():
 
 def test_casts_are_heard_by_all_and_lost_or_shut_out_by_some():
     stage = Stage("a", "b", "c")
-    stage.world.network.weather.block([("a", "c")])
+    stage.world.network.conditions.block([("a", "c")])
     stage.do(stage.a, Cast(b"beacon"))
     assert [bool(host.core.of(Heard)) for host in (stage.a, stage.b, stage.c)] == [True, True, False]
 
@@ -225,7 +225,7 @@ def test_the_host_contract_is_watched(effect, complaint):
 
 def test_nothing_meant_for_one_life_reaches_the_next():
     stage = Stage("a")
-    stage.world.deliver(SECOND_NS, stage.a, stage.a.life, Heard("x", b"late"))
+    stage.world.deliver(SECOND_NS, stage.a, stage.a.process, Heard("x", b"late"))
     stage.world.crash(stage.a, power=False)
     stage.world.start(stage.a)
     stage.run(2)

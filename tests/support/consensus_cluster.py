@@ -26,7 +26,7 @@ from chaplain.journal.messages.cluster import Reference, genesis
 from chaplain.journal.messages.consensus import ElectionProof, OrderMessage, decode, encode
 from chaplain.journal.settings import ConsensusSettings
 from chaplain.journal.storage.log import jot_name, records_between, standing_name
-from simulator.adapters.consensus_node import Tape, identity_of, segments_of
+from simulator.adapters.consensus_node import CountingExecution, identity_of, segments_of
 from simulator.world.disk import apply
 
 MILLISECOND = 10**6
@@ -67,7 +67,7 @@ class Desk:
         self.reports: list[Report] = []
         self.halted = ""
         self.persists.clear()
-        self.tape = Tape(self.cluster.members, self.cluster.founders)
+        self.tape = CountingExecution(self.cluster.members, self.cluster.founders)
         self.core = SerializerCore(
             self.settings,
             identity_of(self.node),

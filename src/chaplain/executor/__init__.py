@@ -1,1 +1,1 @@
-"""Executes the journal's SQL requests on databases: what is decided about it, without any database."""
+"""Executes the journal's SQL requests: all decisions about it, without any database code."""

@@ -1,14 +1,14 @@
-"""What one database has been given and has done: agreed messages with statements for it, in order, each once.
+"""The apply queue of one database: agreed messages with statements for it, in order, each once.
 
-Messages come from memory as they are agreed, and from the log if the database is behind. Decides what is handed over
-next; refuses to know databases.
+Messages come from memory when they are agreed, and from the log if the database is behind. The queue decides which
+messages are applied next; it does not know databases.
 
-    touched   every message with statements for the stream, by index
-    applied   what the database has done of it
-    fed       what it has been given, or waits here to be
+    messages_with_statements   indexes of all messages with statements for the stream
+    applied                    the last message that the database has applied
+    _queued_through            the last message that was queued or passed to the database
 
-Invariants: `applied` <= `fed`; what is handed over is contiguous in `touched`; at most `QUEUE_BYTES_MAX` and one
-message wait.
+Invariants: `applied` <= `_queued_through`; batches are contiguous in `messages_with_statements`; at most
+`QUEUE_BYTES_MAX` plus one message are queued.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from collections import deque
 from collections.abc import Callable, Collection
 from enum import StrEnum
 
-from chaplain.executor.divergence import Comparison
+from chaplain.executor.divergence import DivergenceCheck
 from chaplain.executor.events import MessageApplied, Work
 from chaplain.executor.statement import SQL_TYPE
 
 QUEUE_BYTES_MAX = 16 * 1024 * 1024
 APPLY_BYTES_MAX = 4 * 1024 * 1024
-"""What is handed over at a time."""
+"""Size of one batch passed to the database."""
 _TYPE_AT = 21
 _CLIENT_AT = 8
 
@@ -36,9 +36,9 @@ class ApplyPhase(StrEnum):
     IDLE = "idle"
     BUSY = "busy"
     LACKING = "lacking"
-    """What comes next is in the log no more: another executor's copy is on its way."""
+    """The log no longer has the next message: the executor fetches another executor's copy."""
     DAMAGED = "damaged"
-    """Its rows are not what its statements left: it is being made anew."""
+    """The rows do not match the tallies: the database is about to be rebuilt."""
     STOPPED = "stopped"
 
 
@@ -46,91 +46,91 @@ class ApplyQueue:
     def __init__(self, stream: str, executors: Callable[[], Collection[int]], given_up: int = 0) -> None:
         self.stream = stream
         self.given_up = given_up
-        """The log may have dropped statements up to this message: a database that is not as far needs a copy."""
+        """The log may have dropped statements up to this message: a database that has not applied it needs a copy."""
         self.phase = ApplyPhase.CLOSED
         self.trouble = ""
-        """Why it is stopped."""
-        self.touched: array[int] = array("Q")
+        """Why the executor stopped."""
+        self.messages_with_statements: array[int] = array("Q")
         self.applied = 0
         self.fingerprint = b""
-        self.comparison = Comparison(executors)
+        self.divergence = DivergenceCheck(executors)
         self.reading = 0
-        """The token of a read of the log that is under way."""
+        """Token of the log read in flight; 0: none."""
         self.pause_ns = 0
-        """Not to be read again before this."""
+        """The log is not read again before this time; 0: no pause."""
         self.kept = 0
-        """The last message in the copy that is on disk beside the database."""
+        """The last message in the copy kept on disk."""
         self.keeping = False
         """A copy is being made."""
-        self.lent = False
-        """Something is under way that writes to the database."""
+        self.in_use = False
+        """An errand that writes to the database is in flight."""
         self.checking = False
-        """Its rows are being read again."""
+        """An integrity check is in flight."""
         self.damage = ""
-        """What was wrong with it, if it was made anew since this node started."""
+        """What was wrong with the database, if it was rebuilt since this node started."""
         self._executors = executors
-        self._fed = 0
+        self._queued_through = 0
         self._queue: deque[Work] = deque()
         self._queued_bytes = 0
 
-    # What there is.
+    # Incoming messages.
 
-    def touch(self, index: int) -> None:
-        assert not self.touched or index > self.touched[-1]
-        self.touched.append(index)
+    def add_message(self, index: int) -> None:
+        assert not self.messages_with_statements or index > self.messages_with_statements[-1]
+        self.messages_with_statements.append(index)
 
-    def begin(self, index: int) -> None:
-        """Messages up to this one, the last of them, may be in the log no more."""
-        if not self.touched or self.touched[0] > index:
-            self.touched.insert(0, index)
+    def start_at(self, index: int) -> None:
+        """Messages with statements up to this one existed, and the log may no longer have them."""
+        if not self.messages_with_statements or self.messages_with_statements[0] > index:
+            self.messages_with_statements.insert(0, index)
 
     def offer(self, work: Work) -> None:
-        """A message was agreed; taken if everything before it was."""
-        before = self.touched[-2] if len(self.touched) > 1 else 0
-        if self.phase in (ApplyPhase.IDLE, ApplyPhase.BUSY) and not self.reading and self._fed >= before:
-            self.take(work)
+        """Queue a newly agreed message if all messages before it are queued."""
+        before = self.messages_with_statements[-2] if len(self.messages_with_statements) > 1 else 0
+        if self.phase in (ApplyPhase.IDLE, ApplyPhase.BUSY) and not self.reading and self._queued_through >= before:
+            self.enqueue(work)
 
-    def take(self, work: Work) -> bool:
-        if work.index <= self._fed:
-            return True  # done before a restart
+    def enqueue(self, work: Work) -> bool:
+        if work.index <= self._queued_through:
+            return True  # applied before a restart
         if self._queued_bytes > QUEUE_BYTES_MAX:
             return False
-        assert work.index == self.wanted(), "a message was passed over"
+        assert work.index == self.next_needed(), "a message was skipped"
         self._queue.append(work)
         self._queued_bytes += work.size_bytes
-        self._fed = work.index
+        self._queued_through = work.index
         return True
 
     @property
     def has_room(self) -> bool:
-        """Whether it is worth while to read more from the log."""
+        """True if it is worth reading more of the log."""
         return self._queued_bytes <= QUEUE_BYTES_MAX // 2
 
-    def wanted(self) -> int | None:
-        """The next message that is neither here nor done."""
-        place = bisect_right(self.touched, self._fed)
-        return self.touched[place] if place < len(self.touched) else None
+    def next_needed(self) -> int | None:
+        """The next message that is neither queued nor applied."""
+        place = bisect_right(self.messages_with_statements, self._queued_through)
+        return self.messages_with_statements[place] if place < len(self.messages_with_statements) else None
 
-    # What the database does.
+    # The database.
 
     def opened(self, index: int, fingerprint: bytes, kept: int = 0) -> None:
         assert self.phase in (ApplyPhase.OPENING, ApplyPhase.LACKING)
         self.phase = ApplyPhase.IDLE
         copied = index > self.applied
-        self.applied = self._fed = index
+        self.applied = self._queued_through = index
         self.fingerprint, self.kept = fingerprint, kept
         if index and copied:
-            self.comparison.reached(index, fingerprint)
+            self.divergence.record_own(index, fingerprint)
 
-    def lack(self) -> None:
-        """What comes next cannot be had from the log."""
+    def wait_for_copy(self) -> None:
+        """The log no longer has the next message: empty the queue and wait for a copy."""
         self.phase = ApplyPhase.LACKING
         self._queue.clear()
         self._queued_bytes = 0
-        self._fed = self.applied
+        self._queued_through = self.applied
 
-    def hand_over(self) -> tuple[Work, ...]:
-        """What to apply now; nothing if there is nothing, or something is being applied."""
+    def next_batch(self) -> tuple[Work, ...]:
+        """The works to apply now; empty if there are none or the database is busy."""
         if self.phase is not ApplyPhase.IDLE or not self._queue:
             return ()
         works: list[Work] = []
@@ -139,24 +139,26 @@ class ApplyQueue:
             works.append(self._queue.popleft())
             size += works[-1].size_bytes
         self._queued_bytes -= size
-        self.phase, self.lent = ApplyPhase.BUSY, True
+        self.phase, self.in_use = ApplyPhase.BUSY, True
         return tuple(works)
 
-    def lend(self) -> bool:
-        """Whether the database is free for something else, having done all that was agreed; then it is busy with it."""
+    def reserve(self) -> bool:
+        """Reserve the database for another task, if it is idle and has applied everything agreed. Return True if it was
+        reserved.
+        """
         free = self.phase is ApplyPhase.IDLE and not self._queue and not self.behind
-        self.lent = self.lent or free
+        self.in_use = self.in_use or free
         if free:
             self.phase = ApplyPhase.BUSY
         return free
 
-    def give_back(self) -> None:
-        """What it was given, or lent for, is over."""
-        self.lent = False
+    def release(self) -> None:
+        """The batch or the other task has ended."""
+        self.in_use = False
         if self.phase is ApplyPhase.BUSY:
             self.phase = ApplyPhase.IDLE
 
-    def did(self, step: MessageApplied) -> None:
+    def record_applied(self, step: MessageApplied) -> None:
         assert step.index > self.applied, "a message was applied twice"
         self.applied = step.index
         self.fingerprint = step.fingerprint
@@ -167,60 +169,60 @@ class ApplyQueue:
         self._queue.clear()
         self._queued_bytes = 0
 
-    def spoil(self, damage: str) -> None:
-        """What it holds counts for nothing: it begins anew, wherever it is opened next."""
+    def mark_damaged(self, damage: str) -> None:
+        """Discard what is known of the database: it starts again from whatever is opened next."""
         self.stop("")
         self.phase, self.damage, self.keeping = ApplyPhase.DAMAGED, damage, False
-        self.applied = self._fed = 0
+        self.applied = self._queued_through = 0
         self.fingerprint = b""
-        self.comparison = Comparison(self._executors)
+        self.divergence = DivergenceCheck(self._executors)
 
     @property
     def is_open(self) -> bool:
         return self.phase in (ApplyPhase.IDLE, ApplyPhase.BUSY)
 
-    def undone(self) -> int:
-        """The next message that is not done; beyond all if there is none."""
-        place = bisect_right(self.touched, self.applied)
-        return self.touched[place] if place < len(self.touched) else 1 << 62
+    def next_unapplied(self) -> int:
+        """The next message to apply; beyond all indexes if there is none."""
+        place = bisect_right(self.messages_with_statements, self.applied)
+        return self.messages_with_statements[place] if place < len(self.messages_with_statements) else 1 << 62
 
-    def first_unkept(self) -> int:
-        """The next message that is not in the copy on disk; beyond all if there is none."""
-        place = bisect_right(self.touched, self.kept)
-        return self.touched[place] if place < len(self.touched) else 1 << 62
+    def first_after_kept(self) -> int:
+        """The next message that the copy on disk does not contain; beyond all indexes if there is none."""
+        place = bisect_right(self.messages_with_statements, self.kept)
+        return self.messages_with_statements[place] if place < len(self.messages_with_statements) else 1 << 62
 
     def first_needed(self) -> int:
-        """The next message that the log must keep for this database; beyond all if there is none."""
-        place = bisect_right(self.touched, max(self.kept, self.given_up))
-        return self.touched[place] if place < len(self.touched) else 1 << 62
+        """The next message that the log must retain for this database; beyond all indexes if there is none."""
+        place = bisect_right(self.messages_with_statements, max(self.kept, self.given_up))
+        return self.messages_with_statements[place] if place < len(self.messages_with_statements) else 1 << 62
 
     def last_through(self, index: int) -> int:
-        """The last message with statements up to this one; 0 if there is none."""
-        place = bisect_right(self.touched, index)
-        return self.touched[place - 1] if place else 0
+        """The last message with statements up to this index; 0 if there is none."""
+        place = bisect_right(self.messages_with_statements, index)
+        return self.messages_with_statements[place - 1] if place else 0
 
     @property
     def is_stuck(self) -> bool:
-        """Whether it executes nothing from the log: it has stopped, or waits for another node's copy."""
+        """True if it executes nothing from the log: it has stopped, or waits for another node's copy."""
         return self.phase in (ApplyPhase.STOPPED, ApplyPhase.LACKING)
 
     @property
     def needs_copy(self) -> bool:
-        """Whether statements that it has not executed may be gone from the log."""
+        """True if the log may have dropped statements that the database has not executed."""
         return self.applied < self.given_up
 
     def has_reached(self, index: int) -> bool:
-        """Whether everything for this database up to a message is done."""
-        return self.undone() > index
+        """True if everything for this database up to this message is applied."""
+        return self.next_unapplied() > index
 
     @property
     def behind(self) -> int:
-        """Messages that are not done."""
-        return len(self.touched) - bisect_right(self.touched, self.applied)
+        """Number of messages that are not applied."""
+        return len(self.messages_with_statements) - bisect_right(self.messages_with_statements, self.applied)
 
 
 def lanes_of(body: bytes | memoryview) -> list[int]:
-    """The lanes of the packs in a batch that hold statements. The packs were found whole before."""
+    """The lanes of the packs in a batch that contain statements. The packs were validated before."""
     view = memoryview(body)
     lanes: list[int] = []
     position = 0

@@ -1,17 +1,18 @@
-"""How much of the log stopped executors keep from being dropped, and what happens at that bound.
+"""Claims: how much of the log is retained for stopped executors, and what happens at that bound.
 
 A node drops no part of its log that one of its databases still has to execute. An executor that stopped, or that waits
-for another node's copy, executes nothing, so without a bound the log would grow until the disk is full. When it holds
-back more than `bytes_max` of segments that could go otherwise, its claim is given up: this core notes that on disk,
-and then the log may be dropped. Such a database continues only from another node's copy that is at least as far.
+for another node's copy, executes nothing, so without a bound the log would grow until the disk is full. When its claim
+retains more than `bytes_max` of segments that could otherwise be dropped, the claim is given up: this core writes a
+note to disk, and then the log may be dropped. Such a database continues only from another node's copy that is at least
+as far.
 
-Decides when a claim is given up. Refuses to know segments and retention rules: the journal says how many octets a
-message holds back.
+Decides when a claim is given up. Does not know segments or retention rules: the journal reports how many bytes a
+message retains.
 
 Invariant: a claim counts as given up only once the note is on disk. Otherwise a restarted node could not tell a
 database that lacks dropped statements from one that has all of them.
 
-Bounds: one note for each database; it is looked at every `LOOK_NS` while an executor is stopped.
+Bounds: one note per database; claims are checked every `LOOK_NS` while an executor is stopped.
 """
 
 from __future__ import annotations
@@ -37,52 +38,53 @@ class HeldLog(Protocol):
     def keep_through(self) -> int: ...
 
     def held_bytes(self, now_ns: int, index: int, /) -> int:
-        """Octets of segments that could go if no executor needed the messages from this one on."""
+        """Bytes of segments that could be dropped if no executor needed the messages from this one on."""
         ...
 
 
 class Claims:
     def __init__(self, counts: Counter[str], bytes_max: int, stored: bytes | None, file: str = FILE) -> None:
-        """`stored` is the content of the file; a `bytes_max` of 0 means that no claim is ever given up."""
+        """`stored` is the content of the file. With a `bytes_max` of 0 no claim is ever given up."""
         self._counts = counts
         self._bytes_max = bytes_max
         self._file = file
         self._noted: dict[str, int] = decode(stored)
         self._writing: dict[int, tuple[ApplyQueue, int]] = {}
+        """By ticket: the queue and message of a note that is being written."""
         self._ticket = 0
         self.due_ns: int | None = None
         self.effects: list[Persist | Report] = []
 
     def given_up(self, stream: str) -> int:
-        """The last message with statements for a stream that the log may have dropped before they were executed."""
+        """The last message with statements for the stream that the log may have dropped before they were executed."""
         return self._noted.get(stream, 0)
 
     def watch(self, now_ns: int) -> None:
-        """An executor stopped, or lacks a part of the log."""
+        """Start the periodic check: an executor stopped, or lacks a part of the log."""
         if self._bytes_max and self.due_ns is None:
             self.due_ns = now_ns + LOOK_NS
 
-    def woken(self, now_ns: int, feeds: Iterable[ApplyQueue], journal: HeldLog) -> None:
+    def woken(self, now_ns: int, queues: Iterable[ApplyQueue], journal: HeldLog) -> None:
         if self.due_ns is None or now_ns < self.due_ns:
             return
-        stopped = [feed for feed in feeds if feed.is_stuck]
+        stopped = [queue for queue in queues if queue.is_stuck]
         self.due_ns = now_ns + LOOK_NS if stopped else None
-        for feed in stopped if not self._writing else ():
-            self._look(now_ns, feed, journal)
+        for queue in stopped if not self._writing else ():
+            self._check(now_ns, queue, journal)
 
-    def _look(self, now_ns: int, feed: ApplyQueue, journal: HeldLog) -> None:
-        last = feed.last_through(journal.keep_through)
-        if last > feed.given_up and journal.held_bytes(now_ns, feed.first_needed()) > self._bytes_max:
-            self._noted[feed.stream] = last
+    def _check(self, now_ns: int, queue: ApplyQueue, journal: HeldLog) -> None:
+        last = queue.last_through(journal.keep_through)
+        if last > queue.given_up and journal.held_bytes(now_ns, queue.first_needed()) > self._bytes_max:
+            self._noted[queue.stream] = last
             self._ticket += 1
-            self._writing[self._ticket] = (feed, last)
+            self._writing[self._ticket] = (queue, last)
             self.effects.append(Persist(self._ticket, (Replace(self._file, encode(self._noted)),)))
 
     def written(self, ticket: int) -> None:
-        feed, last = self._writing.pop(ticket)
-        feed.given_up = last
+        queue, last = self._writing.pop(ticket)
+        queue.given_up = last
         self._counts["logs_given_up"] += 1
-        detail: dict[str, str | int] = {"stream": feed.stream, "index": last, "reason": feed.trouble}
+        detail: dict[str, str | int] = {"stream": queue.stream, "index": last, "reason": queue.trouble}
         self.effects.append(Report("log no longer kept for a stopped executor", detail=detail))
 
 

@@ -1,10 +1,11 @@
-"""The executor of one node: gives agreed statements to databases, answers clients, and compares with other executors.
+"""The executor of one node: passes agreed statements to databases, answers clients, and compares itself with other
+executors.
 
-Decides which database gets which message and when a question may be answered. The journal tells it of every message
-that was agreed (`executed`); databases are the host's, reached by errands. Refuses to know SQL.
+Decides which database gets which message, and when a query may be answered. The journal reports every agreed message
+(`executed`). The host runs the databases; the core reaches them through errands. The core does not know SQL.
 
-Invariants: only agreed messages are applied, in order, each once; one `Apply` at a time is under way for a database; an
-executor that has stopped applies nothing more and answers no question; who has not the role answers none either.
+Invariants: only agreed messages are applied, in order, each once; at most one `Apply` per database is in flight; a
+stopped executor applies nothing and answers no query; a node without the executor role answers no query either.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from chaplain.executor import claims, messages
 from chaplain.executor.apply_queue import ApplyPhase, ApplyQueue, lanes_of
 from chaplain.executor.claims import Claims
 from chaplain.executor.divergence import FingerprintMismatch
-from chaplain.executor.dry_runs import Rehearsals
+from chaplain.executor.dry_runs import DryRuns
 from chaplain.executor.events import (
     Applied,
     Apply,
@@ -53,8 +54,8 @@ from chaplain.executor.events import (
 from chaplain.executor.integrity import IntegrityChecks
 from chaplain.executor.messages import AskCopy, AskReach, CopyPiece, PeerMessage, Print, Reach, WereRead
 from chaplain.executor.queries import JournalView, ReadQueries
-from chaplain.executor.snapshots import Copying
-from chaplain.executor.status import fingerprints, of_feeds
+from chaplain.executor.snapshots import SnapshotTransfer
+from chaplain.executor.status import fingerprints, of_queues
 from chaplain.gossip.events import GossipParcel, MemberChanged
 from chaplain.gossip.layer_api import UpperInput
 from chaplain.journal.clients.subscriptions import whole_messages
@@ -69,11 +70,13 @@ from chaplain.wire import parcel
 from chaplain.wire.parcel import Layer, Parcel
 
 DATABASES_MAX = 64
+"""Streams with a database on one node; statements for further streams are not executed."""
 READ_BYTES_MAX = 1024 * 1024
-"""Octets of the log read at a time."""
+"""Bytes of the log read at a time."""
 ANNOUNCE_NS = 1_000_000_000
-"""How often fingerprints are compared while messages are applied."""
+"""How often fingerprints are sent to other executors while messages are applied."""
 PAUSE_NS = 1_000_000_000
+"""Pause after a read of the log that brought no progress."""
 NO_DATABASE = "this node has no databases: ask another"
 
 ExecutorInput: TypeAlias = UpperInput | Rehearse | ExecutorAnswer
@@ -82,7 +85,7 @@ ExecutorEffect: TypeAlias = Whisper | Settled | Report | Persist | Rehearsed | E
 
 class ExecutorCore:
     errands = get_args(ExecutorErrand)
-    """What its host does for it beside what hosts do for every layer."""
+    """Effects that the host carries out for this layer, in addition to those of every layer."""
     follows_journal = True
     answers = get_args(ExecutorAnswer)
 
@@ -96,10 +99,10 @@ class ExecutorCore:
         given_up: bytes | None = None,
         given_up_file: str = claims.FILE,
     ) -> None:
-        """A bare executor has no databases: it only reports to the others how far the order is.
+        """A bare executor has no databases: it only reports to the others how far this node's log reaches.
 
-        `stopped_bytes_max` bounds the log that is kept for stopped executors (`claims`); `given_up` is what its file
-        contains.
+        `stopped_bytes_max` bounds the log that is retained for stopped executors (`claims`); `given_up` is the content
+        of the claims file.
         """
         self.bare = bare
         self.counts: Counter[str] = Counter()
@@ -107,43 +110,43 @@ class ExecutorCore:
         self._node = node
         self._journal: JournalView | None = None
         self._sessions: dict[bytes, bytes] = {}
-        """The instance that each key is reached by."""
-        self._feeds: dict[str, ApplyQueue] = {}
+        """By key: the instance of the peer's session."""
+        self._queues: dict[str, ApplyQueue] = {}
         self._owners: dict[int, bytes] = {}
-        """The identity of each lane. Lanes come and go; what they wrote may be applied later."""
+        """The identity of each lane. Lanes end, but their messages may be applied later."""
         self._settled = 0
-        self._questions = ReadQueries(node, self._feeds, self._tell_all)
-        self._rehearsals = Rehearsals(node, self._feeds, self.counts)
-        self._copying = Copying(self._tell, self._peers)
-        self._checking = IntegrityChecks(self.counts)
+        self._queries = ReadQueries(node, self._queues, self._broadcast)
+        self._dry_runs = DryRuns(node, self._queues, self.counts)
+        self._transfer = SnapshotTransfer(self._send, self._peers)
+        self._integrity = IntegrityChecks(self.counts)
         self._claims = Claims(self.counts, stopped_bytes_max, given_up, given_up_file)
-        self._backs: dict[int, ApplyQueue] = {}
-        """Reads of the log that are under way, by token."""
+        self._log_reads: dict[int, ApplyQueue] = {}
+        """Log reads in flight, by token."""
         self._token = 0
         self._announced: dict[str, int] = {}
         self._announce_ns: int | None = None
         self._out: list[ExecutorEffect] = []
 
     def attach(self, journal: JournalView) -> None:
-        """From now on, work: the journal has told everything that its disk holds."""
+        """Start working: the journal has reported everything on its disk."""
         self._journal = journal
         for lane, acl in journal.base.owners.items():
             self._owners.setdefault(lane, acl)
         for stream, index in () if self.bare else journal.base.databases.items():
-            feed = self._feeds.get(stream) or self._add_feed(stream)
-            feed.begin(index)
+            queue = self._queues.get(stream) or self._add_queue(stream)
+            queue.start_at(index)
             if journal.first_offset(stream):
-                feed.begin(1)  # some of it went from the log, perhaps statements: what it has is not to be begun with
+                queue.start_at(1)  # the log's start is gone, perhaps with statements: a new database needs a copy
 
     def first_needed(self) -> int:
-        """The first message that the log must keep: it is in no copy of its database on disk."""
-        return min((feed.first_needed() for feed in self._feeds.values()), default=1 << 62)
+        """The first message that the log must retain, because no database copy on disk contains it."""
+        return min((queue.first_needed() for queue in self._queues.values()), default=1 << 62)
 
-    def _add_feed(self, stream: str) -> ApplyQueue:
-        feed = self._feeds[stream] = ApplyQueue(stream, self._executors, self._claims.given_up(stream))
-        return feed
+    def _add_queue(self, stream: str) -> ApplyQueue:
+        queue = self._queues[stream] = ApplyQueue(stream, self._executors, self._claims.given_up(stream))
+        return queue
 
-    # From the journal, whenever it has carried out a message; before `attach`, those of its disk.
+    # Called by the journal for every message that it has applied; before `attach`, for those on its disk.
 
     def executed(self, executed: AppliedMessage) -> None:
         self._settled = executed.moment.index
@@ -153,13 +156,13 @@ class ExecutorCore:
             if isinstance(entry, ConfigVerdict) and entry.client_id:
                 self._owners[entry.client_id] = entry.acl
         for stream, batches in _batches(executed.batches).items():
-            feed = self._feeds.get(stream)
-            if feed is None and len(self._feeds) < DATABASES_MAX:
-                feed = self._add_feed(stream)
-            if feed is not None:
-                feed.touch(executed.moment.index)
+            queue = self._queues.get(stream)
+            if queue is None and len(self._queues) < DATABASES_MAX:
+                queue = self._add_queue(stream)
+            if queue is not None:
+                queue.add_message(executed.moment.index)
                 if self._journal is not None:
-                    feed.offer(self._work(executed.moment, batches))
+                    queue.offer(self._work(executed.moment, batches))
 
     def _work(self, moment: LogPosition, batches: list[Record]) -> Work:
         bodies = tuple((batch.first_offset, bytes(batch.body)) for batch in batches)
@@ -167,11 +170,11 @@ class ExecutorCore:
         owners = tuple((lane, self._owners.get(lane, b"")) for lane in lanes)
         return Work(moment.index, moment.timestamp_ns, moment.hash, bodies, owners)
 
-    # As a layer of a node.
+    # The layer interface.
 
     def deadline(self) -> int | None:
-        times: list[int | None] = [feed.pause_ns for feed in self._feeds.values() if feed.pause_ns]
-        times += [self._announce_ns, self._rehearsals.due_ns(), self._copying.due_ns, self._claims.due_ns]
+        times: list[int | None] = [queue.pause_ns for queue in self._queues.values() if queue.pause_ns]
+        times += [self._announce_ns, self._dry_runs.due_ns(), self._transfer.due_ns, self._claims.due_ns]
         return soonest(times)
 
     def step(self, now_ns: int, event: ExecutorInput) -> list[ExecutorEffect]:
@@ -181,35 +184,35 @@ class ExecutorCore:
             case Requested():
                 self._requested(event)
             case Withdrawn():
-                self._questions.withdrawn(event.call)
+                self._queries.withdrawn(event.call)
             case DatabaseOpened():
                 self._opened(event)
             case Applied():
                 self._applied(now_ns, event)
             case Looked():
-                stream = self._questions.looked(event)
+                stream = self._queries.on_result(event)
                 if stream and event.kind == "stopped":
-                    self._checking.doubt(self._feeds[stream])
+                    self._integrity.request_check(self._queues[stream])
             case BackRead():
                 self._back_read(now_ns, event)
             case Rehearse():
-                self._rehearsals.wanted(now_ns, event)
+                self._dry_runs.on_request(now_ns, event)
             case Tried():
-                self._feeds[event.stream].give_back()
-                self._rehearsals.tried(event)
-                self._pump(now_ns, self._feeds[event.stream])
+                self._queues[event.stream].release()
+                self._dry_runs.tried(event)
+                self._advance(now_ns, self._queues[event.stream])
             case DatabaseKept():
-                self._copying.kept(self._feeds[event.stream], event)
+                self._transfer.on_kept(self._queues[event.stream], event)
                 if event.damage:
-                    self._checking.doubt(self._feeds[event.stream])
+                    self._integrity.request_check(self._queues[event.stream])
             case DatabaseChecked():
-                self._checking.checked(self._feeds[event.stream], event)
+                self._integrity.checked(self._queues[event.stream], event)
             case KeptRead():
-                self._copying.read(event, self._feeds)
+                self._transfer.on_read(event, self._queues)
             case CopyTaken():
-                self._copying.taken(now_ns, event)
+                self._transfer.on_written(now_ns, event)
             case GossipParcel():
-                self._told(now_ns, event)
+                self._on_parcel(now_ns, event)
             case Entered():
                 self._entered(event)
             case Exited():
@@ -222,7 +225,7 @@ class ExecutorCore:
                 pass
             case _:
                 assert_never(event)
-        for part in (self._questions, self._rehearsals, self._copying, self._checking, self._claims):
+        for part in (self._queries, self._dry_runs, self._transfer, self._integrity, self._claims):
             self._out += part.effects
             part.effects.clear()
         effects, self._out = self._out, []
@@ -234,10 +237,10 @@ class ExecutorCore:
             reason = NO_DATABASE if self.bare else NO_ROLE
             self._out.append(Settled(event.call, b"", NOT_EXECUTOR, reason))
         else:
-            self._questions.requested(self._journal, event)
+            self._queries.requested(self._journal, event)
 
     def _serves(self, journal: JournalView) -> bool:
-        """Whether this node has the role, and has caught up: as for those who read the journal here."""
+        """True if this node has the executor role and has caught up; readers of the journal follow the same rule."""
         placed = journal.assembly.node(self._node)
         return placed is not None and placed.executor == Stage.LIVE
 
@@ -245,137 +248,138 @@ class ExecutorCore:
         if self._journal is None:
             return
         through = self._journal.keep_through
-        for feed in self._feeds.values():
-            self._pump(now_ns, feed)
+        for queue in self._queues.values():
+            self._advance(now_ns, queue)
             if through:
-                self._copying.keep(feed, through)
-            if feed.is_stuck:
+                self._transfer.keep_copy(queue, through)
+            if queue.is_stuck:
                 self._claims.watch(now_ns)
         if not self.bare and not self._serves(self._journal):
-            self._questions.dismiss(NOT_EXECUTOR, NO_ROLE)
-        self._questions.resolve(self._journal, self._settled)
+            self._queries.refuse_all(NOT_EXECUTOR, NO_ROLE)
+        self._queries.resolve(self._journal, self._settled)
 
-    # Feeding databases.
+    # Applying messages.
 
-    def _pump(self, now_ns: int, feed: ApplyQueue) -> None:
-        if feed.phase is ApplyPhase.CLOSED:
-            feed.phase = ApplyPhase.OPENING
-            self._out.append(OpenDatabase(feed.stream))
-        self._checking.pump(feed)
-        if feed.phase is ApplyPhase.IDLE and feed.needs_copy:
-            self._copying.want(now_ns, feed)
+    def _advance(self, now_ns: int, queue: ApplyQueue) -> None:
+        """Do the next step for a database: open, rebuild, copy, apply, dry-run, or read more of the log."""
+        if queue.phase is ApplyPhase.CLOSED:
+            queue.phase = ApplyPhase.OPENING
+            self._out.append(OpenDatabase(queue.stream))
+        self._integrity.rebuild_if_damaged(queue)
+        if queue.phase is ApplyPhase.IDLE and queue.needs_copy:
+            self._transfer.start(now_ns, queue)
             return
-        works = feed.hand_over()
+        works = queue.next_batch()
         if works:
-            self._out.append(Apply(feed.stream, works))
-        self._rehearsals.pump(now_ns, feed)
-        wanted = feed.wanted()
-        if wanted is None or feed.reading or not feed.is_open or not feed.has_room or now_ns < feed.pause_ns:
+            self._out.append(Apply(queue.stream, works))
+        self._dry_runs.run_next(now_ns, queue)
+        wanted = queue.next_needed()
+        if wanted is None or queue.reading or not queue.is_open or not queue.has_room or now_ns < queue.pause_ns:
             return
         assert self._journal is not None
         if wanted < self._journal.first:
-            self._copying.want(now_ns, feed)
+            self._transfer.start(now_ns, queue)
             return
         span = self._journal.locate(wanted, READ_BYTES_MAX)
-        if span is not None:  # else agreed, but not yet on this disk
+        if span is not None:  # None: the message is agreed, but not yet on this node's disk
             self._token += 1
-            feed.reading, feed.pause_ns = self._token, 0
-            self._backs[feed.reading] = feed
-            self._out.append(ReadBack(feed.reading, *span))
+            queue.reading, queue.pause_ns = self._token, 0
+            self._log_reads[queue.reading] = queue
+            self._out.append(ReadBack(queue.reading, *span))
 
     def _back_read(self, now_ns: int, event: BackRead) -> None:
-        feed = self._backs.pop(event.token)
-        feed.reading = 0
-        first = feed.wanted()
-        if first is None or not feed.is_open:
+        queue = self._log_reads.pop(event.token)
+        queue.reading = 0
+        first = queue.next_needed()
+        if first is None or not queue.is_open:
             return
         for body, records in whole_messages(event.records, first):
-            batches = _batches(records).get(feed.stream)
+            batches = _batches(records).get(queue.stream)
             if batches is not None and body.index <= self._settled:
                 moment = LogPosition(body.index, body.regime, body.timestamp_ns, records[0].chain_hash)
-                if feed.wanted() != body.index or not feed.take(self._work(moment, batches)):
+                if queue.next_needed() != body.index or not queue.enqueue(self._work(moment, batches)):
                     break
-        if feed.wanted() == first:
-            feed.pause_ns = now_ns + PAUSE_NS
-        self._pump(now_ns, feed)
+        if queue.next_needed() == first:
+            queue.pause_ns = now_ns + PAUSE_NS
+        self._advance(now_ns, queue)
 
     def _opened(self, event: DatabaseOpened) -> None:
-        feed = self._feeds[event.stream]
-        if feed.phase is ApplyPhase.STOPPED:  # while a copy was put in place
+        queue = self._queues[event.stream]
+        if queue.phase is ApplyPhase.STOPPED:  # the executor stopped while a copy was installed
             return
         if event.failed:
-            self._stop(feed, event.failed)
+            self._stop(queue, event.failed)
             return
-        feed.opened(event.index, event.fingerprint, event.kept)
-        self._copying.opened(feed)
-        self._checking.opened(feed, event)
-        self._questions.opened(event)
+        queue.opened(event.index, event.fingerprint, event.kept)
+        self._transfer.opened(queue)
+        self._integrity.opened(queue, event)
+        self._queries.opened(event)
 
     def _applied(self, now_ns: int, event: Applied) -> None:
-        feed = self._feeds[event.stream]
-        feed.give_back()
-        if not feed.is_open:  # it was stopped, or found to be damaged, meanwhile
+        queue = self._queues[event.stream]
+        queue.release()
+        if not queue.is_open:  # the executor stopped, or the database was found damaged, in the meantime
             return
         for step in event.steps:
             self.counts["requests"] += step.requests
             self.counts["failures"] += step.failures
-            feed.did(step)
-            self._found(feed, feed.comparison.reached(step.index, step.fingerprint))
+            queue.record_applied(step)
+            self._on_mismatch(queue, queue.divergence.record_own(step.index, step.fingerprint))
         self.counts["messages"] += len(event.steps)
         if event.failed:
-            self._stop(feed, event.failed)
+            self._stop(queue, event.failed)
         if self._announce_ns is None:
             self._announce_ns = now_ns + ANNOUNCE_NS
-        if feed.phase is ApplyPhase.IDLE:
-            self._pump(now_ns, feed)
+        if queue.phase is ApplyPhase.IDLE:
+            self._advance(now_ns, queue)
         self._prune()
 
     def _prune(self) -> None:
-        """Lanes that are over, once what they wrote is applied."""
+        """Forget the owners of ended lanes once all their messages are applied."""
         assert self._journal is not None
         if len(self._owners) > 2 * len(self._journal.lanes) + 1024 and not any(
-            feed.behind for feed in self._feeds.values()
+            queue.behind for queue in self._queues.values()
         ):
             self._owners = {lane: acl for lane, acl in self._owners.items() if lane in self._journal.lanes}
 
-    def _stop(self, feed: ApplyQueue, reason: str) -> None:
-        feed.stop(reason)
-        detail: dict[str, str | int] = {"stream": feed.stream, "reason": reason, "index": feed.applied}
+    def _stop(self, queue: ApplyQueue, reason: str) -> None:
+        queue.stop(reason)
+        detail: dict[str, str | int] = {"stream": queue.stream, "reason": reason, "index": queue.applied}
         self._out.append(Report("executor stopped", detail=detail))
-        self._checking.doubt(feed)
+        self._integrity.request_check(queue)
 
-    # Comparing.
+    # Comparing fingerprints.
 
-    def _found(self, feed: ApplyQueue, finding: FingerprintMismatch | None) -> None:
+    def _on_mismatch(self, queue: ApplyQueue, finding: FingerprintMismatch | None) -> None:
         if finding is None:
             return
         nodes = ", ".join(map(str, finding.nodes))
         self._out.append(
-            Report("executors differ", nodes, {"stream": feed.stream, "index": finding.index, "node": self._node})
+            Report("executors differ", nodes, {"stream": queue.stream, "index": finding.index, "node": self._node})
         )
-        if finding.diverged and feed.phase is not ApplyPhase.STOPPED:
-            self._stop(feed, f"node {self._node} differs from node {nodes} after message {finding.index}")
+        if finding.diverged and queue.phase is not ApplyPhase.STOPPED:
+            self._stop(queue, f"node {self._node} differs from node {nodes} after message {finding.index}")
 
     def _woken(self, now_ns: int) -> None:
-        self._rehearsals.woken(now_ns)
-        self._copying.woken(now_ns)
+        self._dry_runs.woken(now_ns)
+        self._transfer.woken(now_ns)
         if self._journal is not None:
-            self._claims.woken(now_ns, self._feeds.values(), self._journal)
+            self._claims.woken(now_ns, self._queues.values(), self._journal)
         if self._announce_ns is not None and now_ns >= self._announce_ns:
             self._announce_ns = None
-            for feed in self._feeds.values():
-                if feed.applied > self._announced.get(feed.stream, 0) and feed.phase is not ApplyPhase.STOPPED:
-                    self._announced[feed.stream] = feed.applied
-                    self._tell_all(Print(feed.stream, feed.applied, feed.fingerprint))
-        for feed in self._feeds.values():
-            if feed.pause_ns and now_ns >= feed.pause_ns:
-                feed.pause_ns = 0
-                self._pump(now_ns, feed)
+            for queue in self._queues.values():
+                if queue.applied > self._announced.get(queue.stream, 0) and queue.phase is not ApplyPhase.STOPPED:
+                    self._announced[queue.stream] = queue.applied
+                    self._broadcast(Print(queue.stream, queue.applied, queue.fingerprint))
+        for queue in self._queues.values():
+            if queue.pause_ns and now_ns >= queue.pause_ns:
+                queue.pause_ns = 0
+                self._advance(now_ns, queue)
 
     # Other executors.
 
     def _executors(self) -> tuple[int, ...]:
-        """The nodes that have the role, this one among them."""
+        """The nodes with the executor role, including this one."""
         assert self._journal is not None
         return tuple(placed.node for placed in self._journal.assembly.nodes if placed.executor == Stage.LIVE)
 
@@ -387,31 +391,31 @@ class ExecutorCore:
     def _entered(self, event: Entered) -> None:
         key = event.peer.key
         self._sessions[key] = event.peer.instance
-        for token in self._questions.open_rounds():
-            self._tell(key, AskReach(token))
-        for were in self._questions.remembered():
-            self._tell(key, were)
+        for token in self._queries.open_rounds():
+            self._send(key, AskReach(token))
+        for were_read in self._queries.remembered():
+            self._send(key, were_read)
 
     def _exited(self, event: Exited) -> None:
         if self._sessions.get(event.peer.key) == event.peer.instance:
             del self._sessions[event.peer.key]
 
     def _peers(self) -> list[bytes]:
-        """Other executors that are connected."""
+        """Keys of the other executors that are connected."""
         assert self._journal is not None
         live = [one.key for one in self._journal.assembly.nodes if one.executor == Stage.LIVE]
         return [key for key in live if key in self._sessions]
 
-    def _tell(self, key: bytes, message: PeerMessage, payload: bytes = b"") -> None:
+    def _send(self, key: bytes, message: PeerMessage, payload: bytes = b"") -> None:
         if self._node_of(key) is not None and key in self._sessions:
             content = parcel.encode(Parcel(self._identifier, Layer.EXECUTOR, messages.encode(message), payload))
             self._out.append(Whisper(self._sessions[key], content))
 
-    def _tell_all(self, message: PeerMessage) -> None:
+    def _broadcast(self, message: PeerMessage) -> None:
         for key in sorted(self._sessions):
-            self._tell(key, message)
+            self._send(key, message)
 
-    def _told(self, now_ns: int, event: GossipParcel) -> None:
+    def _on_parcel(self, now_ns: int, event: GossipParcel) -> None:
         assert self._journal is not None
         node = self._node_of(event.peer.key)
         if node is None:
@@ -425,38 +429,38 @@ class ExecutorCore:
             case AskReach():
                 reach = self._journal.reach
                 if reach is not None:
-                    self._tell(event.peer.key, Reach(message.token, reach))
+                    self._send(event.peer.key, Reach(message.token, reach))
             case Reach():
-                self._questions.reached(self._journal, message.token, node, message.index)
+                self._queries.reached(self._journal, message.token, node, message.index)
             case Print():
-                feed = self._feeds.get(message.stream)
-                if feed is not None and len(message.fingerprint) == 32:
-                    self._found(feed, feed.comparison.heard(node, message.index, message.fingerprint))
+                queue = self._queues.get(message.stream)
+                if queue is not None and len(message.fingerprint) == 32:
+                    self._on_mismatch(queue, queue.divergence.record_peer(node, message.index, message.fingerprint))
             case WereRead():
-                self._questions.heard(message)
+                self._queries.on_were_read(message)
             case AskCopy():
-                self._copying.asked(event.peer.key, message, self._feeds.get(message.stream))
+                self._transfer.on_request(event.peer.key, message, self._queues.get(message.stream))
             case CopyPiece():
-                self._copying.came(now_ns, event.peer.key, message, event.parcel.payload)
+                self._transfer.on_piece(now_ns, event.peer.key, message, event.parcel.payload)
             case _:
                 assert_never(message)
 
-    # For people.
+    # Status page and metrics.
 
     def gauges(self) -> dict[str, float]:
-        stopped = sum(feed.phase is ApplyPhase.STOPPED for feed in self._feeds.values())
+        stopped = sum(queue.phase is ApplyPhase.STOPPED for queue in self._queues.values())
         return {} if self.bare else {"executor_stopped": stopped}
 
     def status(self) -> dict[str, object]:
         if self._journal is None:
             return {}
-        found: dict[str, object] = {"databases": of_feeds(self._feeds)}
-        prints = fingerprints(self._feeds, self._journal.fingerprints()) if self._feeds else None
+        found: dict[str, object] = {"databases": of_queues(self._queues)}
+        prints = fingerprints(self._queues, self._journal.fingerprints()) if self._queues else None
         return found if prints is None else {**found, "fingerprints": prints}
 
 
 def _batches(records: Iterable[Record]) -> dict[str, list[Record]]:
-    """Those with statements, by stream."""
+    """The records that contain statements, by stream."""
     found: dict[str, list[Record]] = {}
     for record in records:
         if record.kind == Kind.BATCH and lanes_of(record.body):

@@ -1,11 +1,11 @@
-"""Requests that are tried out before they are ordered, on a node that is reserved for their writer.
+"""Dry runs: requests that are tried before they are ordered, on a node reserved for their writer.
 
-A courtesy: whoever would fail here and now is told so without an order. A request is tried out on this node's own
-database while that has done everything that was agreed, so far as this node knows; what cannot be tried out soon goes
-its way as always, and its execution decides.
+A request that would fail here and now is refused without being ordered. A dry run uses this node's own database, once
+it has applied everything agreed that this node knows of. A request that cannot be tried soon is ordered as usual, and
+its execution decides.
 
-Invariants: every `Rehearse` is answered once, within `PATIENCE_NS` and the time that one request may take; a database
-is lent only while nothing else is to be done with it; at most `WAITING_MAX` wait.
+Invariants: every `Rehearse` is answered once, within `PATIENCE_NS` plus the time of one request; a database is reserved
+only while it has nothing else to do; at most `WAITING_MAX` requests wait.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from chaplain.journal.events import Rehearse, Rehearsed
 from chaplain.segment.pack import decode_pack
 
 WAITING_MAX = 64
-REHEARSED_BYTES_MAX = 256 * 1024
-"""A larger pack is not tried out: everything else of its stream would wait for it twice."""
+DRY_RUN_BYTES_MAX = 256 * 1024
+"""A larger pack is not tried: all other requests of its stream would wait for it twice."""
 PATIENCE_NS = 500_000_000
-"""So long a request waits for a database that is busy or behind."""
+"""How long a request waits for a database that is busy or behind."""
 
 
 class _Wait(Frozen, frozen=True):
@@ -36,31 +36,31 @@ class _Wait(Frozen, frozen=True):
     due_ns: int
 
 
-RehearsalEffect: TypeAlias = Rehearsed | TryOut
+DryRunEffect: TypeAlias = Rehearsed | TryOut
 
 
-class Rehearsals:
-    def __init__(self, node: int, feeds: Mapping[str, ApplyQueue], counts: Counter[str]) -> None:
+class DryRuns:
+    def __init__(self, node: int, queues: Mapping[str, ApplyQueue], counts: Counter[str]) -> None:
         self._node = node
-        self._feeds = feeds
+        self._queues = queues
         self._counts = counts
-        self._waits: dict[int, _Wait] = {}
-        self.effects: list[RehearsalEffect] = []
+        self._waiting: dict[int, _Wait] = {}
+        self.effects: list[DryRunEffect] = []
 
-    def wanted(self, now_ns: int, event: Rehearse) -> None:
+    def on_request(self, now_ns: int, event: Rehearse) -> None:
         values = self._values(event)
         if values is None:
             return
-        feed = self._feeds.get(event.stream)
-        if not values or feed is None or not feed.is_open or len(self._waits) >= WAITING_MAX:
-            self._pass_over(event.ticket)
+        queue = self._queues.get(event.stream)
+        if not values or queue is None or not queue.is_open or len(self._waiting) >= WAITING_MAX:
+            self._skip(event.ticket)
             return
-        self._waits[event.ticket] = _Wait(event.ticket, event.stream, values, now_ns + PATIENCE_NS)
-        self.pump(now_ns, feed)
+        self._waiting[event.ticket] = _Wait(event.ticket, event.stream, values, now_ns + PATIENCE_NS)
+        self.run_next(now_ns, queue)
 
     def _values(self, event: Rehearse) -> tuple[bytes, ...] | None:
-        """Its statements; none if it is not to be tried out; None if no executor would take it."""
-        if len(event.raw) > REHEARSED_BYTES_MAX:
+        """The request's statements. Empty if it is not to be tried; None if it was refused as malformed."""
+        if len(event.raw) > DRY_RUN_BYTES_MAX:
             return ()
         try:
             pack = decode_pack(event.raw)
@@ -72,18 +72,18 @@ class Rehearsals:
             return None
         return values
 
-    def pump(self, now_ns: int, feed: ApplyQueue) -> None:
-        """Try out one that waits for this database, if that has nothing else to do."""
-        if not self._waits:
+    def run_next(self, now_ns: int, queue: ApplyQueue) -> None:
+        """Try one waiting request on this database, if the database has nothing else to do."""
+        if not self._waiting:
             return
-        wait = next((wait for wait in self._waits.values() if wait.stream == feed.stream), None)
-        if wait is not None and feed.lend():
-            del self._waits[wait.ticket]
+        wait = next((wait for wait in self._waiting.values() if wait.stream == queue.stream), None)
+        if wait is not None and queue.reserve():
+            del self._waiting[wait.ticket]
             self.effects.append(TryOut(wait.ticket, wait.stream, wait.values, now_ns))
 
     def tried(self, event: Tried) -> None:
         if not event.done:
-            self._pass_over(event.ticket)
+            self._skip(event.ticket)
         elif event.kind:
             self._refuse(event.ticket, event.kind, event.reason)
         else:
@@ -91,19 +91,20 @@ class Rehearsals:
             self.effects.append(Rehearsed(event.ticket))
 
     def woken(self, now_ns: int) -> None:
-        """Let go of those that waited long enough, and of those whose database has stopped."""
-        for wait in list(self._waits.values()):
-            if now_ns >= wait.due_ns or not self._feeds[wait.stream].is_open:
-                del self._waits[wait.ticket]
-                self._pass_over(wait.ticket)
+        """Skip requests that waited too long or whose database has stopped."""
+        for wait in list(self._waiting.values()):
+            if now_ns >= wait.due_ns or not self._queues[wait.stream].is_open:
+                del self._waiting[wait.ticket]
+                self._skip(wait.ticket)
 
     def due_ns(self) -> int | None:
-        return min((wait.due_ns for wait in self._waits.values()), default=None)
+        return min((wait.due_ns for wait in self._waiting.values()), default=None)
 
     def _refuse(self, ticket: int, kind: str, reason: str) -> None:
         self._counts["rehearsals_refused"] += 1
         self.effects.append(Rehearsed(ticket, kind, f"{reason} (found by node {self._node}; it was not ordered)"))
 
-    def _pass_over(self, ticket: int) -> None:
+    def _skip(self, ticket: int) -> None:
+        """Let the request be ordered without a dry run."""
         self._counts["rehearsals_passed_over"] += 1
         self.effects.append(Rehearsed(ticket))

@@ -1,4 +1,4 @@
-"""What passes between the executor's core and its host, which has the databases."""
+"""Errands from the executor's core to its host, which runs the databases, and the host's answers."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from chaplain.executor.statement import Parameters
 from chaplain.segment.record import Record
 
 READ_MAX = 4096
-"""Lanes whose results were read, remembered for executors that are away or behind."""
+"""Lanes whose read positions are remembered for executors that are away or behind."""
 
 
 class Work(Frozen, frozen=True):
-    """What one agreed cluster message says to one database."""
+    """The statements of one agreed cluster message for one database."""
 
     index: int
     timestamp_ns: int
     hash: bytes
     batches: tuple[tuple[int, bytes], ...]
-    """First offset and packs, in order. Packs that hold no statements are passed over."""
+    """First offset and packs, in order. Packs without statements are skipped."""
     owners: tuple[tuple[int, bytes], ...] = ()
-    """The lanes in them, and the identities that they are leased under."""
+    """The lanes of the packs, each with the identity that it is leased to."""
 
     @property
     def size_bytes(self) -> int:
@@ -29,7 +29,7 @@ class Work(Frozen, frozen=True):
 
 
 class MessageApplied(Frozen, frozen=True):
-    """A message was carried out, and is part of the database for good."""
+    """A message was applied and committed in the database."""
 
     index: int
     fingerprint: bytes
@@ -37,24 +37,24 @@ class MessageApplied(Frozen, frozen=True):
     failures: int = 0
 
 
-# To the host.
+# Errands to the host.
 
 
 class OpenDatabase(Frozen, frozen=True):
-    """How far is the database of this stream? It is made if there is none. Answered with `DatabaseOpened`."""
+    """Open the stream's database, or create it, and report its position. Answered with `DatabaseOpened`."""
 
     stream: str
 
 
 class Apply(Frozen, frozen=True):
-    """Carry these out in order, each in one transaction with its position. Answered with `Applied`."""
+    """Apply these in order, each in one transaction with its position. Answered with `Applied`."""
 
     stream: str
     works: tuple[Work, ...]
 
 
 class TryOut(Frozen, frozen=True):
-    """Execute one request's statements as at this time, and take everything back. Answered with `Tried`."""
+    """Dry-run one request at this time, and roll everything back. Answered with `Tried`."""
 
     ticket: int
     stream: str
@@ -63,7 +63,7 @@ class TryOut(Frozen, frozen=True):
 
 
 class RunQuery(Frozen, frozen=True):
-    """Read, and change nothing. Answered with `Looked`."""
+    """Run a read-only query. Answered with `Looked`."""
 
     token: int
     stream: str
@@ -72,14 +72,16 @@ class RunQuery(Frozen, frozen=True):
 
 
 class StopQuery(Frozen, frozen=True):
-    """Nobody waits for this query any more. Answered with `Cleared`."""
+    """Cancel a query that the client has withdrawn. Answered with `Cleared`."""
 
     token: int
     stream: str
 
 
 class TakeResults(Frozen, frozen=True):
-    """What became of an identity's requests: of one lane, or of all if `client_id` is 0. Answered with `Looked`."""
+    """Read the outcomes of an identity's requests: of one lane, or of all lanes if `client_id` is 0. Answered with
+    `Looked`.
+    """
 
     token: int
     stream: str
@@ -88,11 +90,11 @@ class TakeResults(Frozen, frozen=True):
     first_id: int
     last_id: int
     read: tuple[tuple[int, int], ...] = ()
-    """Results of these lanes, up to an id each, were read: they are cleared first, and not given again."""
+    """Lanes with the last id whose result was read. These results are deleted first and not returned again."""
 
 
 class ClearResults(Frozen, frozen=True):
-    """Results of these lanes of an identity, up to an id each, were read. Answered with `Cleared`."""
+    """Delete results that were read: per lane of an identity, up to an id. Answered with `Cleared`."""
 
     stream: str
     acl: bytes
@@ -108,13 +110,13 @@ class ReadBack(Frozen, frozen=True):
 
 
 class KeepDatabase(Frozen, frozen=True):
-    """Make a copy of the database as it is, synced, in place of any earlier one. Answered with `DatabaseKept`."""
+    """Make a synced copy of the database as it is; it replaces any earlier copy. Answered with `DatabaseKept`."""
 
     stream: str
 
 
 class ReadKept(Frozen, frozen=True):
-    """A piece of that copy, for another executor. Answered with `KeptRead`."""
+    """Read a piece of that copy for another executor. Answered with `KeptRead`."""
 
     token: int
     stream: str
@@ -122,13 +124,13 @@ class ReadKept(Frozen, frozen=True):
 
 
 class CheckDatabase(Frozen, frozen=True):
-    """Read all rows again: do they add up to what is kept of them? Answered with `DatabaseChecked`."""
+    """Read all rows and compare them with the stored tallies. Answered with `DatabaseChecked`."""
 
     stream: str
 
 
 class RemakeDatabase(Frozen, frozen=True):
-    """Set the database aside, and go on from the copy that is kept, or from nothing. Nothing is being applied to it.
+    """Set the damaged database aside and rebuild it from the kept copy, or from nothing. No `Apply` is in flight.
     Answered with `DatabaseOpened`.
     """
 
@@ -136,8 +138,8 @@ class RemakeDatabase(Frozen, frozen=True):
 
 
 class TakeCopy(Frozen, frozen=True):
-    """A piece of another executor's copy. Answered with `CopyTaken`; the last one takes the database's place, and is
-    answered with `DatabaseOpened`.
+    """Write a piece of another executor's copy. Answered with `CopyTaken`. After the last piece the copy replaces the
+    database, and the answer is `DatabaseOpened`.
     """
 
     stream: str
@@ -147,7 +149,7 @@ class TakeCopy(Frozen, frozen=True):
     digest: bytes
 
 
-# From the host.
+# Answers of the host.
 
 
 class DatabaseOpened(Frozen, frozen=True):
@@ -156,24 +158,24 @@ class DatabaseOpened(Frozen, frozen=True):
     fingerprint: bytes = b""
     failed: str = ""
     kept: int = 0
-    """The last message in the copy that is kept beside it."""
+    """The last message in the copy kept beside the database."""
     read: tuple[tuple[bytes, int, int], ...] = ()
-    """Identities and lanes of which results were read, and the last such id of each."""
+    """Identities and lanes whose results were read, with the last such id of each."""
     damage: str = ""
-    """What was wrong with the database that was here; this one was made in its place."""
+    """What was wrong with the database that was here; this one was built in its place."""
     doubtful_rows: int = 0
-    """How many rows it has, if nobody closed it."""
+    """Its number of rows if it was not closed properly; else 0."""
 
 
 class DatabaseChecked(Frozen, frozen=True):
-    """No `damage`: it is whole, or that could not be found out."""
+    """Without `damage` the database is intact, or that could not be determined."""
 
     stream: str
     damage: str = ""
 
 
 class DatabaseKept(Frozen, frozen=True):
-    """With `damage` the copy was not kept, and neither with `failed`."""
+    """If `damage` or `failed` is set, no copy was kept."""
 
     stream: str
     index: int = 0
@@ -182,7 +184,7 @@ class DatabaseKept(Frozen, frozen=True):
 
 
 class KeptRead(Frozen, frozen=True):
-    """Nothing, if there is no copy, or it ends before; or if there is none any more, because of its `damage`."""
+    """No data if there is no copy, if it ends before the position, or if it was discarded because of `damage`."""
 
     token: int
     index: int = 0
@@ -195,12 +197,12 @@ class KeptRead(Frozen, frozen=True):
 class CopyTaken(Frozen, frozen=True):
     stream: str
     position: int
-    """Where the next piece goes; 0: begin anew."""
+    """Position of the next piece; 0: start again."""
     failed: str = ""
 
 
 class Applied(Frozen, frozen=True):
-    """`failed`: after these steps the database could not go on, and why."""
+    """`failed` says why the database could not continue after these steps."""
 
     stream: str
     steps: tuple[MessageApplied, ...]
@@ -208,7 +210,7 @@ class Applied(Frozen, frozen=True):
 
 
 class Tried(Frozen, frozen=True):
-    """`kind` and `reason` say why the request would fail. Not `done`: that could not be found out."""
+    """`kind` and `reason` say why the request would fail. If not `done`, that could not be determined."""
 
     ticket: int
     stream: str
@@ -218,6 +220,8 @@ class Tried(Frozen, frozen=True):
 
 
 class Looked(Frozen, frozen=True):
+    """The result of a query or of `TakeResults`, or the kind and reason of its failure."""
+
     token: int
     payload: bytes = b""
     kind: str = ""
@@ -225,7 +229,7 @@ class Looked(Frozen, frozen=True):
 
 
 class Cleared(Frozen, frozen=True):
-    """Done, and nothing to tell of it."""
+    """The errand is done and has no result."""
 
     stream: str
 

@@ -1,16 +1,16 @@
-"""The fingerprint of a database: what its rows add up to, kept as they change.
+"""The fingerprint of a database: an incremental hash of its rows.
 
     key         = MessagePack [table, key value, …]
     row         = MessagePack [column value, …]
-    row hash    = SHA-256(size of key, 4 octets | key | row), as a number
-    tally       = how many rows a table has, and the sum of their hashes modulo 2**256
+    row hash    = SHA-256(size of key, 4 bytes | key | row), as a number
+    tally       = number of rows of a table, and the sum of their hashes modulo 2**256
     fingerprint = SHA-256(schema | MessagePack [table, count, sum] …), tables by name
 
-A sum does not depend on the order of changes, so it is kept by adding what comes and taking away what goes; whoever has
-only the latest row of every key, such as a fold of the row changes, gets the same. Decides what is summed; refuses to
-know where rows come from.
+A sum does not depend on the order of changes, so it is updated by adding new rows and subtracting old ones. A consumer
+that has only the latest row of every key, such as a fold of the row changes, gets the same sum. This module decides
+what is summed; it does not know where rows come from.
 
-Invariants: equal rows give equal tallies, whatever happened before; a table's sum is zero when it has no rows.
+Invariants: equal rows give equal tallies, whatever the history; a table without rows has the sum zero.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from chaplain.core import Frozen
 
 MODULUS = 1 << 256
 GONE = b""
-"""In place of a row: there is none under this key any more."""
+"""In place of a row: there is no row with this key."""
 _encode = msgspec.msgpack.Encoder().encode
 SCHEMA_KEY = _encode(("",))
-"""The key under which row changes tell of the schema. No table has this name."""
+"""The key under which row changes report the schema. No table has an empty name."""
 
 
 class RowTally(Frozen, frozen=True, array_like=True):
@@ -37,7 +37,7 @@ class RowTally(Frozen, frozen=True, array_like=True):
 
 
 class RowChange(Frozen, frozen=True, array_like=True):
-    """A row under a key was put in place of another; `GONE` on either side if there was or is none."""
+    """A row was inserted, replaced or deleted; `before` or `after` is `GONE` if there was or is none."""
 
     table: str
     key: bytes
@@ -46,9 +46,9 @@ class RowChange(Frozen, frozen=True, array_like=True):
 
 
 def by_key(changes: Iterable[RowChange]) -> list[RowChange]:
-    """Changes of one request in the order in which every kind of database tells them.
+    """The changes of one request in the order that all database engines report.
 
-    One may come to rows by another way than the next; what happened to one row stays in order.
+    Engines visit rows in different orders. The sort is stable, so the changes of one row stay in order.
     """
     return sorted(changes, key=lambda change: change.key)
 
@@ -58,11 +58,11 @@ def row_hash(key: bytes, row: bytes) -> bytes:
 
 
 def _total(hashes: Iterable[bytes]) -> int:
-    return sum(map(int.from_bytes, hashes))  # each as a number, its first octet the highest
+    return sum(map(int.from_bytes, hashes))  # big-endian numbers
 
 
 class Tallies:
-    """The tallies of all tables of a database, as numbers."""
+    """The tallies of all tables of a database, as integers."""
 
     def __init__(self, tallies: Mapping[str, RowTally] | None = None) -> None:
         self._counts = {table: tally.count for table, tally in (tallies or {}).items()}
@@ -94,28 +94,28 @@ class Tallies:
         self._sums[table] = self._sums.get(table, 0) + total
 
     def forget(self, table: str) -> None:
-        """The table is gone; its rows went before it."""
-        assert not self.count(table), "a table went while it had rows"
+        """Remove a dropped table, whose rows were removed before."""
+        assert not self.count(table), "a dropped table still has rows"
         self._counts.pop(table, None)
         self._sums.pop(table, None)
 
     def values(self) -> dict[str, RowTally]:
-        """By name of table; those without rows count for nothing."""
+        """By table name, without empty tables."""
         found = {}
         for table in sorted(self._counts):
             total = self._sums[table] % MODULUS
-            assert self._counts[table] > 0 or (self._counts[table], total) == (0, 0), "rows went that never came"
+            assert self._counts[table] > 0 or (self._counts[table], total) == (0, 0), "more rows deleted than inserted"
             if self._counts[table]:
                 found[table] = RowTally(self._counts[table], total.to_bytes(32, "big"))
         return found
 
 
 def fingerprint_of(schema: bytes, tallies: Mapping[str, RowTally]) -> bytes:
-    """Of one database; `schema` is whatever names its tables in one form."""
+    """The fingerprint of one database; `schema` is a canonical form of its tables."""
     tables = [(table, tallies[table].count, tallies[table].sum) for table in sorted(tallies)]
     return sha256(schema + _encode(tables)).digest()
 
 
 def combined(fingerprints: Mapping[str, bytes]) -> bytes:
-    """Of all databases of an executor, by stream."""
+    """The fingerprint of all databases of an executor, by stream."""
     return sha256(_encode([(stream, fingerprints[stream]) for stream in sorted(fingerprints)])).digest()

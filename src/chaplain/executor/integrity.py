@@ -1,16 +1,16 @@
-"""Databases whose rows may not be what their statements left: when they are read again, and what follows.
+"""Integrity checks: when the rows of a database are read and compared with its tallies, and what follows.
 
-    opened, and nobody had closed it ──┐
-    a copy of it does not add up ──────┼──▶ CheckDatabase ──▶ whole: nothing
-    a reader cannot read it ───────────┤                 └──▶ damaged: RemakeDatabase, once nothing is applied to it
+    opened after an unclean shutdown ──┐
+    a copy of it has wrong tallies ────┼──▶ CheckDatabase ──▶ intact: nothing
+    a query cannot read it ────────────┤                 └──▶ damaged: RemakeDatabase, once nothing writes to it
     its executor stopped ──────────────┘
 
-Fingerprints alone find no damage: tallies are carried forward as rows change, and a row that rots does not change.
-Decides when a database is read again, and that a damaged one is made anew. Refuses to know how it is read. What is made
-anew gets its messages from the log, or another executor's copy, like one that is behind.
+Fingerprints alone do not find damage: tallies are updated as rows change, and bit rot does not go through an update.
+This module decides when a database is checked, and that a damaged one is rebuilt. It does not know how rows are read. A
+rebuilt database gets its messages from the log or from another executor's copy, as one that is behind does.
 
-Invariants: what is damaged answers no question; a database is made anew once in a node's life: one that is damaged
-again has a disk, or a fault of ours, that making it anew does not mend.
+Invariants: a damaged database answers no query; a database is rebuilt at most once in a process. If it is damaged
+again, the cause is the disk or a defect in the program, and rebuilding does not help.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from chaplain.executor.apply_queue import ApplyPhase, ApplyQueue
 from chaplain.executor.events import CheckDatabase, DatabaseChecked, DatabaseOpened, RemakeDatabase
 
 ROWS_MAX = 5_000_000
-"""A larger database is not read again because of a start: a minute or two beside everything else is enough."""
+"""A larger database is not checked at start-up: the check of this many rows takes a minute or two."""
 
 _SETTLED = (ApplyPhase.IDLE, ApplyPhase.BUSY, ApplyPhase.STOPPED)
-"""In all others something else is about to take the database's place, or already has."""
+"""In any other phase the database is about to be replaced, or already has been."""
 
 CheckEffect: TypeAlias = CheckDatabase | RemakeDatabase | Report
 
@@ -36,38 +36,38 @@ class IntegrityChecks:
         self._counts = counts
         self.effects: list[CheckEffect] = []
 
-    def opened(self, feed: ApplyQueue, event: DatabaseOpened) -> None:
+    def opened(self, queue: ApplyQueue, event: DatabaseOpened) -> None:
         if event.damage:
-            feed.damage = event.damage
-            self._tell(feed, event.damage)
+            queue.damage = event.damage
+            self._report(queue, event.damage)
         elif event.doubtful_rows > ROWS_MAX:
-            detail: dict[str, str | int] = {"stream": feed.stream, "rows": event.doubtful_rows}
+            detail: dict[str, str | int] = {"stream": queue.stream, "rows": event.doubtful_rows}
             self.effects.append(Report("database too large to be checked at a start", detail=detail))
         elif event.doubtful_rows:
-            self.doubt(feed)
+            self.request_check(queue)
 
-    def doubt(self, feed: ApplyQueue) -> None:
-        """Something is strange: is it the rows?"""
-        if not feed.checking and feed.phase in _SETTLED:
-            feed.checking = True
-            self.effects.append(CheckDatabase(feed.stream))
+    def request_check(self, queue: ApplyQueue) -> None:
+        """Have the database's rows checked after a suspicious event."""
+        if not queue.checking and queue.phase in _SETTLED:
+            queue.checking = True
+            self.effects.append(CheckDatabase(queue.stream))
 
-    def checked(self, feed: ApplyQueue, event: DatabaseChecked) -> None:
-        feed.checking = False
-        if event.damage and feed.phase in _SETTLED:
-            self._tell(feed, event.damage)
-            if feed.damage:
-                feed.stop(f"damaged again after it was made anew: {event.damage}")
+    def checked(self, queue: ApplyQueue, event: DatabaseChecked) -> None:
+        queue.checking = False
+        if event.damage and queue.phase in _SETTLED:
+            self._report(queue, event.damage)
+            if queue.damage:
+                queue.stop(f"damaged again after it was made anew: {event.damage}")
             else:
-                feed.spoil(event.damage)
+                queue.mark_damaged(event.damage)
 
-    def pump(self, feed: ApplyQueue) -> None:
-        """Make it anew, if it is damaged and nobody writes to it any more."""
-        if feed.phase is ApplyPhase.DAMAGED and not feed.lent:
-            feed.phase = ApplyPhase.OPENING
-            self.effects.append(RemakeDatabase(feed.stream))
+    def rebuild_if_damaged(self, queue: ApplyQueue) -> None:
+        """Rebuild a damaged database once nothing writes to it."""
+        if queue.phase is ApplyPhase.DAMAGED and not queue.in_use:
+            queue.phase = ApplyPhase.OPENING
+            self.effects.append(RemakeDatabase(queue.stream))
 
-    def _tell(self, feed: ApplyQueue, damage: str) -> None:
+    def _report(self, queue: ApplyQueue, damage: str) -> None:
         self._counts["damaged"] += 1
-        detail: dict[str, str | int] = {"stream": feed.stream, "reason": damage, "index": feed.applied}
+        detail: dict[str, str | int] = {"stream": queue.stream, "reason": damage, "index": queue.applied}
         self.effects.append(Report("database damaged", detail=detail))

@@ -1,4 +1,4 @@
-"""The journal as an executor sees it: who there is, how far the order is, and where the log has it."""
+"""The journal as an executor sees it: clients, membership, how far the log reaches, and where it is on disk."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from chaplain.journal.snapshots.checkpoint import CheckpointBase
 
 
 class NodesJournal:
-    """The `JournalView` of a node that has both."""
+    """The `JournalView` of a node that runs both a journal and an executor."""
 
     def __init__(self, journal: JournalCore) -> None:
         self._journal = journal

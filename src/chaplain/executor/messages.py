@@ -1,7 +1,7 @@
-"""What clients and executors, and executors among themselves, say to each other.
+"""Messages between clients and executors, and among executors.
 
-Each is a MessagePack array whose first element names it. A client's go through its node's desk, as bodies for this
-layer; the payload of `Query` is a statement (`statement`). Executors' are bodies of parcels of the EXECUTOR layer.
+Each is a tagged MessagePack array. A client's messages go through the gateway of its node as bodies for this layer; the
+payload of `Query` is a statement (`statement`). Messages among executors are bodies of EXECUTOR parcels.
 """
 
 from __future__ import annotations
@@ -15,58 +15,62 @@ from chaplain.wire.limits import STRING_BYTES_MAX
 from chaplain.wire.packed import unpack
 
 Number: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
-"""What databases can count to."""
+"""The range of integers in databases."""
 LANES_MAX = 4096
 """Lanes in one `ReadThrough`."""
 Name: TypeAlias = Annotated[str, msgspec.Meta(min_length=1, max_length=STRING_BYTES_MAX)]
-"""Of a stream: executors remember some of those that they were told."""
+"""A stream name. Bounded, because executors remember some of the names that peers send."""
 Lanes: TypeAlias = Annotated[tuple[tuple[Number, Number], ...], msgspec.Meta(max_length=LANES_MAX)]
-"""Of each the last id whose result was read."""
+"""Lanes, each with the last id whose result was read."""
 
 
 class _Message(Frozen, frozen=True, array_like=True, tag=True, forbid_unknown_fields=True):
     pass
 
 
-# Of a client.
+# From clients.
 
 
 class AskResults(_Message, frozen=True):
-    """What became of requests, once this executor has applied message `index`. Answered with runs of outcomes."""
+    """Request the outcomes of requests, once this executor has applied message `index`. Answered with runs of
+    outcomes.
+    """
 
     stream: Name
     client_id: Number
-    """The lane; 0: all of the identity's, whatever their ids."""
+    """The lane; 0: all lanes of the identity, whatever their ids."""
     first_id: Number
     last_id: Number
     index: Number
 
 
 class ReadThrough(_Message, frozen=True):
-    """Results of these lanes, up to an id each, need not be kept. Saying it again, or less, does no harm."""
+    """The results of these lanes, up to an id each, may be deleted. Repeating it, or sending a lower id, is
+    harmless.
+    """
 
     stream: Name
     through: Lanes
 
 
 class Query(_Message, frozen=True):
-    """The payload is a statement that changes nothing. Answered with rows."""
+    """The payload is a read-only statement. Answered with rows."""
 
     stream: Name
     index: Number
-    """After this message at least."""
+    """Answer only after this message was applied."""
     fresh: bool
-    """After everything that was agreed when the question came."""
+    """Answer only after everything that was agreed when the query arrived was applied."""
 
 
 ClientMessage: TypeAlias = AskResults | ReadThrough | Query
 
 
-# Of an executor, to another.
+# Among executors.
 
 
 class AskReach(_Message, frozen=True):
-    """How far might the order be, as far as you hold it? Answered with `Reach`."""
+    """Request for the last message in the receiver's log. Answered with `Reach`."""
 
     token: Number
 
@@ -77,7 +81,7 @@ class Reach(_Message, frozen=True):
 
 
 class Print(_Message, frozen=True):
-    """My database of the stream has this fingerprint after that message."""
+    """The sender's database of the stream has this fingerprint after this message."""
 
     stream: Name
     index: Number
@@ -85,7 +89,7 @@ class Print(_Message, frozen=True):
 
 
 class WereRead(_Message, frozen=True):
-    """A client of mine has read its results."""
+    """A client of the sender has read results."""
 
     stream: Name
     acl: bytes
@@ -93,22 +97,24 @@ class WereRead(_Message, frozen=True):
 
 
 class AskCopy(_Message, frozen=True):
-    """The messages that my database lacks are dropped: give me yours, from this octet on."""
+    """Request for the receiver's copy of the database, from this byte on: the log no longer has the messages that the
+    sender lacks.
+    """
 
     stream: Name
     position: Number
 
 
 class CopyPiece(_Message, frozen=True):
-    """The payload is a piece of my copy of a database."""
+    """The payload is a piece of the sender's copy of the database."""
 
     stream: Name
     index: Number
-    """The last message in it."""
+    """The last message in the copy."""
     position: Number
     size_bytes: Number
     digest: bytes
-    """SHA-256 of all of it."""
+    """SHA-256 of the whole copy."""
 
 
 PeerMessage: TypeAlias = AskReach | Reach | Print | WereRead | AskCopy | CopyPiece

@@ -1,10 +1,12 @@
-"""What clients ask an executor: results of their requests, and queries. Each waits for the position it is about.
+"""Client queries at an executor: results of requests, and SQL queries. Each waits until the executor reaches a
+position.
 
-A fresh query is answered after everything that was agreed when it came: a quorum of the serializers is asked how far
-they hold the order; whatever was agreed is held by one of them. Decides who may ask what, and when it may be answered.
+A fresh query sees everything that was agreed when it arrived (linearizable read). The executor asks a quorum of the
+serializers how far their logs reach; every agreed message is held by one of them. This module decides who may ask what,
+and when the query may be answered.
 
-Invariants: every call is settled once, or withdrawn; nobody sees another's results, or a stream it may not read; what
-waits is bounded.
+Invariants: every call is settled exactly once or withdrawn; a client sees neither the results of another nor a stream
+that it may not read; waiting queries are bounded.
 """
 
 from __future__ import annotations
@@ -36,13 +38,13 @@ from chaplain.journal.snapshots.checkpoint import CheckpointBase
 from chaplain.rights import NO_RIGHT, RequiredRight, Right, may_read, refusal
 
 WAITING_MAX = 4096
-"""Questions that wait for a position."""
-LOOKING_MAX = 256
-"""Questions that databases are given at a time."""
+"""Queries that wait for a position; further ones are refused as busy."""
+RUNNING_MAX = 256
+"""Queries that databases run at a time."""
 
 
 class JournalView(Protocol):
-    """What the executor sees of its node's journal."""
+    """The part of its node's journal that the executor uses."""
 
     @property
     def clients(self) -> Mapping[bytes, ClientIdentity]: ...
@@ -55,41 +57,41 @@ class JournalView(Protocol):
 
     @property
     def reach(self) -> int | None:
-        """The furthest message held here; None if that is in doubt."""
+        """The last message in this node's log; None if that is uncertain."""
         ...
 
     def fingerprints(self) -> Mapping[int, bytes]:
-        """Of the journal's own state, at some positions."""
+        """Fingerprints of the journal's own state, by position."""
         ...
 
     def locate(self, index: int, bytes_max: int, /) -> tuple[int, int] | None: ...
 
     @property
     def first(self) -> int:
-        """The first message that is in the log."""
+        """The first message in the log."""
         ...
 
     def first_offset(self, stream: str, /) -> int:
-        """The first of a stream that is in the log."""
+        """The first offset of the stream in the log."""
         ...
 
     @property
     def keep_through(self) -> int:
-        """Messages up to this one will be dropped, once databases are kept that have them; 0: none will."""
+        """Messages up to this one are dropped once copies of the databases contain them; 0: none are."""
         ...
 
     def held_bytes(self, now_ns: int, index: int, /) -> int:
-        """Octets of segments that could go if no executor needed the messages from this one on."""
+        """Bytes of segments that could be dropped if no executor needed the messages from this one on."""
         ...
 
     @property
     def base(self) -> CheckpointBase:
-        """What this node began from."""
+        """The checkpoint that this node started from."""
         ...
 
 
-class Wait(Frozen, frozen=True):
-    """A client's question, until this executor has reached a message."""
+class WaitingQuery(Frozen, frozen=True):
+    """A client's query that waits until this executor has applied message `index`."""
 
     call: int
     client: ClientIdentity
@@ -97,34 +99,34 @@ class Wait(Frozen, frozen=True):
     payload: bytes
     index: int
     quorum: Quorum | None = None
-    """Who was asked how far the order might be."""
+    """The quorum that was asked how far the log reaches."""
 
 
 class _Round(msgspec.Struct):
-    """A fresh question, until a majority has said how far the order might be."""
+    """A fresh query that waits for a quorum to report how far the log reaches."""
 
-    wait: Wait
+    wait: WaitingQuery
     reaches: dict[int, int]
 
 
-QuestionEffect: TypeAlias = Settled | RunQuery | StopQuery | TakeResults | ClearResults
+QueryEffect: TypeAlias = Settled | RunQuery | StopQuery | TakeResults | ClearResults
 
 
 class ReadQueries:
-    def __init__(self, node: int, feeds: Mapping[str, ApplyQueue], tell_all: Callable[[PeerMessage], None]) -> None:
+    def __init__(self, node: int, queues: Mapping[str, ApplyQueue], broadcast: Callable[[PeerMessage], None]) -> None:
         self._node = node
-        self._feeds = feeds
-        self._tell_all = tell_all
-        self._waits: dict[int, Wait] = {}
+        self._queues = queues
+        self._broadcast = broadcast
+        self._waiting: dict[int, WaitingQuery] = {}
         self._rounds: dict[int, _Round] = {}
-        self._looking: dict[int, tuple[int, str]] = {}
-        """Questions that a database is answering: the call, and the stream if it is a query."""
+        self._running: dict[int, tuple[int, str]] = {}
+        """Queries in progress at a database: the call, and the stream if it is an SQL query."""
         self._token = 0
         self._read: dict[tuple[str, bytes, int], int] = {}
-        """By stream, identity and lane: results up to this id were read, here or elsewhere. Databases remember it."""
-        self.effects: list[QuestionEffect] = []
+        """By stream, identity and lane: results up to this id were read, at any executor. Databases store it, too."""
+        self.effects: list[QueryEffect] = []
 
-    # Asking.
+    # Admission.
 
     def requested(self, journal: JournalView, event: Requested) -> None:
         client = next((one for one in journal.clients.values() if _is(one, event.client)), None)
@@ -135,30 +137,30 @@ class ReadQueries:
             elif isinstance(message, ReadThrough):
                 self._read_through(event.call, client, message)
             else:
-                self._ask(journal, Wait(event.call, client, message, event.payload, message.index))
+                self._admit(journal, WaitingQuery(event.call, client, message, event.payload, message.index))
         except Malformed as wrong:
             self._refuse(event.call, "invalid", str(wrong))
 
-    def _ask(self, journal: JournalView, wait: Wait) -> None:
+    def _admit(self, journal: JournalView, wait: WaitingQuery) -> None:
         message = wait.message
-        if len(self._waits) + len(self._rounds) >= WAITING_MAX:
+        if len(self._waiting) + len(self._rounds) >= WAITING_MAX:
             self._refuse(wait.call, "busy", f"{WAITING_MAX} questions wait already: ask again later")
         elif isinstance(message, Query) and not may_read(wait.client, message.stream):
             self._refuse(wait.call, NO_RIGHT, refusal(RequiredRight(Right.READ, message.stream)))
         elif isinstance(message, Query) and message.fresh:
             self._begin_round(journal, wait)
         else:
-            self._waits[wait.call] = wait
+            self._waiting[wait.call] = wait
 
-    def _begin_round(self, journal: JournalView, wait: Wait) -> None:
+    def _begin_round(self, journal: JournalView, wait: WaitingQuery) -> None:
         self._token += 1
         self._rounds[self._token] = _Round(wait, {})
-        self._tell_all(AskReach(self._token))
+        self._broadcast(AskReach(self._token))
         if journal.reach is not None:
             self.reached(journal, self._token, self._node, journal.reach)
 
     def reached(self, journal: JournalView, token: int, node: int, index: int) -> None:
-        """A node holds the order up to there."""
+        """A node reports that its log reaches this message."""
         asked = self._rounds.get(token)
         if asked is None:
             return
@@ -167,78 +169,79 @@ class ReadQueries:
         if quorum.reached(asked.reaches):
             del self._rounds[token]
             index = max(asked.wait.index, *asked.reaches.values())
-            self._waits[asked.wait.call] = msgspec.structs.replace(asked.wait, index=index, quorum=quorum)
+            self._waiting[asked.wait.call] = msgspec.structs.replace(asked.wait, index=index, quorum=quorum)
 
     def open_rounds(self) -> list[int]:
-        """Tokens of what is still asked; whoever comes is asked, too."""
+        """Tokens of unfinished rounds; peers that connect later are asked, too."""
         return list(self._rounds)
 
     def withdrawn(self, call: int) -> None:
-        self._waits.pop(call, None)
+        self._waiting.pop(call, None)
         for token in [token for token, asked in self._rounds.items() if asked.wait.call == call]:
             del self._rounds[token]
-        for token in [token for token, (waiting, _) in self._looking.items() if waiting == call]:
-            _, stream = self._looking.pop(token)
+        for token in [token for token, (waiting, _) in self._running.items() if waiting == call]:
+            _, stream = self._running.pop(token)
             if stream:
                 self.effects.append(StopQuery(token, stream))
 
-    def dismiss(self, kind: str, reason: str) -> None:
-        """Nothing more is answered here: whoever waits is told so, rather than kept for what may never come."""
-        for call in [*self._waits, *(asked.wait.call for asked in self._rounds.values())]:
+    def refuse_all(self, kind: str, reason: str) -> None:
+        """Refuse all waiting queries: this node answers no more, and they might wait for ever."""
+        for call in [*self._waiting, *(asked.wait.call for asked in self._rounds.values())]:
             self._refuse(call, kind, reason)
-        self._waits.clear()
+        self._waiting.clear()
         self._rounds.clear()
 
-    # Answering.
+    # Answers.
 
     def resolve(self, journal: JournalView, settled: int) -> None:
-        """Answer what can be answered now that so much is agreed and applied here."""
-        for wait in list(self._waits.values()):
-            feed = self._feeds.get(wait.message.stream)
-            if feed is not None and feed.phase is ApplyPhase.STOPPED:
-                del self._waits[wait.call]
-                reason = f"the executor of node {self._node} has stopped: {feed.trouble}; ask another node"
+        """Run the queries whose position is agreed and applied here."""
+        for wait in list(self._waiting.values()):
+            queue = self._queues.get(wait.message.stream)
+            if queue is not None and queue.phase is ApplyPhase.STOPPED:
+                del self._waiting[wait.call]
+                reason = f"the executor of node {self._node} has stopped: {queue.trouble}; ask another node"
                 self._refuse(wait.call, "stopped", reason)
-            elif len(self._looking) >= LOOKING_MAX:
+            elif len(self._running) >= RUNNING_MAX:
                 return
-            elif settled >= wait.index and (feed is None or (feed.is_open and feed.has_reached(wait.index))):
-                del self._waits[wait.call]
+            elif settled >= wait.index and (queue is None or (queue.is_open and queue.has_reached(wait.index))):
+                del self._waiting[wait.call]
                 if wait.quorum in (None, journal.assembly.quorum):
-                    self._look(wait, feed)
+                    self._run(wait, queue)
                 else:
-                    self._begin_round(journal, wait)  # others decide by now: those asked may not know the latest
+                    # The quorum has changed since: the nodes that were asked may not hold the latest message.
+                    self._begin_round(journal, wait)
 
-    def _look(self, wait: Wait, feed: ApplyQueue | None) -> None:
+    def _run(self, wait: WaitingQuery, queue: ApplyQueue | None) -> None:
         message = wait.message
-        if feed is None:
+        if queue is None:
             reason = f"stream {message.stream!r} has no database: no statement was executed on it"
             self._refuse(wait.call, "missing", reason)
             return
         self._token += 1
-        self._looking[self._token] = (wait.call, message.stream if isinstance(message, Query) else "")
+        self._running[self._token] = (wait.call, message.stream if isinstance(message, Query) else "")
         match message:
             case Query():
-                self._look_with_statement(wait, message)
+                self._run_query(wait, message)
             case AskResults():
                 ids = (message.client_id, message.first_id, message.last_id)
-                # The clearing of what was read may still wait for its turn, or have come before the results did.
+                # The deletion of read results may still be queued, or may have run before the results were written.
                 read = () if message.client_id else self._read_of(message.stream, wait.client.acl)
                 self.effects.append(TakeResults(self._token, message.stream, wait.client.acl, *ids, read))
             case _:
                 assert_never(message)
 
-    def _look_with_statement(self, wait: Wait, message: Query) -> None:
+    def _run_query(self, wait: WaitingQuery, message: Query) -> None:
         try:
             statement = decode_statement(wait.payload)
         except Malformed as wrong:
-            del self._looking[self._token]
+            del self._running[self._token]
             self._refuse(wait.call, "invalid", str(wrong))
             return
         self.effects.append(RunQuery(self._token, message.stream, statement.sql, statement.parameters))
 
-    def looked(self, event: Looked) -> str:
-        """Gives the stream, if it was a query."""
-        call, stream = self._looking.pop(event.token, (None, ""))
+    def on_result(self, event: Looked) -> str:
+        """Settle the call. Return the stream if it was an SQL query."""
+        call, stream = self._running.pop(event.token, (None, ""))
         if call is not None:
             self.effects.append(Settled(call, event.payload, event.kind, event.reason))
         return stream
@@ -246,40 +249,44 @@ class ReadQueries:
     def _refuse(self, call: int, kind: str, reason: str) -> None:
         self.effects.append(Settled(call, b"", kind, reason))
 
-    # Results that were read.
+    # Results that clients have read.
 
     def _read_through(self, call: int, client: ClientIdentity, message: ReadThrough) -> None:
-        were = WereRead(message.stream, client.acl, message.through)
-        self.clear(were)
-        self._tell_all(were)
+        were_read = WereRead(message.stream, client.acl, message.through)
+        self.clear(were_read)
+        self._broadcast(were_read)
         self.effects.append(Settled(call))
 
-    def clear(self, were: WereRead) -> None:
-        """Here or at another executor, a client has read its results."""
-        self._remember(were)
-        feed = self._feeds.get(were.stream)
-        if feed is not None and feed.is_open:
-            self.effects.append(ClearResults(were.stream, were.acl, were.through))
+    def clear(self, were_read: WereRead) -> None:
+        """A client has read results, here or at another executor: delete them."""
+        self._remember(were_read)
+        queue = self._queues.get(were_read.stream)
+        if queue is not None and queue.is_open:
+            self.effects.append(ClearResults(were_read.stream, were_read.acl, were_read.through))
 
-    def heard(self, were: WereRead) -> None:
-        """Another executor tells all that it remembers whenever we meet: most of it is known."""
-        known, of = self._read, (were.stream, were.acl)
-        news = tuple((lane, last) for lane, last in were.through if last > known.get((*of, lane), 0))
+    def on_were_read(self, were_read: WereRead) -> None:
+        """Another executor reports all read positions it remembers whenever it connects; most of them are
+        known here.
+        """
+        known, of = self._read, (were_read.stream, were_read.acl)
+        news = tuple((lane, last) for lane, last in were_read.through if last > known.get((*of, lane), 0))
         if news:
-            self.clear(msgspec.structs.replace(were, through=news))
+            self.clear(msgspec.structs.replace(were_read, through=news))
 
     def opened(self, event: DatabaseOpened) -> None:
-        """What was read before this node started is told; what was heard before the database was open is kept in it."""
-        for were in self._remembered(event.stream):
-            self.effects.append(ClearResults(were.stream, were.acl, were.through))
+        """Merge the read positions stored in the database with those received before it was open, and send them to the
+        others.
+        """
+        for were_read in self._remembered(event.stream):
+            self.effects.append(ClearResults(were_read.stream, were_read.acl, were_read.through))
         for acl, lane, last in event.read:
             self._remember(WereRead(event.stream, acl, ((lane, last),)))
-        for were in self._remembered(event.stream) if event.read else ():
-            self._tell_all(were)
+        for were_read in self._remembered(event.stream) if event.read else ():
+            self._broadcast(were_read)
 
-    def _remember(self, were: WereRead) -> None:
-        for lane, last_id in were.through:
-            key = (were.stream, were.acl, lane)
+    def _remember(self, were_read: WereRead) -> None:
+        for lane, last_id in were_read.through:
+            key = (were_read.stream, were_read.acl, lane)
             self._read[key] = max(last_id, self._read.pop(key, 0))
         while len(self._read) > READ_MAX:
             del self._read[next(iter(self._read))]
@@ -288,12 +295,12 @@ class ReadQueries:
         return tuple((lane, last) for (name, owner, lane), last in self._read.items() if (name, owner) == (stream, acl))
 
     def remembered(self) -> list[WereRead]:
-        """For an executor that was away."""
+        """All known read positions, for an executor that was away."""
         whose = dict.fromkeys((stream, acl) for stream, acl, _ in self._read)
         return [WereRead(stream, acl, self._read_of(stream, acl)) for stream, acl in whose]
 
     def _remembered(self, stream: str) -> list[WereRead]:
-        return [were for were in self.remembered() if were.stream == stream]
+        return [were_read for were_read in self.remembered() if were_read.stream == stream]
 
 
 def _is(client: ClientIdentity, name: str) -> bool:

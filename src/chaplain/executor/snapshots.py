@@ -1,13 +1,13 @@
-"""Copies of databases: kept on disk so that the log can be done without, and taken from others by whoever lacks one.
+"""Copies (snapshots) of databases: kept on disk so that the log can be dropped, and fetched from other executors.
 
-    the log is to be dropped up to a message ──▶ KeepDatabase, once the database has it ──▶ the log may go
-    a database needs what its log no longer has ──▶ AskCopy, piece by piece ──▶ it takes the database's place
+    the log is to be dropped up to a message ──▶ KeepDatabase, once it is applied ──▶ the log may be dropped
+    the log lacks the next message of a database ──▶ AskCopy, piece by piece ──▶ the copy replaces the database
 
-Decides when a copy is made, whom one is asked of, and when somebody else is asked. Refuses to know databases, and
-whether a copy is right: whoever makes, gives or takes one reads its rows again, and executors compare fingerprints when
-it is open.
+Decides when a copy is made, which executor is asked for one, and when to ask another. Does not know databases, or
+whether a copy is correct: the node that makes, sends or installs a copy checks its rows, and executors compare
+fingerprints once it is open.
 
-Bounds: one piece under way for each database; one copy made at a time for each.
+Bounds: one piece in flight per database; one copy being made per database.
 """
 
 from __future__ import annotations
@@ -22,131 +22,134 @@ from chaplain.executor.events import CopyErrand, CopyTaken, DatabaseKept, KeepDa
 from chaplain.executor.messages import AskCopy, CopyPiece, PeerMessage
 
 PATIENCE_NS = 3_000_000_000
-"""Somebody who gives nothing for so long is left for the next one."""
+"""An executor that sends nothing for this long is replaced by the next one."""
 READS_MAX = 16
-Tell = Callable[[bytes, PeerMessage, bytes], None]
+"""Reads of copies for other executors at a time; further requests are ignored."""
+Send = Callable[[bytes, PeerMessage, bytes], None]
 
 
-class _Taking(msgspec.Struct):
-    """One copy on its way to us."""
+class _IncomingCopy(msgspec.Struct):
+    """A copy that is being fetched."""
 
-    feed: ApplyQueue
+    queue: ApplyQueue
     peer: bytes
     due_ns: int
     position: int = 0
     name: tuple[int, int, bytes] | None = None
-    """Index, size and digest of the copy; a piece of another one means to begin anew."""
+    """Index, size and digest of the copy. A piece with others belongs to another copy: start again."""
     writing: bool = False
 
 
-class Copying:
-    def __init__(self, tell: Tell, peers: Callable[[], Sequence[bytes]]) -> None:
-        """`peers` are other executors that are connected."""
-        self._tell = tell
+class SnapshotTransfer:
+    def __init__(self, send: Send, peers: Callable[[], Sequence[bytes]]) -> None:
+        """`peers` returns the other executors that are connected."""
+        self._send = send
         self._peers = peers
-        self._takings: dict[str, _Taking] = {}
+        self._incoming: dict[str, _IncomingCopy] = {}
         self._reads: dict[int, tuple[bytes, AskCopy]] = {}
         self._token = 0
         self.effects: list[CopyErrand | Report] = []
 
     @property
     def due_ns(self) -> int | None:
-        return min((taking.due_ns for taking in self._under_way()), default=None)
+        return min((copy.due_ns for copy in self._active()), default=None)
 
-    def _under_way(self) -> list[_Taking]:
-        """Those of executors that have not stopped since."""
-        return [taking for taking in self._takings.values() if taking.feed.phase is ApplyPhase.LACKING]
+    def _active(self) -> list[_IncomingCopy]:
+        """Transfers of executors that have not stopped since."""
+        return [copy for copy in self._incoming.values() if copy.queue.phase is ApplyPhase.LACKING]
 
-    # Keeping.
+    # Making and sending copies.
 
-    def keep(self, feed: ApplyQueue, through: int) -> None:
-        """Have a copy made, if there is none with all messages up to this one."""
-        if feed.is_open and not feed.keeping and feed.first_unkept() <= through and feed.has_reached(through):
-            feed.keeping = True
-            self.effects.append(KeepDatabase(feed.stream))
+    def keep_copy(self, queue: ApplyQueue, through: int) -> None:
+        """Have a copy made if the kept one lacks messages up to this one."""
+        if queue.is_open and not queue.keeping and queue.first_after_kept() <= through and queue.has_reached(through):
+            queue.keeping = True
+            self.effects.append(KeepDatabase(queue.stream))
 
-    def kept(self, feed: ApplyQueue, event: DatabaseKept) -> None:
-        """An engine that cannot be copied is not asked again, nor one whose copy is damaged: then the log stays."""
+    def on_kept(self, queue: ApplyQueue, event: DatabaseKept) -> None:
+        """Record the new copy. If copying failed, or the copy is damaged, it is not tried again and the log is
+        retained.
+        """
         if event.damage:
-            self._report("copy not kept", feed.stream, event.damage)
+            self._report("copy not kept", queue.stream, event.damage)
         elif not event.failed:
-            feed.keeping, feed.kept = False, event.index
+            queue.keeping, queue.kept = False, event.index
 
-    def asked(self, peer: bytes, ask: AskCopy, feed: ApplyQueue | None) -> None:
-        if feed is not None and not feed.kept:
-            self.keep(feed, feed.applied)  # for when it is asked again
+    def on_request(self, peer: bytes, ask: AskCopy, queue: ApplyQueue | None) -> None:
+        if queue is not None and not queue.kept:
+            self.keep_copy(queue, queue.applied)  # the peer asks again
         elif len(self._reads) < READS_MAX:
             self._token += 1
             self._reads[self._token] = (peer, ask)
             self.effects.append(ReadKept(self._token, ask.stream, ask.position))
 
-    def read(self, event: KeptRead, feeds: Mapping[str, ApplyQueue]) -> None:
+    def on_read(self, event: KeptRead, queues: Mapping[str, ApplyQueue]) -> None:
         peer, ask = self._reads.pop(event.token)
         if event.damage:
-            feeds[ask.stream].kept = 0  # another is made when the log is to be dropped further
+            queues[ask.stream].kept = 0  # a new copy is made the next time the log is to be dropped
             self._report("copy damaged", ask.stream, event.damage)
         elif event.data:
             piece = CopyPiece(ask.stream, event.index, ask.position, event.size_bytes, event.digest)
-            self._tell(peer, piece, event.data)
+            self._send(peer, piece, event.data)
 
-    # Taking.
+    # Fetching a copy.
 
-    def want(self, now_ns: int, feed: ApplyQueue) -> None:
-        feed.lack()
-        self._takings[feed.stream] = _Taking(feed, b"", now_ns)
-        self._ask_next(now_ns, self._takings[feed.stream])
+    def start(self, now_ns: int, queue: ApplyQueue) -> None:
+        queue.wait_for_copy()
+        self._incoming[queue.stream] = _IncomingCopy(queue, b"", now_ns)
+        self._request_from_next(now_ns, self._incoming[queue.stream])
 
-    def _ask_next(self, now_ns: int, taking: _Taking) -> None:
-        """Ask the next executor, from the beginning."""
+    def _request_from_next(self, now_ns: int, copy: _IncomingCopy) -> None:
+        """Ask the next executor, from the first byte."""
         peers = sorted(self._peers())
-        taking.due_ns = now_ns + PATIENCE_NS
-        taking.position, taking.name = 0, None
+        copy.due_ns = now_ns + PATIENCE_NS
+        copy.position, copy.name = 0, None
         if peers:
-            taking.peer = next((peer for peer in peers if peer > taking.peer), peers[0])
-            self._ask(taking)
+            copy.peer = next((peer for peer in peers if peer > copy.peer), peers[0])
+            self._request(copy)
 
-    def _ask(self, taking: _Taking) -> None:
-        self._tell(taking.peer, AskCopy(taking.feed.stream, taking.position), b"")
+    def _request(self, copy: _IncomingCopy) -> None:
+        self._send(copy.peer, AskCopy(copy.queue.stream, copy.position), b"")
 
-    def came(self, now_ns: int, peer: bytes, piece: CopyPiece, data: bytes) -> None:
-        taking = self._takings.get(piece.stream)
-        if taking is None or taking.writing or peer != taking.peer or piece.position != taking.position:
+    def on_piece(self, now_ns: int, peer: bytes, piece: CopyPiece, data: bytes) -> None:
+        copy = self._incoming.get(piece.stream)
+        if copy is None or copy.writing or peer != copy.peer or piece.position != copy.position:
             return
-        if taking not in self._under_way():
+        if copy not in self._active():
             return
         name = (piece.index, piece.size_bytes, piece.digest)
-        feed = taking.feed
-        useless = piece.index <= feed.applied or piece.index < feed.given_up
-        if taking.name not in (None, name) or useless or not data:
-            self._ask_next(now_ns, taking)
+        queue = copy.queue
+        outdated = piece.index <= queue.applied or piece.index < queue.given_up
+        if copy.name not in (None, name) or outdated or not data:
+            self._request_from_next(now_ns, copy)
             return
-        taking.name, taking.writing = name, True
-        taking.due_ns = now_ns + PATIENCE_NS
+        copy.name, copy.writing = name, True
+        copy.due_ns = now_ns + PATIENCE_NS
         self.effects.append(TakeCopy(piece.stream, piece.position, data, piece.size_bytes, piece.digest))
 
-    def taken(self, now_ns: int, event: CopyTaken) -> None:
-        taking = self._takings[event.stream]
-        taking.writing = False
-        taking.due_ns = now_ns + PATIENCE_NS
-        if taking not in self._under_way():
+    def on_written(self, now_ns: int, event: CopyTaken) -> None:
+        copy = self._incoming[event.stream]
+        copy.writing = False
+        copy.due_ns = now_ns + PATIENCE_NS
+        if copy not in self._active():
             return
         if event.failed:
             self._report("copy refused", event.stream, event.failed)
-            self._ask_next(now_ns, taking)
+            self._request_from_next(now_ns, copy)
         else:
-            taking.position = event.position
-            self._ask(taking)
+            copy.position = event.position
+            self._request(copy)
 
     def _report(self, what: str, stream: str, reason: str) -> None:
         self.effects.append(Report(what, detail={"stream": stream, "reason": reason}))
 
-    def opened(self, feed: ApplyQueue) -> None:
-        self._takings.pop(feed.stream, None)
+    def opened(self, queue: ApplyQueue) -> None:
+        self._incoming.pop(queue.stream, None)
 
     def woken(self, now_ns: int) -> None:
-        for taking in self._under_way():
-            if now_ns >= taking.due_ns:
-                if taking.writing:
-                    taking.due_ns = now_ns + PATIENCE_NS
+        for copy in self._active():
+            if now_ns >= copy.due_ns:
+                if copy.writing:
+                    copy.due_ns = now_ns + PATIENCE_NS
                 else:
-                    self._ask_next(now_ns, taking)
+                    self._request_from_next(now_ns, copy)

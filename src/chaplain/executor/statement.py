@@ -1,11 +1,11 @@
-"""What an SQL request says and what comes of it, as octets.
+"""Encoding of SQL requests and of their outcomes.
 
     value   = protocol 1 | MessagePack [sql, parameters]            one message of a request of type SQL_TYPE
     run     = MessagePack [lane, first id, index, timestamp, outcomes]
     outcome = [offset, answers, error]
 
-A request is one transaction of as many statements as it has messages. Decides how these are written down; refuses to
-know what a statement means. Byte tables and hex examples: docs/protocol/sql.md.
+A request is one transaction; each of its messages is one statement. This module does not know what a statement means.
+Byte tables and hex examples: docs/protocol/sql.md.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from chaplain.errors import Malformed
 from chaplain.wire.packed import unpack
 
 SQL_TYPE = 1
-"""The message type of a pack whose messages are statements. 0 is data."""
+"""The message type of a pack whose messages are statements; 0 is data."""
 PROTOCOL = 1
 STATEMENT_BYTES_MAX = 256 * 1024
-"""Of one statement with its parameters, as it travels."""
+"""Size of one encoded statement with its parameters."""
 
 Value: TypeAlias = Any
-"""None, an int, a float, a str or bytes. msgspec tells str from bytes only where it may take anything."""
+"""None, int, float, str or bytes. The type is Any because msgspec distinguishes str from bytes only then."""
 Parameters: TypeAlias = tuple[Value, ...] | dict[str, Value]
 _KINDS = frozenset((type(None), int, float, str, bytes))
 
@@ -36,17 +36,17 @@ class Statement(Frozen, frozen=True, array_like=True, forbid_unknown_fields=True
 
 
 class StatementError(Frozen, frozen=True, array_like=True):
-    """Why a request changed nothing. The same on every executor."""
+    """Why a request changed nothing. It is the same on every executor."""
 
     kind: str
     """For programs: refused, limit, constraint, error."""
     message: str
     statement: int = 0
-    """Which one of the request, from 0."""
+    """Index of the failed statement in the request, from 0."""
 
 
 class StatementResult(Frozen, frozen=True, array_like=True):
-    """What one statement gave."""
+    """The result of one statement."""
 
     changes: int = 0
     columns: tuple[str, ...] = ()
@@ -54,16 +54,16 @@ class StatementResult(Frozen, frozen=True, array_like=True):
 
 
 class RequestOutcome(Frozen, frozen=True, array_like=True):
-    """What became of one request."""
+    """The outcome of one request."""
 
     offset: int
-    """Of its first message in the stream."""
+    """Offset of its first message in the stream."""
     answers: tuple[StatementResult, ...] = ()
     error: StatementError | None = None
 
 
 class OutcomeRun(Frozen, frozen=True, array_like=True):
-    """Outcomes of requests of one lane, one after the other, in one cluster message."""
+    """Outcomes of consecutive requests of one lane in one cluster message."""
 
     client_id: int
     first_id: int
@@ -77,7 +77,7 @@ class OutcomeRun(Frozen, frozen=True, array_like=True):
 
 
 class Rows(Frozen, frozen=True, array_like=True):
-    """What a query gave, and how far the database was."""
+    """The result of a query, and the position of the database."""
 
     index: int
     columns: tuple[str, ...]

@@ -1,1 +1,3 @@
-"""The graph: signed events linked by hashes, written anywhere, in the end the same on every node (graph.txt)."""
+"""The graph layer: signed events linked by parent hashes. Any node appends, and all nodes converge on the same set
+(graph.txt).
+"""

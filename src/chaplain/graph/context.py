@@ -1,7 +1,7 @@
-"""What the parts of the graph share: who is there, the streams, recent bytes, and the effects of this step.
+"""State that the parts of the graph share: members, peers, streams, recently used events, and the effects of this step.
 
-Decides who a member is and how many confirmations make an event read. Invariants: everything here is bounded by the
-settings, or by what is on disk; nobody ceases to be a member by being silent.
+Decides who is a member and how many confirmations make an event read. Invariants: all state is bounded by the settings
+or by what is on disk; silence alone never ends a membership.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ from chaplain.mesh.events import Whisper
 from chaplain.wire import parcel
 from chaplain.wire.parcel import Layer, Parcel
 
-ACCOUNTS_MAX = 4096
+QUOTAS_MAX = 4096
+"""Peers with a quota record; beyond this the least recently used record is dropped."""
 
 
 class GraphContext:
@@ -37,7 +38,7 @@ class GraphContext:
         identity: Identity,
         rng: Random,
         founders: Iterable[bytes],
-        belonging: Callable[[], Sequence[bytes]] | None,
+        cluster_members: Callable[[], Sequence[bytes]] | None,
     ) -> None:
         self.settings = settings
         self.identity = identity
@@ -46,25 +47,25 @@ class GraphContext:
         self.confirm_label = confirm_label(settings.cluster)
         self.streams: dict[str, Stream] = {}
         self.peers: dict[bytes, Peer] = {}
-        """By instance: nodes with which we have a session."""
-        self._belonging = belonging or (lambda: ())
-        self._listed: Sequence[bytes] = ()
-        """What it said last."""
-        self._met: dict[bytes, None] = dict.fromkeys(founders)
-        """Keys of those who were configured or seen, and have not said good-bye."""
-        self._met_others = True
-        """There is news of those since we looked."""
-        self.known = dict(self._met)
-        """Keys of everybody who ever was a member, as far as we heard."""
+        """By instance: peers with an open session."""
+        self._cluster_members = cluster_members or (lambda: ())
+        self._agreed: Sequence[bytes] = ()
+        """The agreed member list as of the last `refresh_members`."""
+        self._seen: dict[bytes, None] = dict.fromkeys(founders)
+        """Keys of nodes that were configured or seen, and have not left gracefully."""
+        self._seen_changed = True
+        """True if `_seen` has changed since the last `refresh_members`."""
+        self.known = dict(self._seen)
+        """Keys of all nodes that have ever been members, as far as this node knows."""
         self.members: dict[bytes, None] = {}
-        """Keys of those whose word counts, ourselves included."""
-        self.look()
+        """Keys of the members whose confirmations count, including this node."""
+        self.refresh_members()
         self.counts: Counter[str] = Counter()
         self.out: list[GraphEffect] = []
         self.log = rng.randbytes(LOG_BYTES)
-        """Names our order of arrival; another process has another."""
-        self._bits: dict[bytes, int] = {}
-        self._accounts: OrderedDict[bytes, PeerQuota] = OrderedDict()
+        """Random id of this process's arrival order; a position is valid only with the id of the log that issued it."""
+        self._member_bits: dict[bytes, int] = {}
+        self._quotas: OrderedDict[bytes, PeerQuota] = OrderedDict()
         self._recent: OrderedDict[bytes, bytes] = OrderedDict()
         self._recent_bytes = 0
         self._checks: deque[tuple[int, Callable[[Sequence[bool]], None]]] = deque()
@@ -77,71 +78,77 @@ class GraphContext:
 
     @property
     def read_at(self) -> int:
-        """MAX_CONFIRMS: with its author, so many others are half of the members or more."""
+        """Confirmations that make an event read (MAX_CONFIRMS of graph.txt). With the author they are at least half of
+        the members.
+        """
         return len(self.members) // 2
 
     def member_changed(self, event: MemberChanged) -> None:
-        """Who is lost is a member still: it may be well on the other side of a partition (decision 0152)."""
+        """Record a membership change from gossip.
+
+        A lost node stays a member: it may be alive on the other side of a partition (decision 0152).
+        """
         key = event.member.key
         self.known[key] = None
-        self._met_others = True
+        self._seen_changed = True
         if event.member.state is not MemberState.LEFT:
-            self._met[key] = None
+            self._seen[key] = None
         elif event.member.graceful:
-            self._met.pop(key, None)
+            self._seen.pop(key, None)
 
-    def look(self) -> bool:
-        """Find out who the members are now, and say whether they are others than before.
+    def refresh_members(self) -> bool:
+        """Recompute the members; return True if they changed.
 
-        They are who belongs to the cluster, where that is agreed on. Whoever is not on that list has a log that is
-        behind: until it has caught up it counts everybody it met as well, or a few could tell it what they like.
+        The members are those of the agreed list. If this node is not on that list, its own log is behind. Until it has
+        caught up, it also counts every node that it has seen: otherwise a few nodes could make it accept any event as
+        read.
         """
-        listed = self._belonging()
-        if listed == self._listed and not self._met_others:
+        listed = self._cluster_members()
+        if listed == self._agreed and not self._seen_changed:
             return False
-        self._listed, self._met_others = listed, False
+        self._agreed, self._seen_changed = listed, False
         own, before = self.identity.key, self.members
-        self.members = dict.fromkeys(listed if own in listed else [own, *self._met, *listed])
+        self.members = dict.fromkeys(listed if own in listed else [own, *self._seen, *listed])
         self.known |= self.members
         return self.members != before
 
     # Streams.
 
     def stream(self, name: str) -> Stream | None:
-        """The stream, made if there is room for one more."""
+        """Return the stream; create it if fewer than `streams_max` exist."""
         found = self.streams.get(name)
         if found is None and len(self.streams) < self.settings.streams_max:
-            found = self.streams[name] = Stream(name, self._bits, self.settings.watched_max)
+            found = self.streams[name] = Stream(name, self._member_bits, self.settings.watched_max)
         return found
 
     # Peers.
 
-    def account(self, peer: Peer, now_ns: int) -> PeerQuota:
-        account = self._accounts.pop(peer.key, None) or PeerQuota(self.settings, now_ns)
-        self._accounts[peer.key] = account
-        if len(self._accounts) > ACCOUNTS_MAX:
-            self._accounts.popitem(last=False)
-        return account
+    def quota(self, peer: Peer, now_ns: int) -> PeerQuota:
+        quota = self._quotas.pop(peer.key, None) or PeerQuota(self.settings, now_ns)
+        self._quotas[peer.key] = quota
+        if len(self._quotas) > QUOTAS_MAX:
+            self._quotas.popitem(last=False)
+        return quota
 
-    def refuse(self, why: str) -> None:
+    def count_refusal(self, why: str) -> None:
         self.counts[f"refused_{why.replace(' ', '_')}"] += 1
 
     def strike(self, now_ns: int, instance: bytes, why: str, weight: int = 1) -> None:
-        self.refuse(why)
+        self.count_refusal(why)
         peer = self.peers.get(instance)
-        if peer is not None and self.account(peer, now_ns).strike(now_ns, weight):
+        if peer is not None and self.quota(peer, now_ns).strike(now_ns, weight):
             self.counts["peers_banned"] += 1
             detail: dict[str, str | int] = {"reason": why, "seconds": self.settings.ban_ns // 10**9}
             self.out.append(Report("graph: not listening", f"{peer.identifier:08x}", detail))
 
-    def tell(self, instance: bytes, message: GraphMessage) -> None:
-        self.out.append(Whisper(instance, self._content(message)))
+    def send(self, instance: bytes, message: GraphMessage) -> None:
+        self.out.append(Whisper(instance, self._encode(message)))
 
-    def tell_all(self, message: GraphMessage, but: bytes = b"") -> None:
-        content = self._content(message)
-        self.out.extend(Whisper(instance, content) for instance in self.peers if instance != but)
+    def broadcast(self, message: GraphMessage, except_instance: bytes = b"") -> None:
+        content = self._encode(message)
+        self.out.extend(Whisper(instance, content) for instance in self.peers if instance != except_instance)
 
-    def _content(self, message: GraphMessage) -> bytes:
+    def _encode(self, message: GraphMessage) -> bytes:
         body, payload = messages.encode(message)
         return parcel.encode(Parcel(self.identity.identifier, Layer.GRAPH, body, payload))
 
@@ -159,7 +166,9 @@ class GraphContext:
         return self._recent.get(event_id)
 
     def read(self, stream: Stream, numbers: Sequence[int], then: Callable[[Sequence[bytes]], None]) -> None:
-        """Have the bytes of these durable events, from memory or from disk; empty for one that cannot be read."""
+        """Pass the bytes of these durable events to `then`, from memory or from disk; empty bytes for an unreadable
+        event.
+        """
         known = [self.recent(stream.model.id_of(number)) for number in numbers]
         absent = [number for number, raw in zip(numbers, known, strict=True) if raw is None]
         if not absent:
@@ -168,34 +177,37 @@ class GraphContext:
 
         def merge(raws: Sequence[bytes]) -> None:
             ids = [stream.model.id_of(number) for number in absent]
-            found = iter([self._whole(raw, event_id) for raw, event_id in zip(raws, ids, strict=True)])
+            found = iter([self._verified(raw, event_id) for raw, event_id in zip(raws, ids, strict=True)])
             then([next(found) if raw is None else raw for raw in known])
 
         self._token += 1
         self._reads[self._token] = merge
         self.out.append(ReadEvents(self._token, tuple(stream.place_of(number) for number in absent)))
 
-    def _whole(self, raw: bytes, event_id: bytes) -> bytes:
+    def _verified(self, raw: bytes, event_id: bytes) -> bytes:
+        """Return the bytes if they match the event id, else count the event as unreadable and return empty bytes."""
         if hashlib.sha256(raw).digest() == event_id:
             return raw
         self.counts["events_unreadable"] += 1
         return b""
 
-    def was_read(self, token: int, raws: Sequence[bytes]) -> None:
+    def on_read(self, token: int, raws: Sequence[bytes]) -> None:
         self._reads.pop(token)(raws)
 
     # Signatures.
 
     def check(self, checks: Sequence[SignatureCheck], then: Callable[[Sequence[bool]], None]) -> None:
-        """Have signatures checked; what follows, follows in the order in which it was asked for."""
+        """Verify signatures, then call `then` with the results. The callbacks run in the order of the `check` calls,
+        even if worker threads finish in another order.
+        """
         self._ticket += 1
         self._checks.append((self._ticket, then))
         if len(checks) > self.settings.checks_inline_max:
             self.out.append(CheckSignatures(self._ticket, tuple(checks)))
         else:
-            self.checked(self._ticket, [holds(check) for check in checks])
+            self.on_checked(self._ticket, [holds(check) for check in checks])
 
-    def checked(self, ticket: int, results: Sequence[bool]) -> None:
+    def on_checked(self, ticket: int, results: Sequence[bool]) -> None:
         self._checked[ticket] = results
         while self._checks and self._checks[0][0] in self._checked:
             ticket, then = self._checks.popleft()

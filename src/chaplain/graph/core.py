@@ -1,10 +1,12 @@
-"""The graph's core: takes what a node tells it, and gives what is to be done.
+"""The graph layer's core: takes the node's inputs, returns effects.
 
-Decides the order of things: what was added in a step is written in one go when everything that waited has been stepped,
-and only when it is on disk is it acknowledged, broadcast, confirmed or shown. The parts decide the rest: `intake` what
-is added, `spreading` who is told, `syncing` how nodes become equal, `reading` what clients see.
+Decides only the order of work. `step` collects what the parts add. On `Drained`, when no further input is queued, the
+core writes everything in one `Persist`. An event is acknowledged, broadcast, confirmed or shown to readers only after
+its `Persisted`. The parts decide the rest: `admission` which events are added, `dissemination` which peers receive
+what, `anti_entropy` how nodes converge, `readers` what clients see.
 
-Invariants: an acknowledgement follows `Persisted`; tickets complete in order; effects are those of the parts, in order.
+Invariants: an acknowledgement follows `Persisted`; tickets complete in order; the effects of a step are those of the
+parts, in the order in which the parts added them.
 """
 
 from __future__ import annotations
@@ -40,13 +42,13 @@ from chaplain.graph.dissemination import EventDissemination
 from chaplain.graph.events import CheckSignatures, EventsRead, GraphEffect, GraphInput, ReadEvents, SignaturesChecked
 from chaplain.graph.messages import client
 from chaplain.graph.messages import peer as messages
-from chaplain.graph.messages.client import Append, Appended, wanted
+from chaplain.graph.messages.client import Append, Appended, required_right
 from chaplain.graph.messages.event import PARENTS_MAX, EventDraft, ParentLink, sign
 from chaplain.graph.messages.peer import EventBatch, Fetched, FetchMissing, GetData, GraphMessage, Inv, SyncEvent
 from chaplain.graph.orphans import Orphan
 from chaplain.graph.reading import GraphReaders
 from chaplain.graph.settings import GraphSettings
-from chaplain.graph.storage.pruning import allowed_floor, is_below, told_floor
+from chaplain.graph.storage.pruning import allowed_floor, is_below, majority_floor
 from chaplain.graph.storage.recovery import recover
 from chaplain.graph.storage.store import GraphStore
 from chaplain.graph.storage.stored import TicketContents
@@ -56,12 +58,13 @@ from chaplain.mesh.events import Entered, Exited
 from chaplain.segment.layout import Bytes
 
 DAMAGE_SHOWN = 4
+"""Damaged positions that the start-up report lists."""
 
 
 class GraphCore:
     errands = (CheckSignatures, ReadEvents)
     answers = (SignaturesChecked, EventsRead)
-    wants = staticmethod(wanted)
+    wants = staticmethod(required_right)
 
     def __init__(
         self,
@@ -71,49 +74,51 @@ class GraphCore:
         *,
         now_ns: int,
         founders: Iterable[bytes] = (),
-        belonging: Callable[[], Sequence[bytes]] | None = None,
+        cluster_members: Callable[[], Sequence[bytes]] | None = None,
         segments: Iterable[tuple[int, Bytes]] = (),
     ) -> None:
-        """Begin from what the disk holds. `belonging` gives the keys of who belongs to the cluster now, where that is
-        agreed on; elsewhere `founders`, and whoever comes, are members until they say good-bye.
+        """Start from the segments on disk. `cluster_members` returns the keys of the current members where the cluster
+        has agreed on them (it has a journal). Without it, `founders` and every peer that connects are members until
+        they leave gracefully.
         """
-        self.common = common = GraphContext(settings, identity, rng, founders, belonging)
-        self.counts: Counter[str] = common.counts
+        self.context = context = GraphContext(settings, identity, rng, founders, cluster_members)
+        self.counts: Counter[str] = context.counts
         self._store = GraphStore(settings, rng)
-        self.intake = EventAdmission(common, self._added, self._again, self._deep)
-        self.spreading = EventDissemination(common, self.intake.ask)
-        self.syncing = AntiEntropy(
-            common,
-            self.spreading,
+        self.admission = EventAdmission(context, self._added, self._duplicate, self._far_behind)
+        self.dissemination = EventDissemination(context, self.admission.request)
+        self.anti_entropy = AntiEntropy(
+            context,
+            self.dissemination,
             now_ns,
-            came=self.intake.came,
-            is_ahead=self.intake.ahead.has,
-            heard_floor=self._heard_floor,
+            receive=self.admission.receive,
+            is_future=self.admission.future.is_early,
+            adopt_floor=self._adopt_floor,
         )
-        self.reading = GraphReaders(common)
+        self.readers = GraphReaders(context)
         self._tickets: deque[tuple[int, int, list[TicketContents]]] = deque()
+        """Writes in flight: ticket, log position after the write, and what it contains."""
         self._ticket = 0
-        self._prune_ns = now_ns
-        self._released = 0
-        """Everything before this position may be given up with the next write."""
-        self._appends: dict[tuple[str, int], int] = {}
-        """Calls that are settled when this event is on disk."""
-        stranded = recover(common, self._store, segments)
+        self._next_prune_ns = now_ns
+        self._release_below = 0
+        """The next write releases all segments that end before this log position; 0: none."""
+        self._append_calls: dict[tuple[str, int], int] = {}
+        """By stream and event number: the client call to settle once the event is on disk."""
+        stranded = recover(context, self._store, segments)
         for event in stranded:
-            self.intake.admit(now_ns, Orphan(event, b"", ()))
+            self.admission.admit(now_ns, Orphan(event, b"", ()))
         if self._store.damage or stranded:
             damage = "; ".join(self._store.damage[:DAMAGE_SHOWN])
-            words = "graph: damaged, and what is missing is asked of others"
-            common.out.append(Report(words, detail={"found": damage, "waiting": len(stranded)}))
-        self.spreading.wake_for_unread(now_ns)
+            message = "graph: damaged, and what is missing is asked of others"
+            context.out.append(Report(message, detail={"found": damage, "waiting": len(stranded)}))
+        self.dissemination.wake_for_unread(now_ns)
 
     @property
     def streams(self) -> dict[str, Stream]:
-        return self.common.streams
+        return self.context.streams
 
     def name_nodes(self, name_of: Callable[[int], int]) -> None:
-        """The names people know nodes by, from their identifiers."""
-        self.reading.name_of = name_of
+        """Set the mapping from node identifiers to the node numbers that users see."""
+        self.readers.name_of = name_of
 
     def status(self) -> dict[str, object]:
         listed = sorted(islice(self.streams.items(), STATUS_STREAMS_MAX))
@@ -126,134 +131,137 @@ class GraphCore:
             "graph_events": sum(stream.durable for stream in streams),
             "graph_unread_events": sum(len(stream.model) - len(stream.model.read_order) for stream in streams),
             "graph_leaves": sum(len(stream.leaves) for stream in streams),
-            "graph_waiting_orphans": len(self.intake.orphans),
-            "graph_events_ahead": len(self.intake.ahead),
+            "graph_waiting_orphans": len(self.admission.orphans),
+            "graph_events_ahead": len(self.admission.future),
         }
 
     def deadline(self) -> int | None:
-        return soonest((self.spreading.deadline(), self.syncing.deadline(), self.reading.deadline()))
+        return soonest((self.dissemination.deadline(), self.anti_entropy.deadline(), self.readers.deadline()))
 
     def step(self, now_ns: int, event: GraphInput) -> list[GraphEffect]:
-        self._look(now_ns)
+        self._refresh_members(now_ns)
         match event:
             case GossipParcel():
-                self._told(now_ns, event)
+                self._on_parcel(now_ns, event)
             case Requested():
                 self._requested(now_ns, event)
             case Withdrawn():
-                self.reading.withdrawn(event.call)
+                self.readers.withdrawn(event.call)
             case Drained():
                 self._write(now_ns)
             case Persisted():
                 self._persisted(now_ns, event.ticket)
             case PersistFailed():
-                self.common.out.append(Halt(f"the disk failed: {event.reason}"))
+                self.context.out.append(Halt(f"the disk failed: {event.reason}"))
             case SignaturesChecked():
-                self.common.checked(event.ticket, event.results)
+                self.context.on_checked(event.ticket, event.results)
             case EventsRead():
-                self.common.was_read(event.token, event.raws)
+                self.context.on_read(event.token, event.raws)
             case Entered():
-                self.common.peers[event.peer.instance] = event.peer
-                self.common.known[event.peer.key] = None
-                self.syncing.tell_leaves(event.peer.instance)
+                self.context.peers[event.peer.instance] = event.peer
+                self.context.known[event.peer.key] = None
+                self.anti_entropy.send_leaves(event.peer.instance)
             case Exited():
                 self._exited(event.peer.instance)
             case MemberChanged():
-                self.common.member_changed(event)
-                self._look(now_ns)
-                self.spreading.wake_for_unread(now_ns)
+                self.context.member_changed(event)
+                self._refresh_members(now_ns)
+                self.dissemination.wake_for_unread(now_ns)
             case Woken():
-                self.spreading.woken(now_ns)
-                self.syncing.woken(now_ns)
+                self.dissemination.woken(now_ns)
+                self.anti_entropy.woken(now_ns)
                 self._prune(now_ns)
-                self.reading.woken(now_ns)
+                self.readers.woken(now_ns)
             case Stopping():
-                pass  # nothing is owed: what is not on disk was not acknowledged
+                pass  # nothing to flush: events that are not on disk were never acknowledged
             case _:
                 assert_never(event)
-        effects, self.common.out = self.common.out, []
+        effects, self.context.out = self.context.out, []
         return effects
 
-    # Others.
+    # Peers.
 
     def _exited(self, instance: bytes) -> None:
-        if self.common.peers.pop(instance, None) is not None:
-            self.intake.forget(instance)
-            self.syncing.exited(instance)
+        if self.context.peers.pop(instance, None) is not None:
+            self.admission.peer_exited(instance)
+            self.anti_entropy.peer_exited(instance)
 
-    def _look(self, now_ns: int) -> None:
-        """Members come and go; what is unread is counted anew without the words of those who went."""
-        before = self.common.members
-        if not self.common.look():
+    def _refresh_members(self, now_ns: int) -> None:
+        """Apply a membership change: drop the confirmations of removed members and recount all unread events."""
+        before = self.context.members
+        if not self.context.refresh_members():
             return
-        gone = [member for member in before if member not in self.common.members]
+        gone = [member for member in before if member not in self.context.members]
         for stream in self.streams.values():
-            stream.unread.drop(gone)
-            stream.enough.update(dict.fromkeys(stream.unread.recount(self.common.read_at)))
-        self.spreading.wake_for_unread(now_ns)
+            stream.unread.drop_members(gone)
+            stream.confirmed_enough.update(dict.fromkeys(stream.unread.recount(self.context.read_at)))
+        self.dissemination.wake_for_unread(now_ns)
 
-    def _told(self, now_ns: int, event: GossipParcel) -> None:
-        peer = self.common.peers.get(event.peer.instance)
+    def _on_parcel(self, now_ns: int, event: GossipParcel) -> None:
+        peer = self.context.peers.get(event.peer.instance)
         if peer is None:
             return
-        if self.common.account(peer, now_ns).banned(now_ns):
-            self.common.counts["unheard"] += 1
+        if self.context.quota(peer, now_ns).banned(now_ns):
+            self.context.counts["unheard"] += 1
             return
         try:
             message = messages.decode(event.parcel.body, event.parcel.payload)
         except Malformed as wrong:
-            self.common.strike(now_ns, peer.instance, "malformed message", FORGED)
-            self.common.out.append(Report("malformed graph parcel", f"{peer.identifier:08x}", {"reason": str(wrong)}))
+            self.context.strike(now_ns, peer.instance, "malformed message", FORGED)
+            self.context.out.append(Report("malformed graph parcel", f"{peer.identifier:08x}", {"reason": str(wrong)}))
             return
-        self._heard(now_ns, peer.instance, message)
+        self._dispatch(now_ns, peer.instance, message)
 
-    def _heard(self, now_ns: int, instance: bytes, message: GraphMessage) -> None:
+    def _dispatch(self, now_ns: int, instance: bytes, message: GraphMessage) -> None:
         match message:
             case EventBatch():
-                self.intake.came(now_ns, instance, message.items, flags=message.flags)
+                self.admission.receive(now_ns, instance, message.items, flags=message.flags)
             case Inv():
-                self.spreading.inv(now_ns, instance, message)
+                self.dissemination.on_inv(now_ns, instance, message)
             case GetData() | FetchMissing():
-                self.syncing.wanted(now_ns, instance, message)
+                self.anti_entropy.on_request(now_ns, instance, message)
             case SyncEvent():
-                self.syncing.heard(now_ns, instance, message)
+                self.anti_entropy.on_sync(now_ns, instance, message)
             case Fetched():
-                self.syncing.page(now_ns, instance, message)
+                self.anti_entropy.on_page(now_ns, instance, message)
             case _:
                 assert_never(message)
 
-    # Between the parts.
+    # Calls from one part to another. They go through the core because the parts are built one after the other.
 
     def _added(self, *args: Any) -> None:
-        self.spreading.added(*args)
+        self.dissemination.on_added(*args)
 
-    def _again(self, *args: Any) -> None:
-        self.spreading.again(*args)
+    def _duplicate(self, *args: Any) -> None:
+        self.dissemination.on_duplicate(*args)
 
-    def _deep(self, now_ns: int, instance: bytes, name: str) -> None:
-        self.syncing.fetch(now_ns, instance, name)
+    def _far_behind(self, now_ns: int, instance: bytes, name: str) -> None:
+        self.anti_entropy.fetch(now_ns, instance, name)
 
     # Pruning.
 
     def _prune(self, now_ns: int) -> None:
-        """Now and then: raise floors as far as everybody's leaves allow."""
-        if not self.common.settings.keep_events or now_ns < self._prune_ns:
+        """Raise each stream's floor as far as the leaves of all members allow; at most once per `sync_ns`."""
+        if not self.context.settings.keep_events or now_ns < self._next_prune_ns:
             return
-        self._prune_ns = now_ns + self.common.settings.sync_ns
+        self._next_prune_ns = now_ns + self.context.settings.sync_ns
         for stream in self.streams.values():
-            floor, stream.held_by = allowed_floor(self.common, self.syncing, stream)
+            floor, stream.floor_blockers = allowed_floor(self.context, self.anti_entropy, stream)
             if floor > stream.model.floor:
                 stream.floor_wanted = floor
 
-    def _heard_floor(self, now_ns: int, stream: Stream) -> None:
-        """A node that was away takes over a floor that it is wholly below: what lies between is gone."""
-        floor = told_floor(self.common, self.syncing, stream)
+    def _adopt_floor(self, now_ns: int, stream: Stream) -> None:
+        """Adopt the floor of the other members if all local events are below it.
+
+        A node that was away can no longer fetch the events in between: the other members have pruned them.
+        """
+        floor = majority_floor(self.context, self.anti_entropy, stream)
         if is_below(stream, floor):
-            self.common.counts["floors_taken_over"] += 1
+            self.context.counts["floors_taken_over"] += 1
             stream.model.raise_floor(floor)
             stream.floor_wanted = floor
-            for orphan in self.intake.orphans.take(stream.name):
-                self.intake.admit(now_ns, orphan)
+            for orphan in self.admission.orphans.take_stream(stream.name):
+                self.admission.admit(now_ns, orphan)
 
     # Clients.
 
@@ -261,70 +269,73 @@ class GraphCore:
         try:
             request = client.decode_request(event.body)
         except Malformed as wrong:
-            self.common.out.append(Settled(event.call, kind="refused", reason=str(wrong)))
+            self.context.out.append(Settled(event.call, kind="refused", reason=str(wrong)))
             return
         if isinstance(request, Append):
             self._append(now_ns, event, request.stream)
         else:
-            self.reading.requested(now_ns, event.call, request)
+            self.readers.requested(now_ns, event.call, request)
 
     def _append(self, now_ns: int, event: Requested, name: str) -> None:
-        settings = self.common.settings
-        stream = self.common.stream(name) if name else None
+        settings = self.context.settings
+        stream = self.context.stream(name) if name else None
         if stream is None:
             reason = f"a node keeps at most {settings.streams_max} graph streams, each with a name"
-            self.common.out.append(Settled(event.call, kind="refused", reason=reason))
+            self.context.out.append(Settled(event.call, kind="refused", reason=reason))
         elif len(event.payload) > settings.content_bytes_max:
             reason = f"an event holds at most {settings.content_bytes_max} bytes, not {len(event.payload)}"
-            self.common.out.append(Settled(event.call, kind="refused", reason=reason))
+            self.context.out.append(Settled(event.call, kind="refused", reason=reason))
         else:
             draft = self._draft(stream, event, now_ns)
-            made = sign(draft, self.common.identity, settings.cluster)
-            self.intake.admit(now_ns, Orphan(made, b"", ()))
-            self._appends[name, stream.model.find(made.id)] = event.call
+            made = sign(draft, self.context.identity, settings.cluster)
+            self.admission.admit(now_ns, Orphan(made, b"", ()))
+            self._append_calls[name, stream.model.find(made.id)] = event.call
 
     def _draft(self, stream: Stream, event: Requested, now_ns: int) -> EventDraft:
-        """Behind the author's last event, and behind every leaf: so branches merge."""
+        """Link the new event to the author's last event and to every leaf, so that each append merges open branches."""
         model = stream.model
-        previous = model.last_of(self.common.identity.key)
+        previous = model.last_of(self.context.identity.key)
         leaves: list[ParentLink] = [model.link_of(leaf) for leaf in model.leaves]
         parents = [leaf for leaf in leaves if previous is None or leaf.id != previous.id]
-        bound = min(self.common.settings.parents_max, PARENTS_MAX)
+        bound = min(self.context.settings.parents_max, PARENTS_MAX)
         return EventDraft(stream.name, event.payload, now_ns, previous, tuple(parents[:bound]), event.client)
 
     # The disk.
 
     def _write(self, now_ns: int) -> None:
-        """One write at a time: while a slow disk is busy, the next one grows."""
+        """Write everything that is pending, unless a write is in flight.
+
+        With one write at a time, the batch grows while the disk is busy (group commit).
+        """
         if self._tickets:
             return
         operations: list[Operation] = []
         written: list[TicketContents] = []
         for stream in self.streams.values():
-            if not stream.fresh and not stream.enough and not stream.floor_wanted:
+            if not stream.unwritten and not stream.confirmed_enough and not stream.floor_wanted:
                 continue
-            fresh, stream.fresh = stream.fresh, []
-            enough, stream.enough = stream.enough, {}
-            new, places = self._store.batches(stream.name, stream.offset, fresh, now_ns)
-            stream.offset += len(fresh)
+            unwritten, stream.unwritten = stream.unwritten, []
+            enough, stream.confirmed_enough = stream.confirmed_enough, {}
+            new, places = self._store.batches(stream.name, stream.offset, unwritten, now_ns)
+            stream.offset += len(unwritten)
             operations += new
             marked = [number for number in enough if not stream.model.is_read(number)]
             if marked:
-                operations += self._store.read(stream.name, self._marks(stream, marked))
+                operations += self._store.read(stream.name, self._read_marks(stream, marked))
             floor, stream.floor_wanted = stream.floor_wanted, 0
             if floor:
                 operations += self._store.floor(stream.name, floor)
             written.append(TicketContents(stream.name, tuple(places), tuple(marked), floor))
-        if self._released:
-            operations += self._store.release_below(self._released)
-            self._released = 0
+        if self._release_below:
+            operations += self._store.release_below(self._release_below)
+            self._release_below = 0
         if operations:
             self._ticket += 1
             self._tickets.append((self._ticket, self._store.written, written))
-            self.common.out.append(Persist(self._ticket, tuple(operations)))
+            self.context.out.append(Persist(self._ticket, tuple(operations)))
 
-    def _marks(self, stream: Stream, numbers: list[int]) -> list[tuple[bytes, int]]:
-        """Only those that are not below another of them: a mark covers ancestors."""
+    def _read_marks(self, stream: Stream, numbers: list[int]) -> list[tuple[bytes, int]]:
+        """Keep only events without a descendant among `numbers`: a READ mark covers all ancestors."""
         below = {parent for number in numbers for parent in stream.model.parents_of(number)}
         tips = [number for number in numbers if number not in below]
         return [(stream.model.id_of(number), stream.unread.counts[number]) for number in tips]
@@ -336,27 +347,27 @@ class GraphCore:
             self._store.synced(position)
             for one in written:
                 names[one.stream] = None
-                self._settle(now_ns, self.streams[one.stream], one)
-        self.reading.news(now_ns, names)
+                self._on_written(now_ns, self.streams[one.stream], one)
+        self.readers.on_changed(now_ns, names)
 
-    def _settle(self, now_ns: int, stream: Stream, written: TicketContents) -> None:
+    def _on_written(self, now_ns: int, stream: Stream, written: TicketContents) -> None:
         new = stream.persisted(len(written.places), list(written.places))
         for number in new:
-            call = self._appends.pop((stream.name, number), None)
+            call = self._append_calls.pop((stream.name, number), None)
             if call is not None:
-                self.common.counts["appends"] += 1
-                self.common.out.append(Settled(call, client.encode(Appended(stream.model.id_of(number)))))
+                self.context.counts["appends"] += 1
+                self.context.out.append(Settled(call, client.encode(Appended(stream.model.id_of(number)))))
         if new:
-            self.spreading.durable(now_ns, stream, new)
-        read = [one for number in written.enough for one in stream.model.mark_read(number)]
-        self.common.counts["events_read"] += len(read)
-        stream.unread.settle(read, len(self.common.members) - 1)
+            self.dissemination.on_durable(now_ns, stream, new)
+        read = [one for number in written.confirmed_enough for one in stream.model.mark_read(number)]
+        self.context.counts["events_read"] += len(read)
+        stream.unread.stop_watching(read, len(self.context.members) - 1)
         if written.floor:
             stream.model.raise_floor(max(written.floor, stream.model.floor))
-            self.common.counts["floors_raised"] += 1
-            self._released = min(stream.first_position() for stream in self.streams.values())
+            self.context.counts["floors_raised"] += 1
+            self._release_below = min(stream.first_position() for stream in self.streams.values())
 
-    # For people.
+    # Status page.
 
     def _summary(self, stream: Stream) -> dict[str, object]:
         model = stream.model
@@ -366,6 +377,6 @@ class GraphCore:
             "leaves": len(stream.leaves),
             "forks": len(model.forks),
             "floor": model.floor,
-            "held_by": sorted(self.reading.name_of(identifier_of(member)) for member in stream.held_by),
+            "held_by": sorted(self.readers.name_of(identifier_of(member)) for member in stream.floor_blockers),
             "fingerprint": f"{model.fingerprint:064x}",
         }

@@ -1,11 +1,12 @@
-"""How events and confirmations reach everybody: broadcast, Inv, rebroadcast, and the resending of what is unread.
+"""Dissemination of events and confirmations: broadcast, Inv, rebroadcast, and resending unread events.
 
-Decides whom to tell what, and when an event has been confirmed often enough. In a healthy mesh everybody hears an event
-from its author and a confirmation from its giver, so nothing is passed on at once; what is still unread after a while
-goes to those who have not shown that they have it. Refuses to know the disk: it is told what is durable.
+Decides which peer receives what, and when an event has enough confirmations. In a healthy mesh every node receives an
+event from its author and a confirmation from the member that issued it, so nothing is forwarded at once. An event that
+is still unread after `rebroadcast_ns` is sent to the peers that are not known to have it. This module does not know the
+disk: the core reports which events are durable.
 
-Invariants: our word is given only for what is on our disk; nobody's word counts before it was checked, nor without its
-giver being a member.
+Invariants: this node confirms only events on its own disk; a confirmation counts only after its signature was verified,
+and only if its issuer is a member.
 """
 
 from __future__ import annotations
@@ -18,237 +19,266 @@ from chaplain.graph.context import GraphContext
 from chaplain.graph.events import SignatureCheck
 from chaplain.graph.messages.event import Event
 from chaplain.graph.messages.peer import AGAIN, CONFIRMATIONS_MAX, FIRST, Confirmation, EventBatch, Inv, Item
-from chaplain.graph.stream import Here, Stream
+from chaplain.graph.stream import EventRef, Stream
 
 LEAVES_RESENT_MAX = 16
+"""Unread leaves of a stream resent at a time, newest first."""
 _FORGED = 16
 
 
 class EventDissemination:
-    def __init__(self, common: GraphContext, ask: Callable[[int, bytes, str, Sequence[bytes]], None]) -> None:
-        self._common = common
-        self._ask = ask
+    def __init__(self, context: GraphContext, ask: Callable[[int, bytes, str, Sequence[bytes]], None]) -> None:
+        self._context = context
+        self._request = ask
         self._early: OrderedDict[bytes, list[tuple[bytes, bytes]]] = OrderedDict()
-        """Confirmations that came before their event."""
-        self._unconfirmed: dict[str, None] = {}
+        """By event id: confirmations that arrived before their event."""
+        self._unconfirmed_streams: dict[str, None] = {}
+        """Streams with new durable events that this node has not confirmed yet."""
         self._confirm_ns: int | None = None
-        self._passing: dict[tuple[str, int], None] = {}
-        """Events to be passed on if they are still unread then."""
-        self._pass_ns: int | None = None
+        self._to_rebroadcast: dict[tuple[str, int], None] = {}
+        """Events to forward if they are still unread at `_rebroadcast_ns`."""
+        self._rebroadcast_ns: int | None = None
         self._resend_ns: int | None = None
 
     def deadline(self) -> int | None:
-        return soonest((self._confirm_ns, self._pass_ns, self._resend_ns))
+        return soonest((self._confirm_ns, self._rebroadcast_ns, self._resend_ns))
 
     def woken(self, now_ns: int) -> None:
         if self._confirm_ns is not None and now_ns >= self._confirm_ns:
             self._confirm_ns = None
-            self._give_words()
-        if self._pass_ns is not None and now_ns >= self._pass_ns:
-            self._pass_ns = None
-            self._pass_on(now_ns)
+            self._send_own_confirmations()
+        if self._rebroadcast_ns is not None and now_ns >= self._rebroadcast_ns:
+            self._rebroadcast_ns = None
+            self._rebroadcast(now_ns)
         if self._resend_ns is not None and now_ns >= self._resend_ns:
             self._resend_ns = None
             self._resend(now_ns)
 
-    # Events that were added, or are on disk.
+    # Added and durable events.
 
-    def added(
-        self, now_ns: int, stream: Stream, number: int, event: Event, words: Sequence[tuple[bytes, bytes]]
+    def on_added(
+        self, now_ns: int, stream: Stream, number: int, event: Event, confirmations: Sequence[tuple[bytes, bytes]]
     ) -> None:
-        """An event confirms its parents in its author's name."""
-        if event.author in self._common.members:
+        """Count the confirmations of a new event. The event itself is its author's confirmation of the parents."""
+        if event.author in self._context.members:
             for parent in stream.model.parents_of(number):
                 self._confirm(stream, event.author, parent)
         early = self._early.pop(event.id, [])
-        self.words(now_ns, stream, number, [*words, *early])
-        if not self._common.read_at:
-            stream.enough[number] = None
-        self._pass_later(now_ns, stream, number)
+        self.receive_confirmations(now_ns, stream, number, [*confirmations, *early])
+        if not self._context.read_at:
+            stream.confirmed_enough[number] = None
+        self._schedule_rebroadcast(now_ns, stream, number)
 
-    def durable(self, now_ns: int, stream: Stream, numbers: range) -> None:
-        """These are on our disk: we have them, and our own go out."""
-        own = self._common.identity.key
+    def on_durable(self, now_ns: int, stream: Stream, numbers: range) -> None:
+        """Confirm these events, which are now on our disk, and broadcast those that this node wrote."""
+        own = self._context.identity.key
         mine: list[Item] = []
         for number in numbers:
             self._confirm(stream, own, number)
             if stream.model.author_of(number) == own:
-                raw = self._common.recent(stream.model.id_of(number))
+                raw = self._context.recent(stream.model.id_of(number))
                 if raw is not None:
                     mine.append(Item(raw))
-        for part in _parts(mine, self._common.settings.page_bytes_max):
-            self._common.tell_all(EventBatch(part, FIRST))
-        self._unconfirmed[stream.name] = None
+        for part in _split(mine, self._context.settings.page_bytes_max):
+            self._context.broadcast(EventBatch(part, FIRST))
+        self._unconfirmed_streams[stream.name] = None
         if self._confirm_ns is None:
-            self._confirm_ns = now_ns + self._common.settings.confirm_ns
+            self._confirm_ns = now_ns + self._context.settings.confirm_ns
 
     def _confirm(self, stream: Stream, member: bytes, number: int) -> None:
-        read_at = self._common.read_at
+        read_at = self._context.read_at
         enough = stream.unread.confirm(member, number, read_at)
-        stream.enough.update(dict.fromkeys(enough))
+        stream.confirmed_enough.update(dict.fromkeys(enough))
 
-    def _give_words(self) -> None:
-        """Inv: our word for each leaf that is not our own work, which says as much."""
-        names, self._unconfirmed = self._unconfirmed, {}
+    def _send_own_confirmations(self) -> None:
+        """Broadcast an Inv with our confirmation of each new leaf. Our own events need none: each confirms its
+        ancestors.
+        """
+        names, self._unconfirmed_streams = self._unconfirmed_streams, {}
         for name in names:
-            stream = self._common.streams[name]
-            new = [leaf for leaf in stream.leaves if leaf not in stream.confirmed and not self._is_own(stream, leaf)]
-            stream.confirmed.update(dict.fromkeys(new))
-            words = [self.own_word(stream, leaf) for leaf in new]
-            if words:
-                self._common.tell_all(Inv(name, tuple(words)))
+            stream = self._context.streams[name]
+            new = [
+                leaf for leaf in stream.leaves if leaf not in stream.confirmed_leaves and not self._is_own(stream, leaf)
+            ]
+            stream.confirmed_leaves.update(dict.fromkeys(new))
+            confirmations = [self.own_confirmation(stream, leaf) for leaf in new]
+            if confirmations:
+                self._context.broadcast(Inv(name, tuple(confirmations)))
 
     def _is_own(self, stream: Stream, number: int) -> bool:
-        return stream.model.author_of(number) == self._common.identity.key
+        return stream.model.author_of(number) == self._context.identity.key
 
-    def with_own_word(self, stream: Stream, number: int) -> list[tuple[bytes, bytes]]:
-        """What we know of who has it, ourselves included."""
-        own = self.own_word(stream, number)
-        others = [word for word in self.words_of(stream, number) if word[0] != own.member]
+    def confirmations_with_own(self, stream: Stream, number: int) -> list[tuple[bytes, bytes]]:
+        """All known confirmations of the event, ours first."""
+        own = self.own_confirmation(stream, number)
+        others = [
+            confirmation for confirmation in self.confirmations_of(stream, number) if confirmation[0] != own.member
+        ]
         return [(own.member, own.signature), *others]
 
-    def own_word(self, stream: Stream, number: int) -> Confirmation:
-        assert number < stream.durable, "a word for what is not on disk"
-        identity, event_id = self._common.identity, stream.model.id_of(number)
-        signature = identity.sign(self._common.confirm_label, event_id)
-        stream.unread.keep(identity.key, number, signature)
+    def own_confirmation(self, stream: Stream, number: int) -> Confirmation:
+        assert number < stream.durable, "a confirmation of an event that is not on disk"
+        identity, event_id = self._context.identity, stream.model.id_of(number)
+        signature = identity.sign(self._context.confirm_label, event_id)
+        stream.unread.keep_signature(identity.key, number, signature)
         return Confirmation(identity.key, event_id, signature)
 
-    # Confirmations of others.
+    # Confirmations from other members.
 
-    def inv(self, now_ns: int, sender: bytes, message: Inv) -> None:
-        """Take confirmations; ask for events that others have and we have not."""
-        stream = self._common.streams.get(message.stream)
+    def on_inv(self, now_ns: int, sender: bytes, message: Inv) -> None:
+        """Process confirmations; request the confirmed events that this node lacks."""
+        stream = self._context.streams.get(message.stream)
         missing: list[Confirmation] = []
-        for word in message.confirmations:
-            number = -1 if stream is None else stream.model.find(word.event)
+        for confirmation in message.confirmations:
+            number = -1 if stream is None else stream.model.find(confirmation.event)
             if stream is not None and number >= 0:
-                self.words(now_ns, stream, number, [(word.member, word.signature)], sender)
-            elif word.member in self._common.members:
-                missing.append(word)
+                self.receive_confirmations(
+                    now_ns, stream, number, [(confirmation.member, confirmation.signature)], sender
+                )
+            elif confirmation.member in self._context.members:
+                missing.append(confirmation)
         if not missing:
             return
-        if not self._common.account(self._common.peers[sender], now_ns).takes_work(now_ns, len(missing)):
-            self._common.strike(now_ns, sender, "too many confirmations")
+        if not self._context.quota(self._context.peers[sender], now_ns).takes_work(now_ns, len(missing)):
+            self._context.strike(now_ns, sender, "too many confirmations")
             return
-        for word in missing:
-            self._keep_early(word)
-        self._ask(now_ns, sender, message.stream, list(dict.fromkeys(word.event for word in missing)))
+        for confirmation in missing:
+            self._keep_early(confirmation)
+        self._request(
+            now_ns, sender, message.stream, list(dict.fromkeys(confirmation.event for confirmation in missing))
+        )
 
-    def _keep_early(self, word: Confirmation) -> None:
-        words = self._early.setdefault(word.event, [])
-        if len(words) < CONFIRMATIONS_MAX and all(member != word.member for member, _ in words):
-            words.append((word.member, word.signature))
-        if len(self._early) > self._common.settings.early_max:
+    def _keep_early(self, confirmation: Confirmation) -> None:
+        confirmations = self._early.setdefault(confirmation.event, [])
+        if len(confirmations) < CONFIRMATIONS_MAX and all(member != confirmation.member for member, _ in confirmations):
+            confirmations.append((confirmation.member, confirmation.signature))
+        if len(self._early) > self._context.settings.early_max:
             self._early.popitem(last=False)
 
-    def words(
-        self, now_ns: int, stream: Stream, number: int, words: Iterable[tuple[bytes, bytes]], sender: bytes = b""
+    def receive_confirmations(
+        self,
+        now_ns: int,
+        stream: Stream,
+        number: int,
+        confirmations: Iterable[tuple[bytes, bytes]],
+        sender: bytes = b"",
     ) -> None:
-        """Have the words that tell us something new checked, and count those that are right."""
+        """Verify the confirmations that are new to us, then count the valid ones."""
         news = [
             (member, signature)
-            for member, signature in words
-            if member in self._common.members and not stream.unread.has(member, number)
+            for member, signature in confirmations
+            if member in self._context.members and not stream.unread.has_event(member, number)
         ]
-        peer = self._common.peers.get(sender)
-        if not news or (peer and not self._common.account(peer, now_ns).takes_work(now_ns, len(news))):
+        peer = self._context.peers.get(sender)
+        if not news or (peer and not self._context.quota(peer, now_ns).takes_work(now_ns, len(news))):
             return
-        event_id, label = stream.model.id_of(number), self._common.confirm_label
+        event_id, label = stream.model.id_of(number), self._context.confirm_label
         checks = [SignatureCheck(member, label, event_id, signature) for member, signature in news]
 
         def checked(results: Sequence[bool]) -> None:
             for (member, signature), right in zip(news, results, strict=True):
                 if right:
-                    self._count(now_ns, Here(stream, number), member, signature)
+                    self._count(now_ns, EventRef(stream, number), member, signature)
                 else:
-                    self._common.strike(now_ns, sender, "forged confirmation", _FORGED)
+                    self._context.strike(now_ns, sender, "forged confirmation", _FORGED)
 
-        self._common.check(checks, checked)
+        self._context.check(checks, checked)
 
-    def _count(self, now_ns: int, here: Here, member: bytes, signature: bytes) -> None:
-        self._common.counts["confirmations"] += 1
-        here.stream.unread.keep(member, here.number, signature)
-        self._confirm(here.stream, member, here.number)
-        self._pass_later(now_ns, here.stream, here.number)
+    def _count(self, now_ns: int, ref: EventRef, member: bytes, signature: bytes) -> None:
+        self._context.counts["confirmations"] += 1
+        ref.stream.unread.keep_signature(member, ref.number, signature)
+        self._confirm(ref.stream, member, ref.number)
+        self._schedule_rebroadcast(now_ns, ref.stream, ref.number)
 
-    def again(self, now_ns: int, sender: bytes, here: Here, words: Sequence[tuple[bytes, bytes]], wanted: bool) -> None:
-        """An event came that is here already; its sender may want to know who has it."""
-        stream, number = here
-        self.words(now_ns, stream, number, words, sender)
+    def on_duplicate(
+        self, now_ns: int, sender: bytes, ref: EventRef, confirmations: Sequence[tuple[bytes, bytes]], wanted: bool
+    ) -> None:
+        """Process an event that this node already has. If `wanted`, tell its sender who has confirmed it."""
+        stream, number = ref
+        self.receive_confirmations(now_ns, stream, number, confirmations, sender)
         if wanted and number < stream.durable:
-            given = [Confirmation(member, here.id, word) for member, word in self.with_own_word(stream, number)]
-            self._common.tell(sender, Inv(stream.name, tuple(given)))
+            given = [
+                Confirmation(member, ref.id, signature)
+                for member, signature in self.confirmations_with_own(stream, number)
+            ]
+            self._context.send(sender, Inv(stream.name, tuple(given)))
 
-    # Passing on.
+    # Rebroadcast and resend.
 
-    def _pass_later(self, now_ns: int, stream: Stream, number: int) -> None:
-        if stream.model.is_read(number) or number in stream.enough:
+    def _schedule_rebroadcast(self, now_ns: int, stream: Stream, number: int) -> None:
+        if stream.model.is_read(number) or number in stream.confirmed_enough:
             return
-        self._passing[stream.name, number] = None
-        if self._pass_ns is None:
-            self._pass_ns = now_ns + self._common.settings.rebroadcast_ns
+        self._to_rebroadcast[stream.name, number] = None
+        if self._rebroadcast_ns is None:
+            self._rebroadcast_ns = now_ns + self._context.settings.rebroadcast_ns
         if self._resend_ns is None:
-            self._resend_ns = now_ns + self._common.settings.resend_ns
+            self._resend_ns = now_ns + self._context.settings.resend_ns
 
-    def _pass_on(self, now_ns: int) -> None:
-        """Rebroadcast what is still unread: events to those who have not shown that they have it, words to the rest."""
-        passing, self._passing = self._passing, {}
+    def _rebroadcast(self, now_ns: int) -> None:
+        """Forward what is still unread: the event to peers that are not known to have it, its confirmations to the
+        others.
+        """
+        waiting, self._to_rebroadcast = self._to_rebroadcast, {}
         batches: dict[bytes, list[Item]] = {}
         invs: dict[tuple[bytes, str], list[Confirmation]] = {}
-        for name, number in passing:
-            stream = self._common.streams[name]
+        for name, number in waiting:
+            stream = self._context.streams[name]
             if number >= stream.durable:
-                self._pass_later(now_ns, stream, number)
+                self._schedule_rebroadcast(now_ns, stream, number)
                 continue
             if stream.model.is_read(number):
                 continue
             event_id = stream.model.id_of(number)
-            words = self.words_of(stream, number)
-            for instance, peer in self._common.peers.items():
-                raw = self._common.recent(event_id)
-                if stream.unread.has(peer.key, number) or raw is None:
-                    given = [Confirmation(member, event_id, word) for member, word in words if member != peer.key]
+            confirmations = self.confirmations_of(stream, number)
+            for instance, peer in self._context.peers.items():
+                raw = self._context.recent(event_id)
+                if stream.unread.has_event(peer.key, number) or raw is None:
+                    given = [
+                        Confirmation(member, event_id, signature)
+                        for member, signature in confirmations
+                        if member != peer.key
+                    ]
                     invs.setdefault((instance, name), []).extend(given)
                 elif stream.model.author_of(number) != peer.key:
-                    batches.setdefault(instance, []).append(Item(raw, tuple(words)))
-        self._tell_batches(batches, 0)
+                    batches.setdefault(instance, []).append(Item(raw, tuple(confirmations)))
+        self._send_batches(batches, 0)
         for (instance, name), given in invs.items():
             if given:
-                self._common.tell(instance, Inv(name, tuple(given[:1024])))
+                self._context.send(instance, Inv(name, tuple(given[:1024])))
 
     def _resend(self, now_ns: int) -> None:
-        """SEND_UNREAD_EVENTS_INTERVAL: unread leaves again, to everybody, until they are read."""
-        for stream in self._common.streams.values():
+        """Send unread leaves again to all peers until they are read (SEND_UNREAD_EVENTS_INTERVAL)."""
+        for stream in self._context.streams.values():
             leaves = [leaf for leaf in stream.leaves if not stream.model.is_read(leaf)]
             if leaves:
-                self._resend_ns = now_ns + self._common.settings.resend_ns
+                self._resend_ns = now_ns + self._context.settings.resend_ns
                 self._resend_leaves(stream, leaves[-LEAVES_RESENT_MAX:])
 
     def _resend_leaves(self, stream: Stream, leaves: list[int]) -> None:
         def send(raws: Sequence[bytes]) -> None:
             pairs = [(leaf, raw) for leaf, raw in zip(leaves, raws, strict=True) if raw]
-            items = [Item(raw, tuple(self.words_of(stream, leaf))) for leaf, raw in pairs]
-            self._common.counts["events_resent"] += len(items)
-            self._tell_batches(dict.fromkeys(self._common.peers, items), AGAIN)
+            items = [Item(raw, tuple(self.confirmations_of(stream, leaf))) for leaf, raw in pairs]
+            self._context.counts["events_resent"] += len(items)
+            self._send_batches(dict.fromkeys(self._context.peers, items), AGAIN)
 
-        self._common.read(stream, leaves, send)
+        self._context.read(stream, leaves, send)
 
-    def _tell_batches(self, batches: dict[bytes, list[Item]], flags: int) -> None:
+    def _send_batches(self, batches: dict[bytes, list[Item]], flags: int) -> None:
         for instance, items in batches.items():
-            for part in _parts(items, self._common.settings.page_bytes_max):
-                self._common.tell(instance, EventBatch(part, flags))
+            for part in _split(items, self._context.settings.page_bytes_max):
+                self._context.send(instance, EventBatch(part, flags))
 
-    def words_of(self, stream: Stream, number: int) -> list[tuple[bytes, bytes]]:
-        return list(stream.unread.proofs.get(number, {}).items())[: CONFIRMATIONS_MAX - 1]
+    def confirmations_of(self, stream: Stream, number: int) -> list[tuple[bytes, bytes]]:
+        """The stored confirmations of this event; one less than the maximum, which leaves room for ours."""
+        return list(stream.unread.signatures.get(number, {}).items())[: CONFIRMATIONS_MAX - 1]
 
     def wake_for_unread(self, now_ns: int) -> None:
-        """After a start, or when the cluster's size changed."""
+        """Resend at once: after a start, or when the cluster's size changed."""
         if self._resend_ns is None:
             self._resend_ns = now_ns
 
 
-def _parts(items: Sequence[Item], bytes_max: int) -> Iterable[tuple[Item, ...]]:
+def _split(items: Sequence[Item], bytes_max: int) -> Iterable[tuple[Item, ...]]:
     part: list[Item] = []
     size = 0
     for item in items:

@@ -1,4 +1,4 @@
-"""What passes between the graph and its node, beside what every layer above gossip takes and gives."""
+"""Inputs and effects of the graph layer, in addition to those of every layer above gossip."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from chaplain.mesh.events import Whisper
 
 
 class SignatureCheck(Frozen, frozen=True):
-    """Whether this key signed this message for this purpose."""
+    """The question whether this key signed this message under this label."""
 
     key: bytes
     label: bytes
@@ -25,7 +25,9 @@ def holds(check: SignatureCheck) -> bool:
 
 
 class CheckSignatures(Frozen, frozen=True):
-    """Compute `holds` of each, anywhere, and answer with `SignaturesChecked`. Answers may come in any order."""
+    """Compute `holds` for each check on any thread, then answer with `SignaturesChecked`. Answers may arrive in any
+    order.
+    """
 
     ticket: int
     checks: tuple[SignatureCheck, ...]
@@ -37,14 +39,14 @@ class SignaturesChecked(Frozen, frozen=True):
 
 
 class ReadEvents(Frozen, frozen=True):
-    """Read these events from the log, and answer with `EventsRead`."""
+    """Read these events from the log, then answer with `EventsRead`."""
 
     token: int
     places: tuple[EventPosition, ...]
 
 
 class EventsRead(Frozen, frozen=True):
-    """Each event's bytes, or none for one that could not be read."""
+    """The bytes of each event; empty bytes for an event that could not be read."""
 
     token: int
     raws: tuple[bytes, ...]

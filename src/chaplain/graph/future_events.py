@@ -1,9 +1,9 @@
-"""Events whose time has not come: which they are, and when it will.
+"""Ids of events whose timestamps are too far in the future, and when each becomes acceptable.
 
-graph.txt: an event is not valid "if it's too far in the future from now". One that is ahead of this node's clock by
-more than a bound is not taken, whichever way it comes, and neither is what was written behind it (decision 0085). Only
-ids are kept here: whoever has the events tells their leaves every two seconds, so they are fetched when their time has
-come. Bounded; what goes at the bound is looked at again when it comes again.
+graph.txt: an event is not valid "if it's too far in the future from now". An event that is ahead of this node's clock
+by more than `ahead_ns` is refused, whether broadcast or fetched, and so are its descendants (decision 0085). Only ids
+are stored. Peers that have the events send their leaves every `sync_ns`, so this node fetches the events once they are
+acceptable. At the bound the oldest id is dropped; its event is checked again when it next arrives.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ class FutureEvents:
     def __init__(self, count_max: int) -> None:
         self._count_max = count_max
         self._due: dict[bytes, int] = {}
+        """By event id: when the event becomes acceptable."""
 
     def __len__(self) -> int:
         return len(self._due)
@@ -24,11 +25,11 @@ class FutureEvents:
             del self._due[next(iter(self._due))]
 
     def due_ns(self, event_id: bytes) -> int:
-        """When its time comes; 0 if nothing is known against it."""
+        """When the event becomes acceptable; 0 if it is not deferred."""
         return self._due.get(event_id, 0)
 
-    def has(self, now_ns: int, event_id: bytes) -> bool:
-        """Whether it is too early for this one. What is due is forgotten."""
+    def is_early(self, now_ns: int, event_id: bytes) -> bool:
+        """True if the event is still deferred. An entry that is due is removed."""
         due_ns = self._due.get(event_id)
         if due_ns is not None and now_ns >= due_ns:
             del self._due[event_id]

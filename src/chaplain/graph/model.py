@@ -1,13 +1,13 @@
-"""The Model: which events of one stream there are, how they hang together, and in which order they stand.
+"""The Model: the events of one stream, their parent links, and their order.
 
-Decides whether an event may be added, what its leaves are, who forked, and the one order that equal sets of events
-have. Refuses to know bytes on disk, signatures, peers and confirmations: contents stay on disk, and an event takes some
-80 octets here.
+Decides whether an event may be added, which events are leaves, which authors forked, and the total order. Equal sets of
+events have equal orders. The Model does not know disk positions, signatures, peers or confirmations. Event contents
+stay on disk; an event takes about 80 bytes here.
 
-An event has a *number*, its place in the order of arrival at this node, and a *height*, its longest way to a beginning,
-which is the same on every node. The agreed order is by height, then by id.
+Each event has a *number*, its place in this node's arrival order, and a *height*, the length of its longest path to a
+first event. The height is the same on every node. The agreed order is by height, then by id.
 
-Invariants: parents have lower numbers and lower heights than their children; whatever is read has only read ancestors;
+Invariants: parents have lower numbers and lower heights than their children; all ancestors of a read event are read;
 equal leaves mean equal events (above the floor).
 """
 
@@ -20,45 +20,50 @@ from chaplain.graph.messages.event import Event, ParentLink
 from chaplain.graph.messages.ids import IdTable
 
 NONE = 0xFFFFFFFF
+"""Marks an absent number or rank."""
 LOCATOR_MAX = 128
+"""Ids in one locator."""
 LOCATOR_LEAVES = 32
+"""Leaves in one locator."""
 _LOCATOR_GROWTH = 1.25
 TIPS_MAX = 64
-"""Branches remembered of one author that forks; it is flagged all the same."""
+"""Branches tracked for one author that forks. Further forks are still flagged."""
 
 _OURS, _THEIRS = 2, 1
+"""Marks used by `beyond`: an event that only this node is known to have; an event that the other side has."""
 
 
 class Model:
     def __init__(self, floor: int = 0) -> None:
         self.floor = floor
-        """Parents below this height were pruned: they are taken as given."""
+        """Events below this height were pruned: a parent below it need not be present."""
         self.ids = IdTable()
         self.leaves: dict[int, None] = {}
         self.read_leaves: dict[int, None] = {}
         self.read_order = array("I")
-        """Numbers of read events, in the order in which they became so."""
+        """Numbers of read events, in the order in which they became read."""
         self.forks: dict[int, None] = {}
-        """Numbers of events whose author had already gone another way."""
+        """Numbers of events whose author had already extended another branch."""
         self.fingerprint = 0
-        """All ids above the floor, added without carry: equal for equal sets."""
+        """XOR of all ids at or above the floor: equal for equal sets."""
         self.authors: list[bytes] = []
         self._author_index: dict[bytes, int] = {}
         self._tips: dict[int, list[int]] = {}
         self._author = array("I")
         self._heights = array("I")
         self._links = array("I")
+        """Parents of all events in one array; `_links_end` delimits each event's slice."""
         self._links_end = array("I", [0])
         self._read_rank = array("I")
         self._base = floor
         self._first = array("I")
-        """By height above the base: the last event that came with it, the head of a chain through `_next`."""
+        """By height above `_base`: the latest event of that height, head of a linked list through `_next`."""
         self._next = array("I")
 
     def __len__(self) -> int:
         return len(self._heights)
 
-    # Looking.
+    # Lookup.
 
     def find(self, event_id: bytes) -> int:
         return self.ids.find(event_id)
@@ -82,11 +87,11 @@ class Model:
         return self._read_rank[number] != NONE
 
     def read_rank(self, number: int) -> int:
-        """Its place among the read events; `NONE` if it is unread."""
+        """The event's place among the read events; `NONE` if it is unread."""
         return self._read_rank[number]
 
     def last_of(self, author: bytes) -> ParentLink | None:
-        """The author's latest event here."""
+        """The author's latest event on this node."""
         tips = self._tips.get(self._author_index.get(author, -1))
         return None if not tips else self.link_of(tips[-1])
 
@@ -94,7 +99,7 @@ class Model:
         return [self.id_of(number) for number in self.leaves]
 
     def height_above(self, count: int) -> int:
-        """The greatest height such that at least so many events stand at it or above."""
+        """The greatest height with at least `count` events at or above it."""
         for place in range(len(self._first) - 1, -1, -1):
             count -= sum(1 for _ in self._level(place))
             if count <= 0:
@@ -102,21 +107,21 @@ class Model:
         return 0
 
     def raise_floor(self, floor: int) -> None:
-        """From now on parents below this height need not be here; the fingerprint is of what stands above."""
+        """Accept parents below this height as given, and remove the events below it from the fingerprint."""
         assert floor >= self.floor, "a floor is never lowered"
         for place in range(max(0, self.floor - self._base), min(floor - self._base, len(self._first))):
             for number in self._level(place):
                 self.fingerprint ^= int.from_bytes(self.id_of(number), "big")
         self.floor = floor
 
-    # Growing.
+    # Adding events.
 
     def missing(self, event: Event) -> list[bytes]:
-        """Parents that must come first."""
+        """Parents that must be added before this event."""
         return [link.id for link in event.links if link.height >= self.floor and self.find(link.id) < 0]
 
     def problem(self, event: Event) -> str:
-        """Why an event whose parents are here can never be added, or nothing."""
+        """Why an event whose parents are present can never be added; empty if it can."""
         for link in event.links:
             number = self.find(link.id)
             if number < 0:
@@ -135,8 +140,8 @@ class Model:
         self._links.extend(links)
         self._links_end.append(len(self._links))
         self._read_rank.append(NONE)
-        self._chain(number, event.height)
-        self._follow_author(number, event)
+        self._add_to_level(number, event.height)
+        self._track_author(number, event)
         if event.height >= self.floor:
             self.fingerprint ^= int.from_bytes(event.id, "big")
         for link in links:
@@ -144,7 +149,7 @@ class Model:
         self.leaves[number] = None
         return number
 
-    def _chain(self, number: int, height: int) -> None:
+    def _add_to_level(self, number: int, height: int) -> None:
         if not len(self._first):
             self._base = height
         elif height < self._base:
@@ -156,11 +161,11 @@ class Model:
         self._next.append(self._first[place])
         self._first[place] = number
 
-    def _follow_author(self, number: int, event: Event) -> None:
-        """An author's events are a chain by their previous hashes; whoever leaves it has forked.
+    def _track_author(self, number: int, event: Event) -> None:
+        """Follow the author's chain of previous hashes; an event that does not extend its tip is a fork.
 
-        Of what was pruned nobody can tell: a tip below a previous event that is gone is taken for its ancestor, and
-        below the floor a later event may have come first.
+        The pruned part of a chain is unknown. If the previous event is missing, tips below it count as its ancestors.
+        Below the floor, a later event may have arrived first, so an earlier one there is not a fork.
         """
         index = self._author_index.get(event.author)
         if index is None:
@@ -182,7 +187,7 @@ class Model:
         del tips[:-TIPS_MAX]
 
     def mark_read(self, number: int) -> list[int]:
-        """It and its ancestors are read. Returns those that were not, parents first."""
+        """Mark the event and its ancestors as read. Return those that were not read before, parents first."""
         found: list[int] = []
         stack = [number]
         rank = self._read_rank
@@ -201,12 +206,14 @@ class Model:
             self.read_leaves[one] = None
         return found
 
-    # Comparing.
+    # Comparison with a peer, and the agreed order.
 
     def beyond(self, known: Iterable[int]) -> list[int]:
-        """What is not known to somebody who has these events, hence their ancestors. Parents first.
+        """Numbers of the events that a peer lacks, given that it has the `known` events and their ancestors. Parents
+        first.
 
-        Walks down from the leaves and stops where everything below is known: the cost follows the difference.
+        Walks down from the leaves and stops once the peer has everything below: the cost follows the size of the
+        difference.
         """
         marks = bytearray(len(self))
         for number in self.leaves:
@@ -237,8 +244,11 @@ class Model:
         return found
 
     def locator(self) -> list[bytes]:
-        """Some of what we have, dense at the leaves and ever thinner below: whoever finds one of them here knows that
-        we have its ancestors, and misses at most a quarter of what lies above the last one that both know.
+        """A sample of our event ids, dense at the leaves and exponentially sparser below.
+
+        A peer that finds one of them in its own graph knows that we have its ancestors. It sends at most about a
+        quarter more than the part above the newest common id, because the distance between samples grows by that
+        factor.
         """
         chosen = [self.id_of(number) for number in list(self.leaves)[-LOCATOR_LEAVES:]]
         place, step = float(len(self._first) - 2), 1.0
@@ -251,7 +261,7 @@ class Model:
         return chosen
 
     def ordered(self, after: ParentLink | None = None) -> Iterator[int]:
-        """Numbers in the agreed order, behind this place in it."""
+        """Numbers in the agreed order, starting after the given event."""
         first = 0 if after is None else max(0, after.height - self._base)
         for place in range(first, len(self._first)):
             level = sorted((self.id_of(number), number) for number in self._level(place))

@@ -1,7 +1,7 @@
-"""Events whose parents are not here yet, within bounds for each author and in all.
+"""Orphans: events whose parents have not arrived, bounded per author and in total.
 
-At a bound the oldest orphan of the same author goes first, so that one author's flood leaves the others' alone.
-Whatever is dropped comes again with a sync. Invariant: each orphan waits for at least one id that is not here.
+At a bound the oldest orphan of the same author is dropped first, so one author's flood does not displace the events of
+others. A later sync delivers dropped events again. Invariant: each orphan waits for at least one missing id.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from chaplain.graph.messages.event import Event
 class Orphan(Frozen, frozen=True):
     event: Event
     sender: bytes
-    """Instance of the peer that it came from; empty: from our own disk."""
+    """Instance of the peer that sent it; empty: recovered from our own disk."""
     confirmations: tuple[tuple[bytes, bytes], ...]
 
 
@@ -24,7 +24,7 @@ class Orphans:
         self._bytes_max = bytes_max
         self._orphans: dict[bytes, Orphan] = {}
         self._waiting: dict[bytes, dict[bytes, None]] = {}
-        """By missing parent: who waits for it."""
+        """By missing parent: the orphans that wait for it."""
         self._by_author: dict[bytes, dict[bytes, None]] = {}
         self.size_bytes = 0
 
@@ -35,7 +35,7 @@ class Orphans:
         return event_id in self._orphans
 
     def add(self, orphan: Orphan, missing: list[bytes]) -> int:
-        """Keep it until they come. Returns how many others had to go."""
+        """Keep the orphan until its `missing` parents arrive. Return the number of orphans dropped to make room."""
         event = orphan.event
         assert missing
         assert event.id not in self._orphans
@@ -53,12 +53,12 @@ class Orphans:
             self._drop(next(iter(mine)))
             dropped += 1
         while len(self._orphans) > self._count_max or self.size_bytes > self._bytes_max:
-            self._drop(self._oldest_of_most())
+            self._drop(self._oldest_of_largest_author())
             dropped += 1
         return dropped
 
-    def _oldest_of_most(self) -> bytes:
-        """The oldest of the author that has most here."""
+    def _oldest_of_largest_author(self) -> bytes:
+        """The oldest orphan of the author with the most orphans."""
         most = max(self._by_author, key=lambda author: len(self._by_author[author]))
         return next(iter(self._by_author[most]))
 
@@ -77,11 +77,11 @@ class Orphans:
                     del self._waiting[link.id]
         return orphan
 
-    def take(self, stream: str) -> list[Orphan]:
-        """All of one stream, to be looked at again."""
+    def take_stream(self, stream: str) -> list[Orphan]:
+        """Remove and return all orphans of one stream."""
         mine = [event_id for event_id, orphan in self._orphans.items() if orphan.event.stream == stream]
         return [self._drop(event_id) for event_id in mine]
 
-    def arrived(self, parent: bytes) -> list[Orphan]:
-        """The parent is here: those who waited for it may be looked at again."""
+    def take_children(self, parent: bytes) -> list[Orphan]:
+        """Remove and return the orphans that wait for this parent. They may still lack another parent."""
         return [self._drop(event_id) for event_id in list(self._waiting.get(parent, ()))]

@@ -1,7 +1,8 @@
-"""How each peer behaves: what it may be given, what work it may cause, and when it is not listened to any more.
+"""Per-peer quota: the bytes a peer may be served, the work it may cause, and when it is ignored.
 
-A peer that asks too much waits; one that goes on asking, or sends what cannot be right, collects strikes; at the bound
-it is not listened to for a while. Invariant: an honest peer that asks for one page after the other never gets a strike.
+A peer that requests too much is served later. A peer that keeps requesting, or sends invalid messages, collects
+strikes; at `strikes_max` it is ignored for `ban_ns`. Invariant: an honest peer that requests one page after the other
+never gets a strike.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ STRIKES_FORGIVEN_PER_S = 4
 
 
 class TokenBucket:
-    """So much at once, and so much a second."""
+    """A token bucket: at most `burst` tokens, refilled at `per_s` tokens a second. The level may become negative."""
 
     __slots__ = ("_burst", "_filled_ns", "_rate", "level")
 
@@ -24,16 +25,17 @@ class TokenBucket:
         self.level = burst
 
     def fill(self, now_ns: int) -> int:
+        """Add the tokens for the time since the last refill; return the level."""
         passed_ns = max(0, now_ns - self._filled_ns)
         added = passed_ns * self._rate // SECOND_NS
-        if added or passed_ns < 0:
+        if added:  # a shorter time than one token takes is kept for the next call
             self.level = min(self._burst, self.level + added)
             self._filled_ns = now_ns
         return self.level
 
 
 class PeerQuota:
-    """The account of one session."""
+    """The quota of one peer, across its sessions."""
 
     def __init__(self, settings: GraphSettings, now_ns: int) -> None:
         self._settings = settings
@@ -41,7 +43,7 @@ class PeerQuota:
         self._work = TokenBucket(settings.work_burst, settings.work_per_s, now_ns)
         self._strikes = TokenBucket(settings.strikes_max, STRIKES_FORGIVEN_PER_S, now_ns)
         self.banned_ns = 0
-        """Not listened to before this time."""
+        """Messages of the peer are ignored before this time."""
 
     def may_be_served(self, now_ns: int) -> bool:
         return self._served.fill(now_ns) > 0
@@ -50,14 +52,14 @@ class PeerQuota:
         self._served.level -= size_bytes
 
     def takes_work(self, now_ns: int, pieces: int) -> bool:
-        """Whether this much unasked work is done for the peer; if not, it is as if nothing had come."""
+        """Reserve unrequested work. False if the quota does not cover it: the caller then drops the message."""
         if self._work.fill(now_ns) < pieces:
             return False
         self._work.level -= pieces
         return True
 
     def strike(self, now_ns: int, weight: int = 1) -> bool:
-        """Note something wrong. True if the peer is not listened to from now on."""
+        """Record an offence. True if the peer is ignored from now on."""
         self._strikes.fill(now_ns)
         self._strikes.level -= weight
         if self._strikes.level > 0 or now_ns < self.banned_ns:

@@ -1,7 +1,7 @@
-"""One stream of a node's graph: its Model, who confirmed what, and what of it is on disk.
+"""One stream of a node's graph: its Model, its confirmations, and what of it is on disk.
 
-Decides nothing of its own; it keeps the parts in step. Invariants: numbers below `durable` are on disk, and only they
-are shown, told or confirmed; `leaves` are the leaves of just these.
+Takes no decisions; it keeps these parts consistent. Invariants: exactly the events with numbers below `durable` are on
+disk, and only they are shown to readers, sent to peers or confirmed; `leaves` are the leaves of this durable part.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from chaplain.graph.storage.stored import EventPosition, StoredEvent
 from chaplain.graph.unread import UnreadMessages
 
 
-class Here(NamedTuple):
+class EventRef(NamedTuple):
     """An event that this node has."""
 
     stream: Stream
@@ -32,21 +32,21 @@ class Stream:
         self.model = Model()
         self.unread = UnreadMessages(self.model, bits, watched_max)
         self.durable = 0
+        """Number of events on disk."""
         self.leaves: dict[int, None] = {}
         self.offset = 0
-        """Of the next event on disk."""
-        self.fresh: list[Event] = []
-        """Added, and not yet given to the disk."""
-        self.enough: dict[int, None] = {}
-        """Confirmed often enough; read when that is on disk."""
+        """Offset of the next event in the log."""
+        self.unwritten: list[Event] = []
+        """Added events that are not part of a write yet."""
+        self.confirmed_enough: dict[int, None] = {}
+        """Events with enough confirmations. They become read when the READ mark is on disk."""
         self.floor_wanted = 0
-        """A floor that is to be written."""
-        self.held_by: list[bytes] = []
-        """Members that keep the floor below where it could be: they lack something there, or have not told."""
-        self.confirmed: dict[int, None] = {}
-        """Leaves that we gave our word for already."""
-        self.quiet_ns = 0
-        """When an event was last added here."""
+        """A new floor to write with the next batch; 0: none."""
+        self.floor_blockers: list[bytes] = []
+        """Members that keep the floor low: they lack events below the wanted floor, or have not sent their leaves."""
+        self.confirmed_leaves: dict[int, None] = {}
+        """Leaves for which this node has sent its confirmation."""
+
         self._positions = array("Q")
         self._indexes = array("H")
         self.sizes = array("I")
@@ -55,18 +55,18 @@ class Stream:
         number = self.model.add(event)
         self.unread.watch(number)
         self.sizes.append(len(event.raw))
-        self.fresh.append(event)
+        self.unwritten.append(event)
         return number
 
     def load(self, kept: StoredEvent) -> None:
-        """Add what the disk holds already."""
+        """Add an event that recovery found on disk."""
         number = self.model.add(kept.event)
         self.unread.watch(number)
         self.sizes.append(len(kept.event.raw))
         self.persisted(1, [kept.place])
 
     def persisted(self, count: int, places: list[EventPosition]) -> range:
-        """The next so many events are on disk, there."""
+        """Record that the next `count` events are on disk at these positions. Return their numbers."""
         assert count == len(places)
         assert self.durable + count <= len(self.model)
         self._positions.extend([place.position for place in places])
@@ -75,7 +75,7 @@ class Stream:
         for number in new:
             for parent in self.model.parents_of(number):
                 self.leaves.pop(parent, None)
-                self.confirmed.pop(parent, None)
+                self.confirmed_leaves.pop(parent, None)
             self.leaves[number] = None
         self.durable = new.stop
         return new
@@ -84,7 +84,7 @@ class Stream:
         return EventPosition(self._positions[number], self._indexes[number])
 
     def first_position(self) -> int:
-        """Where the oldest event lies that was not pruned."""
+        """Log position of the oldest event that is not pruned."""
         kept = (number for number in range(self.durable) if self.model.height_of(number) >= self.model.floor)
         return self._positions[next(kept, 0)] if self.durable else 1 << 62
 

@@ -1,11 +1,11 @@
-"""UnreadMessages: who has confirmed which events of one stream, and when an event counts as read.
+"""UnreadMessages: which members confirmed which events of one stream, and when an event counts as read.
 
-A confirmation covers all ancestors: whoever has an event has them, too. So has the author of an event whose parents
-they are: its own events confirm what is below them. Decides when an event has become read; refuses to know signatures
-(what comes in is checked) and the disk (read is shown when it is on disk).
+A confirmation covers all ancestors: a node that has an event has its ancestors, too. An event is also its author's
+confirmation of its parents. Decides when an event becomes read. Does not know signatures (its inputs are verified) or
+the disk (readers see an event as read once the READ mark is on disk).
 
 Invariants: a member counts once, and never for its own event; a member that counts for an event counts for all its
-watched ancestors; what is not watched any more is read.
+watched ancestors; events that are no longer watched are read.
 """
 
 from __future__ import annotations
@@ -19,14 +19,16 @@ class UnreadMessages:
     def __init__(self, model: Model, members: dict[bytes, int], watched_max: int) -> None:
         self._model = model
         self._members = members
-        """The bit of each member that ever confirmed, shared by all streams."""
+        """The bit of each member that ever confirmed an event; all streams share it."""
         self._watched_max = watched_max
         self.masks: dict[int, int] = {}
-        """Watched events: who has confirmed each. All unread ones are watched; read ones for a while."""
-        self.proofs: dict[int, dict[bytes, bytes]] = {}
-        """Signed words that were given for exactly this event."""
+        """Watched events: a bit mask of the members that confirmed each. All unread events are watched, and read ones
+        until all members have confirmed them or `watched_max` is reached.
+        """
+        self.signatures: dict[int, dict[bytes, bytes]] = {}
+        """By event number and member: signatures over exactly this event, kept to be forwarded."""
         self.counts = bytearray()
-        """By number: how many had confirmed the event when it was last counted; 255 means that or more."""
+        """By number: confirmations when the event was last counted; 255 means 255 or more."""
 
     def bit_of(self, member: bytes) -> int:
         return 1 << self._members.setdefault(member, len(self._members))
@@ -36,13 +38,13 @@ class UnreadMessages:
         self.masks[number] = 0
         self.counts.append(0)
 
-    def has(self, member: bytes, number: int) -> bool:
-        """Whether the member is known to have the event; True of events that are not watched any more."""
+    def has_event(self, member: bytes, number: int) -> bool:
+        """True if the member is known to have the event, or the event is no longer watched."""
         mask = self.masks.get(number)
         return mask is None or bool(mask & self.bit_of(member))
 
     def confirm(self, member: bytes, number: int, read_at: int) -> list[int]:
-        """The member has this event and its ancestors. Returns those that have enough confirmations now."""
+        """Record that the member has this event and its ancestors. Return those that now have enough confirmations."""
         bit = self.bit_of(member)
         enough: list[int] = []
         stack = [number]
@@ -60,16 +62,17 @@ class UnreadMessages:
         return enough
 
     def _count(self, number: int, mask: int) -> int:
+        """Confirmations of the event by others than its author."""
         author = self._members.get(self._model.author_of(number))
         return (mask & ~(1 << author) if author is not None else mask).bit_count()
 
-    def keep(self, member: bytes, number: int, signature: bytes) -> None:
-        """Hold a member's word, to pass it on."""
+    def keep_signature(self, member: bytes, number: int, signature: bytes) -> None:
+        """Keep a member's signature of this event to forward it."""
         if number in self.masks:
-            self.proofs.setdefault(number, {})[member] = signature
+            self.signatures.setdefault(number, {})[member] = signature
 
-    def drop(self, members: Iterable[bytes]) -> None:
-        """These are members no longer: their words do not count for what is unread."""
+    def drop_members(self, members: Iterable[bytes]) -> None:
+        """Remove the confirmations of former members from unread events."""
         bits = sum(map(self.bit_of, members))
         for number, mask in self.masks.items():
             if mask & bits and not self._model.is_read(number):
@@ -77,12 +80,12 @@ class UnreadMessages:
                 self.counts[number] = min(self._count(number, left), 255)
 
     def recount(self, read_at: int) -> list[int]:
-        """The cluster has another size now: which events have enough."""
+        """The unread events that have enough confirmations for a new cluster size."""
         model = self._model
         return [one for one, mask in self.masks.items() if self._count(one, mask) >= read_at and not model.is_read(one)]
 
-    def settle(self, numbers: Iterable[int], others: int) -> None:
-        """Watch no longer what is read and has been confirmed by everybody else."""
+    def stop_watching(self, numbers: Iterable[int], others: int) -> None:
+        """Stop watching read events that all `others` confirmed; above `watched_max`, also the oldest read events."""
         for number in numbers:
             mask = self.masks.get(number)
             if mask is not None and self._model.is_read(number) and self._count(number, mask) >= others:
@@ -94,4 +97,4 @@ class UnreadMessages:
 
     def _forget(self, number: int) -> None:
         del self.masks[number]
-        self.proofs.pop(number, None)
+        self.signatures.pop(number, None)

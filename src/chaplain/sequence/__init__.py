@@ -1,1 +1,1 @@
-"""One agreed, gapless numbering of events, held in memory: discovery, lock, work set, delivery. See `core`."""
+"""The sequence layer: one agreed, gapless order of events, replicated in the memory of a work set of nodes."""

@@ -1,9 +1,9 @@
-"""Entries of others: what is accepted, what is missing, and what others are given of ours.
+"""The acceptor: which entries of other members are accepted, which are missing, and which of ours are sent on request.
 
-Under the promised ballot, or a higher one, a log is accepted up to its last entry, because that entry's ballot says
-whose log it is. Everything else is accepted only as far as it is decided.
+A log under the promised or a higher ballot is accepted entirely, because the ballot of its last entry identifies the
+log. Any other log is accepted only up to its decided part.
 
-Invariants: what is decided is never dropped; nothing is acknowledged that does not hang on what was held before.
+Invariants: decided entries are never dropped; only entries that connect to our log are acknowledged.
 """
 
 from __future__ import annotations
@@ -24,120 +24,127 @@ _MESSAGE_BYTES_MAX = FRAME_BYTES_MAX - (1 << 20)
 
 class Acceptor:
     def __init__(
-        self, bench: SequenceContext, locking: SequenceLock, discovery: HistoryDiscovery, advance: Callable[[int], None]
+        self, context: SequenceContext, lock: SequenceLock, discovery: HistoryDiscovery, advance: Callable[[int], None]
     ) -> None:
-        self._bench = bench
-        self._locking = locking
+        self._context = context
+        self._lock = lock
         self._discovery = discovery
         self._advance = advance
-        self.lack: tuple[int, int] | None = None
-        """Whom to ask for what we lack, and when."""
-        self._filled_ns = -bench.settings.lack_ns
+        self.missing: tuple[int, int] | None = None
+        """The peer to ask for missing entries, and when; None if nothing is missing."""
+        self._filled_ns = -context.settings.lack_ns
 
     def reset(self) -> None:
-        self.lack = None
+        self.missing = None
 
     def due_ns(self) -> int | None:
-        return None if self.lack is None else self.lack[1]
+        return None if self.missing is None else self.missing[1]
 
     def tick(self) -> None:
-        if self.lack is not None and self._bench.now_ns >= self.lack[1]:
-            self._ask_for_missing(self.lack[0])
+        if self.missing is not None and self._context.now_ns >= self.missing[1]:
+            self._request_missing(self.missing[0])
 
-    def take_in(self, fellow: SequencePeer, message: EntryBatch) -> None:
-        bench = self._bench
+    def on_entries(self, peer: SequencePeer, message: EntryBatch) -> None:
+        """Process entries of a peer; they may found a history that contains our seat."""
+        context = self._context
         entries = decode_entries(message.entries)
-        if not bench.history and self._discovery.may_enter(entries, message.previous):
-            bench.start_from(message.bearing.history)
-            bench.since_ns = bench.now_ns
-        if message.bearing.history != bench.history or not entries:
+        if not context.history and self._discovery.may_accept(entries, message.previous):
+            context.start_from(message.bearing.history)
+            context.since_ns = context.now_ns
+        if message.bearing.history != context.history or not entries:
             return
-        fitting = bench.log.fit(message.previous, message.previous_hash, entries)
+        fitting = context.log.fit(message.previous, message.previous_hash, entries)
         if fitting is None:
-            self.note_lack(fellow, message.bearing)
-            if message.previous >= bench.log.decided:
-                self._ask_for_missing(fellow.identifier)
+            self.note_missing(peer, message.bearing)
+            if message.previous >= context.log.decided:
+                self._request_missing(peer.identifier)
             return
-        self._accept(fellow, message.bearing, *fitting)
+        self._accept(peer, message.bearing, *fitting)
 
-    def _accept(self, fellow: SequencePeer, bearing: Bearing, previous: int, entries: list[SequenceEntry]) -> None:
-        """Under the promised ballot or a higher one all is accepted; else only what is decided."""
-        bench = self._bench
-        if entries and entries[-1].ballot < bench.promised:
-            if entries[-1].author == fellow.identifier and bearing.promised < bench.promised:
-                bench.tell(fellow, LockRefused(bench.bearing(), Why.STALE))
+    def _accept(self, peer: SequencePeer, bearing: Bearing, previous: int, entries: list[SequenceEntry]) -> None:
+        """Accept all entries under the promised or a higher ballot, else only the decided ones."""
+        context = self._context
+        if entries and entries[-1].ballot < context.promised:
+            if entries[-1].author == peer.identifier and bearing.promised < context.promised:
+                context.send(peer, LockRefused(context.bearing(), Why.STALE))
             entries = entries[: max(0, bearing.decided - previous)]
-        elif entries and entries[-1].ballot > bench.promised:
-            self._locking.promise(entries[-1].ballot)
-        dropped = bench.log.attach(previous, entries)
+        elif entries and entries[-1].ballot > context.promised:
+            self._lock.promise(entries[-1].ballot)
+        dropped = context.log.attach(previous, entries)
         if dropped:
-            bench.publishing.displaced(dropped)
+            context.publish_queue.displaced(dropped)
         if entries:
-            bench.ack_due = True
-            self.lack = None
+            context.ack_due = True
+            self.missing = None
         else:
-            self.note_lack(fellow, bearing)
-        told = min(bearing.decided, previous + len(entries))
-        if told > bench.log.decided:
-            self._advance(told)  # these are the sender's own, and it knows them to be decided
-        if bearing.decided > bench.log.decided:
+            self.note_missing(peer, bearing)
+        decided = min(bearing.decided, previous + len(entries))
+        if decided > context.log.decided:
+            self._advance(decided)  # the sender holds these entries and knows that they are decided
+        if bearing.decided > context.log.decided:
             self.learn_decided(bearing)
         if self.lacks(bearing):
-            self._ask_for_missing(fellow.identifier)
+            self._request_missing(peer.identifier)
 
     def learn_decided(self, bearing: Bearing) -> None:
-        log = self._bench.log
+        """Decide up to the sender's decided index if our entry there has the same hash."""
+        log = self._context.log
         if bearing.decided > log.decided and log.hash_at(bearing.decided) == bearing.decided_hash:
             self._advance(bearing.decided)
 
-    def note_lack(self, fellow: SequencePeer, bearing: Bearing) -> None:
-        """Others acknowledge what has not come here: it is on its way, or lost."""
-        bench = self._bench
+    def note_missing(self, peer: SequencePeer, bearing: Bearing) -> None:
+        """The peer holds entries that have not arrived here. They may be in flight, so request them only after
+        `lack_ns`.
+        """
+        context = self._context
         if self.lacks(bearing):
-            if self.lack is None:
-                self.lack = (fellow.identifier, bench.now_ns + self._bench.settings.lack_ns)
-        elif self.lack is not None and self.lack[0] == fellow.identifier:
-            self.lack = None
+            if self.missing is None:
+                self.missing = (peer.identifier, context.now_ns + self._context.settings.lack_ns)
+        elif self.missing is not None and self.missing[0] == peer.identifier:
+            self.missing = None
 
     def lacks(self, bearing: Bearing) -> bool:
-        """Whether somebody holds what we could accept: something decided, or more under a ballot not given up."""
-        bench = self._bench
-        log = bench.log
+        """True if the peer holds entries that we could accept: decided ones, or more entries under a current ballot."""
+        context = self._context
+        log = context.log
         if bearing.decided > log.decided:
             return log.hash_at(bearing.decided) != bearing.decided_hash
-        return bearing.head > log.head and bearing.head.ballot >= bench.promised
+        return bearing.head > log.head and bearing.head.ballot >= context.promised
 
-    def _ask_for_missing(self, identifier: int) -> None:
-        """Not more often than once in the time that an answer may take; who learns has a way of its own."""
-        bench = self._bench
-        if bench.learns:
-            self.lack = None
+    def _request_missing(self, identifier: int) -> None:
+        """Send Fill, at most once per half `lack_ns`. During catch-up, `CatchUp` requests pages instead."""
+        context = self._context
+        if context.is_learning:
+            self.missing = None
             return
-        fellow = bench.company.fellows.get(identifier)
-        if self._filled_ns > bench.now_ns - self._bench.settings.lack_ns // 2:
-            self.lack = (identifier, bench.now_ns + self._bench.settings.lack_ns // 2)
+        peer = context.peers.by_id.get(identifier)
+        if self._filled_ns > context.now_ns - self._context.settings.lack_ns // 2:
+            self.missing = (identifier, context.now_ns + self._context.settings.lack_ns // 2)
             return
-        self.lack = None
-        if fellow is not None and bench.history:
-            self._filled_ns = bench.now_ns
-            bench.tell(fellow, Fill(bench.bearing()))
+        self.missing = None
+        if peer is not None and context.history:
+            self._filled_ns = context.now_ns
+            context.send(peer, Fill(context.bearing()))
 
-    def fill(self, fellow: SequencePeer, asker: Bearing) -> None:
-        """As much as fits into one message: of what is undecided, all or nothing, so that it shows its ballot."""
-        bench = self._bench
-        log = bench.log
+    def on_fill(self, peer: SequencePeer, asker: Bearing) -> None:
+        """Send entries after the asker's decided index, as many as fit into one message.
+
+        Undecided entries are sent all or none, because the ballot of the last one identifies the log.
+        """
+        context = self._context
+        log = context.log
         before = log.hash_at(asker.decided)
         if asker.decided > log.decided:
             return
         if before is None:
-            bench.tell(fellow, LockRefused(bench.bearing(), Why.FORGOTTEN))
+            context.send(peer, LockRefused(context.bearing(), Why.FORGOTTEN))
             return
-        chosen = _some(log, asker.decided, bench.settings.batch_bytes_max)
-        bench.tell(fellow, EntryBatch(bench.bearing(), asker.decided, before, b"".join(chosen)))
+        chosen = _page(log, asker.decided, context.settings.batch_bytes_max)
+        context.send(peer, EntryBatch(context.bearing(), asker.decided, before, b"".join(chosen)))
 
 
-def _some(log: SequenceLog, index: int, bytes_max: int) -> list[bytes]:
-    """Decided entries behind an index, about so many bytes; if these are all, the undecided ones if there is room."""
+def _page(log: SequenceLog, index: int, bytes_max: int) -> list[bytes]:
+    """Decided entries after an index, about `bytes_max`; if these are all, also the undecided ones, if they fit."""
     chosen: list[bytes] = []
     size = 0
     for held in log.since(index):

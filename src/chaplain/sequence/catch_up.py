@@ -1,12 +1,13 @@
-"""Learning: one that has no seat yet takes over what the others remember, and asks for a seat when it holds that.
+"""Catch-up: a node without a seat copies the window of a member, then asks for a seat.
 
-It starts from the foot of the window of the one that told it the number, its guide, and asks for page after page of
-what follows, one at a time, so that nobody is kept from working. A guide that does not answer, or is gone, is left for
-the next one: what was taken over stays, because the log is the same everywhere as far as it is agreed.
+It starts from the window base of the member that answered SEQRES, its source, and requests page after page, one at a
+time, so that the source is not kept from its work. If the source does not answer or exits, the next one follows. Pages
+taken so far stay valid, because decided entries are the same on every node.
 
-Decides whom to ask, and when to give up. Refuses to know what is in a page.
+Decides which member is asked, and when to give up. Does not know what a page contains.
 
-Invariant: no seat is asked for before everything was held that the guide held at one moment (decision 0141).
+Invariant: the node asks for a seat only after it has held everything that its source held at one moment (decision
+0141).
 """
 
 from __future__ import annotations
@@ -18,99 +19,112 @@ from chaplain.sequence.messages.peer import Bearing, Fill, SeqRes, SequenceState
 from chaplain.sequence.peers import SequencePeer
 
 _FRESH_NS = 2_500 * 10**6
-"""How long a word of a guide counts."""
-_WISH_NS = 250 * 10**6
+"""How long a bearing of a source is valid."""
+_SEAT_REQUEST_NS = 250 * 10**6
+"""Interval at which a seat is requested."""
 
 
 class CatchUp:
-    def __init__(self, bench: SequenceContext, lacks: Callable[[Bearing], bool], leave: Callable[[str], None]) -> None:
-        self._bench = bench
+    def __init__(
+        self, context: SequenceContext, lacks: Callable[[Bearing], bool], abandon_history: Callable[[str], None]
+    ) -> None:
+        self._context = context
         self._lacks = lacks
-        self._leave = leave
-        self._guide = 0
-        """Its identifier."""
-        self._ask_ns = 0
-        """When the next one is asked, if this one has not answered."""
-        self._waits = False
-        """A page is on its way."""
-        self._led_ns = 0
-        """When there last was somebody to learn from."""
-        self._wish_ns: int | None = None
-        """When to ask for a seat again; not before the guide had nothing that we lacked. What came since is little."""
+        self._abandon_history = abandon_history
+        self._source = 0
+        """Identifier of the current source."""
+        self._next_request_ns = 0
+        """When the next source is asked if the current one has not answered."""
+        self._awaits_page = False
+        """A page was requested and has not arrived."""
+        self._source_seen_ns = 0
+        """When there last was a source."""
+        self._seat_request_ns: int | None = None
+        """When to ask for a seat again; None until the source once had nothing that we lacked. Later entries
+        are few.
+        """
 
-    def began(self, guide: SequencePeer) -> None:
-        self._led_ns = self._bench.now_ns
-        self._wish_ns = None
-        self._ask(guide)
+    def start(self, source: SequencePeer) -> None:
+        self._source_seen_ns = self._context.now_ns
+        self._seat_request_ns = None
+        self._request_page(source)
 
     def due_ns(self) -> int | None:
-        if not self._bench.learns:
+        if not self._context.is_learning:
             return None
-        return self._ask_ns if self._wish_ns is None else min(self._ask_ns, self._wish_ns)
+        return (
+            self._next_request_ns
+            if self._seat_request_ns is None
+            else min(self._next_request_ns, self._seat_request_ns)
+        )
 
-    def look(self) -> None:
-        """Time has passed: ask another one, or give up."""
-        bench = self._bench
-        if not bench.learns:
+    def poll(self) -> None:
+        """On a timer: ask another source, or give up."""
+        context = self._context
+        if not context.is_learning:
             return
-        guides = self._guides()
-        if guides:
-            self._led_ns = bench.now_ns
-        if self._is_led_astray(guides) or bench.now_ns - self._led_ns > bench.settings.silence_ns:
-            self._leave(f"nobody of history {bench.name} is left to learn from")
+        sources = self._sources()
+        if sources:
+            self._source_seen_ns = context.now_ns
+        if self._works_elsewhere(sources) or context.now_ns - self._source_seen_ns > context.settings.silence_ns:
+            self._abandon_history(f"nobody of history {context.name} is left to learn from")
             return
-        if self._wish_ns is not None and bench.now_ns >= self._wish_ns:
-            self._wish()
-        if bench.now_ns >= self._ask_ns:
-            later = [one for one in guides if one.identifier > self._guide]
-            for guide in (later or guides)[:1]:
-                self._ask(guide)
-            self._ask_ns = bench.now_ns + bench.settings.page_wait_ns
+        if self._seat_request_ns is not None and context.now_ns >= self._seat_request_ns:
+            self._request_seat()
+        if context.now_ns >= self._next_request_ns:
+            later = [one for one in sources if one.identifier > self._source]
+            for source in (later or sources)[:1]:
+                self._request_page(source)
+            self._next_request_ns = context.now_ns + context.settings.page_wait_ns
 
-    def _guides(self) -> list[SequencePeer]:
-        """Those who have a seat in this history, as far as they know."""
-        bench = self._bench
-        fresh = bench.company.fresh(bench.now_ns, _FRESH_NS)
+    def _sources(self) -> list[SequencePeer]:
+        """Recently heard peers that have a seat in this history, by their own bearings."""
+        context = self._context
+        recent = context.peers.recent(context.now_ns, _FRESH_NS)
         return [
-            one for one in fresh if one.bearing.history == bench.history and one.bearing.state is not SequenceState.DSC
+            one
+            for one in recent
+            if one.bearing.history == context.history and one.bearing.state is not SequenceState.DSC
         ]
 
-    def _is_led_astray(self, guides: list[SequencePeer]) -> bool:
-        """Nobody of this history works, and somebody of another does: it would never let us in."""
-        if any(one.bearing.state is SequenceState.WRK for one in guides):
+    def _works_elsewhere(self, sources: list[SequencePeer]) -> bool:
+        """True if no member of this history works and a member of another does: this history would never give us a
+        seat.
+        """
+        if any(one.bearing.state is SequenceState.WRK for one in sources):
             return False
-        bench = self._bench
-        fresh = bench.company.fresh(bench.now_ns, _FRESH_NS)
-        return any(one.bearing.state is SequenceState.WRK and one.bearing.history != bench.history for one in fresh)
+        context = self._context
+        recent = context.peers.recent(context.now_ns, _FRESH_NS)
+        return any(one.bearing.state is SequenceState.WRK and one.bearing.history != context.history for one in recent)
 
-    def gone(self, identifier: int) -> None:
-        """A connection broke."""
-        if identifier == self._guide:
-            self._ask_ns = self._bench.now_ns
+    def peer_exited(self, identifier: int) -> None:
+        """A connection broke: if it was the source's, ask another one at once."""
+        if identifier == self._source:
+            self._next_request_ns = self._context.now_ns
 
-    def took(self, fellow: SequencePeer) -> None:
-        """Entries came, and were taken in."""
-        if fellow.identifier == self._guide:
-            self._waits = False
-            self.heard(fellow)
+    def on_entries(self, peer: SequencePeer) -> None:
+        """Entries from this peer were accepted."""
+        if peer.identifier == self._source:
+            self._awaits_page = False
+            self.on_status(peer)
 
-    def heard(self, fellow: SequencePeer) -> None:
-        """One that has a seat said how far it is."""
-        if not self._bench.learns or fellow.identifier != self._guide or self._waits:
+    def on_status(self, peer: SequencePeer) -> None:
+        """A member with a seat reported its log length: request the next page, or a seat."""
+        if not self._context.is_learning or peer.identifier != self._source or self._awaits_page:
             return
-        if self._lacks(fellow.bearing):
-            self._ask(fellow)
-        elif self._wish_ns is None:
-            self._wish()
+        if self._lacks(peer.bearing):
+            self._request_page(peer)
+        elif self._seat_request_ns is None:
+            self._request_seat()
 
-    def _wish(self) -> None:
-        """Ask for a seat."""
-        self._wish_ns = self._bench.now_ns + _WISH_NS
-        self._bench.tell_all(self._guides(), SeqRes(self._bench.bearing()))
+    def _request_seat(self) -> None:
+        """Ask all sources for a seat."""
+        self._seat_request_ns = self._context.now_ns + _SEAT_REQUEST_NS
+        self._context.send_all(self._sources(), SeqRes(self._context.bearing()))
 
-    def _ask(self, guide: SequencePeer) -> None:
-        bench = self._bench
-        self._guide = guide.identifier
-        self._ask_ns = bench.now_ns + bench.settings.page_wait_ns
-        self._waits = True
-        bench.tell(guide, Fill(bench.bearing()))
+    def _request_page(self, source: SequencePeer) -> None:
+        context = self._context
+        self._source = source.identifier
+        self._next_request_ns = context.now_ns + context.settings.page_wait_ns
+        self._awaits_page = True
+        context.send(source, Fill(context.bearing()))

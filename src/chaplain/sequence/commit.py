@@ -1,11 +1,12 @@
-"""What is agreed, and what follows from it: numbers, hashes, deliveries.
+"""The commit rule: which entries are decided, and what follows from that: numbers, hashes, deliveries.
 
-An index is decided when enough members of every work set from the last decided entry up to that before the index hold
-the log of the promised ballot up to it, and the entry there was written under that ballot. All before it is decided
-with it. So a change of the work set is decided by the old set, and what follows on an undecided one by both.
+An index is decided when two conditions hold. First, the entry there was written under the promised ballot. Second, a
+quorum of every work set, from that after the last decided entry to that before the index, holds the log of this ballot
+up to the index. All entries before it are decided with it. So the old set decides a change of the work set, and both
+sets decide the entries after an undecided change.
 
-Invariant: an event's number is the count of its stream's events before it in the agreed order; so it has no gaps, and
-every node that knows the order knows the number.
+Invariant: an event's number is one more than the count of its stream's earlier events in the agreed order. So numbers
+have no gaps, and every node that knows the order knows the numbers.
 """
 
 from __future__ import annotations
@@ -16,28 +17,28 @@ from chaplain.sequence.events import Delivered, Forgot, HistoryBegan, Published
 from chaplain.sequence.messages.entry import NO_HASH, EntryKind, run_hash
 from chaplain.sequence.window.entries import HeldEntry
 from chaplain.sequence.window.log import change_of
-from chaplain.sequence.work_set import WorkSet, enough_index
+from chaplain.sequence.work_set import WorkSet, quorum_index
 
 _NOTHING = (0, NO_HASH)
 
 
 class CommitRule:
-    def __init__(self, bench: SequenceContext) -> None:
-        self._bench = bench
+    def __init__(self, context: SequenceContext) -> None:
+        self._context = context
 
-    def began(self) -> None:
-        bench = self._bench
-        log = bench.log
-        bench.out.append(HistoryBegan(bench.history, log.decided, log.decided_hash, dict(bench.streams)))
+    def report_history(self) -> None:
+        context = self._context
+        log = context.log
+        context.out.append(HistoryBegan(context.history, log.decided, log.decided_hash, dict(context.streams)))
 
     def decidable(self) -> int:
-        """The highest index that is decided by what the others say they hold; 0 if none is."""
-        bench = self._bench
-        log = bench.log
-        if log.head.index == log.decided or log.head.ballot != bench.promised:
+        """The highest index that the acknowledgements decide; 0 if there is none."""
+        context = self._context
+        log = context.log
+        if log.head.index == log.decided or log.head.ballot != context.promised:
             return 0
         if not log.changing:
-            index = enough_index(log.members, self._held(log.members), bench.dead(log.members))
+            index = quorum_index(log.members, self._held(log.members), context.dead(log.members))
             return log.head.index if index >= log.head.index else self._under_promised(index)
         index, held_by_all = 0, log.head.index
         asked: WorkSet = ()
@@ -45,7 +46,7 @@ class CommitRule:
             members = log.set_for(held)
             if members != asked:
                 asked = members
-                held_by_all = min(held_by_all, enough_index(members, self._held(members), bench.dead(members)))
+                held_by_all = min(held_by_all, quorum_index(members, self._held(members), context.dead(members)))
             if held.index > held_by_all:
                 break
             index = held.index
@@ -59,68 +60,69 @@ class CommitRule:
     # with "only entries of the current term are counted" (section 5.4.2).
 
     def _under_promised(self, index: int) -> int:
-        at = self._bench.log.at(index)
-        return index if at is not None and at.entry.ballot == self._bench.promised else 0
+        at = self._context.log.at(index)
+        return index if at is not None and at.entry.ballot == self._context.promised else 0
 
     def _held(self, members: WorkSet) -> dict[int, int]:
-        """How far each member holds the log of the promised ballot, by seat."""
-        bench = self._bench
+        """By seat: up to which index each member holds the log of the promised ballot."""
+        context = self._context
         held: dict[int, int] = {}
         for member in members:
-            fellow = bench.company.fellows.get(member.identifier)
-            if member == bench.me:
-                held[member.seat] = bench.log.head.index
-            elif fellow is not None and fellow.bearing.seat == member.seat:
-                acked = fellow.acked
-                if acked.ballot == bench.promised and fellow.bearing.history == bench.history:
+            peer = context.peers.by_id.get(member.identifier)
+            if member == context.me:
+                held[member.seat] = context.log.head.index
+            elif peer is not None and peer.bearing.seat == member.seat:
+                acked = peer.acked
+                if acked.ballot == context.promised and peer.bearing.history == context.history:
                     held[member.seat] = acked.index
         return held
 
     def advance(self, index: int) -> None:
-        bench = self._bench
-        log = bench.log
+        """Apply entries up to this decided index: number and deliver events, answer publishers, trim the window."""
+        context = self._context
+        log = context.log
         while log.decided < index:
             members = log.members
             held = log.decide_next()
             if log.members is not members:
-                bench.look_for_seat()
-            ours = bench.publishing.decided(held.index, held.hash)
+                context.update_membership()
+            ours = context.publish_queue.decided(held.index, held.hash)
             match held.entry.kind:
                 case EntryKind.EVENTS:
                     firsts = self._deliver(held)
                     for one in ours:
-                        bench.out.append(Published(one.publish.token, firsts[one.run] + one.offset))
+                        context.out.append(Published(one.publish.token, firsts[one.run] + one.offset))
                 case EntryKind.FOUND:
-                    self.began()
+                    self.report_history()
                 case EntryKind.CHANGE:
                     self._report(held)
                 case EntryKind.PASS:
                     pass
-        bench.counts["entries_decided"] = log.decided
-        forgotten = log.trim(bench.settings.window_bytes, bench.settings.window_entries_max)
+        context.counts["entries_decided"] = log.decided
+        forgotten = log.trim(context.settings.window_bytes, context.settings.window_entries_max)
         if forgotten:
-            bench.foot.rise(forgotten)
-            bench.out.append(Forgot(bench.log.base.index))
+            context.window_base.advance(forgotten)
+            context.out.append(Forgot(context.log.base.index))
 
     def _deliver(self, held: HeldEntry) -> list[int]:
-        """The first number of each run."""
-        bench = self._bench
-        streams = bench.streams
+        """Deliver the events of an entry. Return the first number of each run."""
+        context = self._context
+        streams = context.streams
         firsts: list[int] = []
         for run in held.entry.runs:
             count = len(run.lengths)
             last, before = streams.get(run.stream, _NOTHING)
             end = streams[run.stream] = (last + count, run_hash(before, last + 1, run))
-            bench.foot.note(held.index, run.stream, end)
-            bench.out.append(Delivered(bench.history, held.index, last + 1, run, before, not bench.is_member))
-            bench.events += count
+            context.window_base.record_end(held.index, run.stream, end)
+            context.out.append(Delivered(context.history, held.index, last + 1, run, before, not context.is_member))
+            context.events += count
             firsts.append(last + 1)
-        bench.counts["events"] = bench.events
+        context.counts["events"] = context.events
         return firsts
 
     def _report(self, held: HeldEntry) -> None:
         change = change_of(held.entry)
         assert change is not None
         detail: dict[str, str | int] = {"number": held.index, "change": "joins" if change.joins else "leaves"}
-        self._bench.out.append(Report("work set", f"{change.member.identifier:08x}", detail))
-        self._bench.counts["work_set_changes"] += 1
+        self._context.out.append(Report("work set", f"{change.member.identifier:08x}", detail))
+        self._context.counts["work_set_changes"] += 1

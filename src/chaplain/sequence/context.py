@@ -1,8 +1,8 @@
-"""What the parts of the sequence share: the log, the others, what was promised, and the way to say something.
+"""State that the parts of the sequence share: the log, the peers, the promised ballot, and the outgoing messages.
 
-It decides nothing. A *bearing* is read off here, so that no message can claim what is not so at that moment.
+Decides nothing. `bearing` reads the state at the moment of sending, so no message can claim an outdated state.
 
-Invariants: the promised ballot never goes down within a tenure; a seat belongs to one memory.
+Invariants: the promised ballot never decreases within a tenure; a seat belongs to one memory.
 """
 
 from __future__ import annotations
@@ -19,106 +19,116 @@ from chaplain.sequence.messages.peer import Bearing, Beat, EntryBatch, Message, 
 from chaplain.sequence.peers import SequencePeer, SequencePeers
 from chaplain.sequence.publish_queue import PublishQueue
 from chaplain.sequence.settings import SequenceSettings
-from chaplain.sequence.window.base import End, WindowBase
+from chaplain.sequence.window.base import StreamEnd, WindowBase
 from chaplain.sequence.window.entries import EntryBase, HeldEntry
-from chaplain.sequence.window.log import NOTHING, SequenceLog, set_behind
+from chaplain.sequence.window.log import NOTHING, SequenceLog, set_after
 from chaplain.sequence.work_set import WorkSet
 from chaplain.wire import parcel
 from chaplain.wire.parcel import Layer, Parcel
 
 _TWO_SUFFICE = 3
-"""In a work set of so many two are more than half: who has an entry from one that holds it knows that it is decided."""
+"""In a work set of at most this size two members are a majority: a node that receives an entry from another holder
+knows that it is decided.
+"""
 
 
 class SequenceContext:
     def __init__(
-        self, settings: SequenceSettings, chance: random.Random, removed: Callable[[], Collection[int]] = tuple
+        self, settings: SequenceSettings, rng: random.Random, removed: Callable[[], Collection[int]] = tuple
     ) -> None:
         self.settings = settings
-        self.chance = chance
+        self.rng = rng
         self.removed = removed
-        """Who was removed from the cluster, as far as this node knows: more with time, never less."""
-        self.company = SequencePeers()
-        self.publishing = PublishQueue()
+        """Nodes removed from the cluster, as far as this node knows. The set only grows."""
+        self.peers = SequencePeers()
+        self.publish_queue = PublishQueue()
         self.counts: Counter[str] = Counter()
         self.out: list[SequenceEffect] = []
         self.now_ns = 0
-        """Time as the sequence counts it: it never goes back, and a pause counts little."""
+        """The sequence's own clock: it never goes back, and a step adds at most one second."""
         self.state = SequenceState.DSC
         self.reason = "looking for others"
         self.since_ns = 0
         self.tenure = 0
         self.remembers = False
         self.wants = False
-        self.seat = self._draw()
+        self.seat = self._random_id()
         self.me = SeatedMember(settings.identifier, self.seat)
         self.clear()
 
-    def _draw(self) -> int:
-        return self.chance.randrange(1, 1 << 64)
+    def _random_id(self) -> int:
+        return self.rng.randrange(1, 1 << 64)
 
     def clear(self) -> None:
-        """Forget everything that a seat remembers."""
+        """Forget everything that belongs to the current seat."""
         self.history = 0
         self.log = SequenceLog(NOTHING)
         self.promised: Ballot = NO_BALLOT
-        self.foot = WindowBase()
-        self.streams: dict[str, End] = {}
+        self.window_base = WindowBase()
+        self.streams: dict[str, StreamEnd] = {}
         self.events = 0
-        self.alone = False
-        """Founded with an empty list."""
+        self.founded_alone = False
+        """This node founded the history without any other node."""
         self.ack_due = False
-        """Something was accepted that the others do not know of yet."""
-        self._wish_told = False
-        """What all others last heard of `wants`: who gets its turn from us may have heard it from nobody else."""
+        """This node accepted entries that it has not acknowledged yet."""
+        self._wish_sent = False
+        """The `wants` flag last sent to all peers. The next lock holder may know our wish only from that message."""
         self._others: tuple[WorkSet, int, list[SequencePeer]] | None = None
-        """Whom `members` found last, in which work set and company."""
-        self.look_for_seat()
+        """The cached result of `members`, with the work set and the peer-change count that it belongs to."""
+        self.update_membership()
 
     def new_seat(self) -> None:
         self.tenure = min(self.tenure + 1, 0xFFFF)
-        self.seat = self._draw()
+        self.seat = self._random_id()
         self.me = SeatedMember(self.settings.identifier, self.seat)
         self.clear()
-        self.company.forget()
+        self.peers.forget()
 
     def start_from(
-        self, history: int, base: EntryBase = NOTHING, members: WorkSet = (), streams: Mapping[str, End] | None = None
+        self,
+        history: int,
+        base: EntryBase = NOTHING,
+        members: WorkSet = (),
+        streams: Mapping[str, StreamEnd] | None = None,
     ) -> None:
         self.clear()
         self.history = history
         self.log = SequenceLog(base, members)
-        self.look_for_seat()
-        self.foot = WindowBase(members, streams)
-        self.streams = dict(self.foot.streams)
+        self.update_membership()
+        self.window_base = WindowBase(members, streams)
+        self.streams = dict(self.window_base.streams)
         self.events = sum(number for number, _ in self.streams.values())
 
-    # Who I am.
+    # This node's role and state.
 
-    def look_for_seat(self) -> None:
-        """To be called when the work set behind the last decided entry has changed, and only that changes these."""
+    def update_membership(self) -> None:
+        """Recompute `is_member` and `is_learning`. Call it whenever the work set after the last decided entry
+        changes.
+        """
         self.is_member = self.me in self.log.members
-        self.learns = bool(self.log.members) and not self.is_member
-        """Whether it follows a history in which it has no seat yet."""
+        self.is_learning = bool(self.log.members) and not self.is_member
+        """This node follows a history in which it has no seat yet."""
 
     @property
-    def counts_here(self) -> bool:
-        """Whether somebody may count what it holds: it has a seat, or will have one if what is undecided is decided."""
-        return self.is_member or self.knows(self.me)
+    def may_be_counted(self) -> bool:
+        """True if other nodes may count this node's acknowledgements: it has a seat, or an undecided entry gives it
+        one.
+        """
+        return self.is_member or self.is_in_any_set(self.me)
 
-    def knows(self, member: SeatedMember) -> bool:
-        """Whether it is in the work set, or would be if what is undecided were decided."""
+    def is_in_any_set(self, member: SeatedMember) -> bool:
+        """True if the member is in the decided work set or in one that an undecided entry brings."""
         if not self.log.changing:
             return member in self.log.members
         return any(member in members for members in self.log.sets())
 
     def dead(self, members: WorkSet) -> Collection[int]:
-        """The seats that lost their memory, for who counts whether half is enough.
+        """The seats that lost their memory, for the rule that half of a work set may decide (see `work_set`).
 
-        Only one of that half can tell: the words of the others may be old. While its own memory lasts, the other half
-        did not go on because this one was dead.
+        Only a member of the deciding half may apply this rule: the information of other nodes may be outdated. While
+        this member keeps its memory, the other half cannot have gone on without it.
         """
-        return self.company.dead if self.me in members else ()
+        return self.peers.dead if self.me in members else ()
 
     def bearing(self) -> Bearing:
         log = self.log
@@ -136,7 +146,7 @@ class SequenceContext:
             self.events,
         )
 
-    def become(self, state: SequenceState, reason: str) -> None:
+    def set_state(self, state: SequenceState, reason: str) -> None:
         if (state, reason) == (self.state, self.reason):
             return
         if state is not self.state:
@@ -149,61 +159,67 @@ class SequenceContext:
     def name(self) -> str:
         return history_name(self.history)
 
-    # Saying.
+    # Sending.
 
-    def tell(self, fellow: SequencePeer, message: Message) -> None:
-        self.tell_all((fellow,), message)
+    def send(self, peer: SequencePeer, message: Message) -> None:
+        self.send_all((peer,), message)
 
-    def tell_all(self, fellows: Iterable[SequencePeer], message: Message) -> None:
+    def send_all(self, by_id: Iterable[SequencePeer], message: Message) -> None:
         body, payload = encode(message)
         content = parcel.encode(Parcel(self.settings.identifier, Layer.SEQUENCE, body, payload))
-        for fellow in fellows:
-            if fellow.connected:
-                self.out.append(Whisper(fellow.instance, content, urgent=True))
+        for peer in by_id:
+            if peer.connected:
+                self.out.append(Whisper(peer.instance, content, urgent=True))
 
     def members(self) -> list[SequencePeer]:
-        """The connected others of the work set, undecided changes included, in order."""
-        log, company, kept = self.log, self.company, self._others
-        if kept is not None and kept[0] is log.members and kept[1] == company.changes and not log.changing:
+        """The connected other members of the work set, including undecided changes, ordered by identifier."""
+        log, peers, kept = self.log, self.peers, self._others
+        if kept is not None and kept[0] is log.members and kept[1] == peers.changes and not log.changing:
             return kept[2]
         known = {member.identifier for members in log.sets() for member in members}
-        fellows = company.fellows
-        others = [fellows[who] for who in sorted(known) if who in fellows and fellows[who].connected]
-        self._others = None if log.changing else (log.members, company.changes, others)
+        by_id = peers.by_id
+        others = [
+            by_id[identifier] for identifier in sorted(known) if identifier in by_id and by_id[identifier].connected
+        ]
+        self._others = None if log.changing else (log.members, peers.changes, others)
         return others
 
     def acknowledge(self) -> None:
-        """Say that we hold our last entry to its author, or to all if they need it to count (0072)."""
+        """Acknowledge our last entry: to its author alone, or to all members if they need it to count
+        (decision 0072).
+        """
         log, others = self.log, self.members()
         self.ack_due = False
         two_suffice = len(log.members) <= _TWO_SUFFICE and not log.changing
-        if two_suffice and log.author is not None and not (self.wants or self._wish_told):
+        if two_suffice and log.author is not None and not (self.wants or self._wish_sent):
             others = [one for one in others if one.identifier == log.author]
         else:
-            self._wish_told = self.wants
-        self.tell_all(others, Beat(self.bearing()))
+            self._wish_sent = self.wants
+        self.send_all(others, Beat(self.bearing()))
 
-    def spread(self, after: int) -> None:
-        """Say what is held behind this index to everybody it concerns; that acknowledges all before it."""
+    def broadcast_after(self, after: int) -> None:
+        """Send all entries after this index to all members. The message also acknowledges everything before them."""
         self.ack_due = False
-        self._wish_told = self.wants
-        self.tell_all(self.members(), self.entries_after(after))
+        self._wish_sent = self.wants
+        self.send_all(self.members(), self.entries_after(after))
 
-    def spread_last(self, before: bytes, last: HeldEntry) -> None:
-        """The same of the last entry alone, with the hash of the one before it."""
+    def broadcast_last(self, before: bytes, last: HeldEntry) -> None:
+        """Send only the last entry to all members, with the hash of the entry before it."""
         self.ack_due = False
-        self._wish_told = self.wants
-        self.tell_all(self.members(), EntryBatch(self.bearing(), last.index - 1, before, last.entry.encoded))
+        self._wish_sent = self.wants
+        self.send_all(self.members(), EntryBatch(self.bearing(), last.index - 1, before, last.entry.encoded))
 
-    def number(self) -> Seq:
-        """What one needs who would learn all that we remember: the foot of our window, or what the first entry left."""
-        log, foot = self.log, self.foot
-        base, members = log.base, foot.members
+    def seq_message(self) -> Seq:
+        """What a joining node needs to replay our window: the window base, or the state after the first entry of the
+        history.
+        """
+        log, window_base = self.log, self.window_base
+        base, members = log.base, window_base.members
         if not base.index:
             first = log.at(1)
-            assert first is not None, "only who has a seat is asked"
-            base, members = log.base_at(1), set_behind((), first.entry)
-        return Seq(self.bearing(), base.index, base.hash, base.ballot, base.next, members, dict(foot.streams))
+            assert first is not None, "only a node with a seat answers SEQRES"
+            base, members = log.base_at(1), set_after((), first.entry)
+        return Seq(self.bearing(), base.index, base.hash, base.ballot, base.next, members, dict(window_base.streams))
 
     def entries_after(self, index: int) -> EntryBatch:
         before = self.log.hash_at(index)
@@ -211,9 +227,9 @@ class SequenceContext:
         return EntryBatch(self.bearing(), index, before, b"".join(held.entry.encoded for held in self.log.after(index)))
 
     def rank(self) -> int:
-        """How many lower members were heard lately: those act first."""
-        fresh = self.company.fresh(self.now_ns, self.settings.silence_ns)
-        return sum(1 for fellow in fresh if fellow.identifier < self.settings.identifier)
+        """How many members with lower identifiers were heard lately; those act first."""
+        recent = self.peers.recent(self.now_ns, self.settings.silence_ns)
+        return sum(1 for peer in recent if peer.identifier < self.settings.identifier)
 
 
 def history_name(history: int) -> str:

@@ -1,12 +1,12 @@
-"""The sequence of one node: one agreed, gapless order of events, held in the memories of a work set.
+"""The sequence core of one node: one agreed, gapless order of events, replicated in the memory of a work set.
 
-Decides what is accepted, what is decided, and what state the node is in. Who writes is `locking`'s, who is in is
-`changes`' and `discovery`'s. Refuses to know clients, streams' readers and disks. Why nothing forks and nothing that
-was acknowledged is lost: docs/protocol/sequence.md.
+Decides which entries are accepted, which are decided (committed), and the node's state. The other parts decide the
+rest: `lock` who writes, `reconfiguration` and `discovery` who is in the work set. The core does not know clients,
+readers or disks. docs/protocol/sequence.md explains why histories do not fork and no acknowledged event is lost.
 
-Invariants, asserted here or in the parts: what is decided never changes and has no gaps; an entry is accepted only
-under the promised ballot or because it is decided; consecutive work sets differ by one member; who is not in the set
-acknowledges nothing; a memory that is lost is a new seat.
+Invariants, asserted here or in the parts: decided entries never change and have no gaps; an entry is accepted only
+under the promised ballot or because it is decided; consecutive work sets differ by one member; a node outside the set
+acknowledges nothing; a node that lost its memory takes a new seat.
 """
 
 from __future__ import annotations
@@ -47,372 +47,385 @@ from chaplain.sequence.messages.peer import (
 )
 from chaplain.sequence.peers import SequencePeer
 from chaplain.sequence.proposer import Proposer
-from chaplain.sequence.reconfiguration import awaited, lacking
+from chaplain.sequence.reconfiguration import set_without_quorum, unsilenced_seats
 from chaplain.sequence.settings import SequenceSettings
 from chaplain.sequence.window.entries import EntryBase
 from chaplain.sequence.work_set import WorkSet, is_lost
 
 _STEP_NS_MAX = 10**9
-"""A step counts no more time than this: who was paused must not think that the others were."""
+"""One step counts at most this much time: after a pause, a node must not conclude that the others were silent."""
 
 
 class SequenceCore:
     def __init__(
         self,
         settings: SequenceSettings,
-        chance: random.Random,
+        rng: random.Random,
         now_ns: int,
-        belonging: Callable[[], Iterable[int]] | None = None,
+        cluster_members: Callable[[], Iterable[int]] | None = None,
         removed: Callable[[], Collection[int]] = tuple,
     ) -> None:
-        """`belonging` says who belongs to the cluster now, where that is agreed on; else it is who is configured.
+        """`cluster_members` returns the agreed members of the cluster; without it, the configured nodes count.
 
-        `removed` says who belonged to it once and never will again.
+        `removed` returns the nodes that were removed from the cluster for good.
         """
         self.settings = settings
-        self.bench = SequenceContext(settings, chance, removed)
-        self.discovery = HistoryDiscovery(self.bench, belonging or (lambda: settings.listed))
-        self.locking = SequenceLock(self.bench)
-        self._deciding = CommitRule(self.bench)
-        self._writing = Proposer(self.bench, self.locking, self._decide)
-        self._intake = Acceptor(self.bench, self.locking, self.discovery, self._advance)
-        self._learning = CatchUp(self.bench, self._intake.lacks, self._leave)
-        self._parts = (self.locking, self.discovery, self._writing, self._intake, self._learning)
-        self._calm = IdleCheck(self.bench)
+        self.context = SequenceContext(settings, rng, removed)
+        self.discovery = HistoryDiscovery(self.context, cluster_members or (lambda: settings.listed))
+        self.lock = SequenceLock(self.context)
+        self._commit = CommitRule(self.context)
+        self._proposer = Proposer(self.context, self.lock, self._decide)
+        self._acceptor = Acceptor(self.context, self.lock, self.discovery, self._advance)
+        self._catch_up = CatchUp(self.context, self._acceptor.lacks, self._abandon_history)
+        self._parts = (self.lock, self.discovery, self._proposer, self._acceptor, self._catch_up)
+        self._idle_check = IdleCheck(self.context)
         self._clock_ns = now_ns
         self._beat_ns = 0
-        self._stirred = True
-        """Something came since we acted last."""
-        self._rests = False
-        """Nothing is to be written, decided or waited for, by one who has a seat."""
+        self._has_input = True
+        """An input has arrived since the last `_work`."""
+        self._is_idle = False
+        """This member has nothing to write, to decide or to wait for."""
         self._rival: tuple[int, int] | None = None
-        """Another history with events in it, and when it was last met."""
+        """Another history that contains events, and when it was last seen."""
 
     # Time.
 
     def deadline(self) -> int | None:
         due_ns = self._beat_ns
-        for part in (self._intake,) if self._rests else self._parts:
+        for part in (self._acceptor,) if self._is_idle else self._parts:
             when = part.due_ns()
             if when is not None and when < due_ns:
                 due_ns = when
-        left_ns = due_ns - self.bench.now_ns
+        left_ns = due_ns - self.context.now_ns
         return self._clock_ns + left_ns if left_ns > 0 else self._clock_ns
 
     def step(self, now_ns: int, event: SequenceInput) -> list[SequenceEffect]:
         kind = type(event)
-        if kind is Drained and not self._stirred:
-            return []  # others of the node were woken, not we
+        if kind is Drained and not self._has_input:
+            return []  # the input was for another layer of the node
         passed_ns = now_ns - self._clock_ns
         if passed_ns > 0:
-            self.bench.now_ns += passed_ns if passed_ns < _STEP_NS_MAX else _STEP_NS_MAX
+            self.context.now_ns += passed_ns if passed_ns < _STEP_NS_MAX else _STEP_NS_MAX
         self._clock_ns = now_ns
-        self._stirred = kind is not Drained and kind is not Woken
-        self._rests = False
+        self._has_input = kind is not Drained and kind is not Woken
+        self._is_idle = False
         match event:
             case GossipParcel():
-                self._told(event)
+                self._on_parcel(event)
             case Publish():
                 self._publish(event)
             case Drained():
-                self._act()
+                self._work()
             case Woken():
                 self._tick()
-                self._act()
+                self._work()
             case Entered():
-                self.bench.company.enter(event.peer)
-                fellow = self.bench.company.fellows[event.peer.identifier]
-                self.bench.tell(fellow, DscReq(self.bench.bearing(), self.discovery.neighbours()))
-                self.locking.hurry()
+                self.context.peers.enter(event.peer)
+                peer = self.context.peers.by_id[event.peer.identifier]
+                self.context.send(peer, DscReq(self.context.bearing(), self.discovery.neighbours()))
+                self.lock.shorten_wait()
             case Exited():
-                self.bench.company.exit(event.peer)
-                self._learning.gone(event.peer.identifier)
-                self.locking.hurry()
+                self.context.peers.exit(event.peer)
+                self._catch_up.peer_exited(event.peer.identifier)
+                self.lock.shorten_wait()
             case MemberChanged():
                 self.discovery.member_changed(event)
             case Stopping():
                 pass
             case _:
                 assert_never(event)
-        effects, self.bench.out = self.bench.out, []
+        effects, self.context.out = self.context.out, []
         return effects
 
     def _tick(self) -> None:
-        bench = self.bench
-        assert bench.is_member is (bench.me in bench.log.members), "a change of the work set was overlooked"
-        assert bench.company.wanting == sum(fellow.bearing.wants for fellow in bench.company.fellows.values())
-        self._calm.end()
-        self.discovery.look()
-        self._learning.look()
-        if bench.now_ns >= self._beat_ns:
-            self._beat_ns = bench.now_ns + self.settings.heartbeat_ns
-            if bench.history:
-                bench.tell_all(bench.company.connected(), Beat(bench.bearing()))
-        self._intake.tick()
-        self._assess()
+        context = self.context
+        assert context.is_member is (context.me in context.log.members), "a change of the work set was overlooked"
+        assert context.peers.wanting == sum(peer.bearing.wants for peer in context.peers.by_id.values())
+        self._idle_check.reset()
+        self.discovery.poll()
+        self._catch_up.poll()
+        if context.now_ns >= self._beat_ns:
+            self._beat_ns = context.now_ns + self.settings.heartbeat_ns
+            if context.history:
+                context.send_all(context.peers.connected(), Beat(context.bearing()))
+        self._acceptor.tick()
+        self._update_state()
 
-    def _act(self) -> None:
-        """Everything that came has been taken in: write, wait for the lock, acknowledge."""
-        bench = self.bench
-        calm = self._calm.lasts()
-        if not bench.is_member:
-            self.discovery.look()
-        if bench.log.head.index > bench.log.decided:
+    def _work(self) -> None:
+        """Act on all inputs of this batch: decide, write, wait for the lock, acknowledge."""
+        context = self.context
+        idle = self._idle_check.is_current()
+        if not context.is_member:
+            self.discovery.poll()
+        if context.log.head.index > context.log.decided:
             self._decide()
-        if calm and self._writing.rests():
-            self._rests = True
-            if bench.ack_due:
-                bench.acknowledge()
+        if idle and self._proposer.is_idle():
+            self._is_idle = True
+            if context.ack_due:
+                context.acknowledge()
             return
-        if not calm:
-            self._writing.look_for_chores()
-        self._writing.watch()
-        ballot = self.locking.complete()
+        if not idle:
+            self._proposer.check_for_change()
+        self._proposer.watch_undecided()
+        ballot = self.lock.complete()
         if ballot is not None:
-            self._writing.write_first(ballot)
-            calm = False  # what was found may change the work set
-        elif bench.state is SequenceState.WRK or bench.log.changing:
-            self._writing.write()
-        self._writing.wait()
-        if bench.ack_due and bench.counts_here:
-            bench.acknowledge()
-        if not calm:
-            self._assess()
-            if not self._writing.has_chore and self._rival is None:
-                self._calm.begin()
+            self._proposer.write_first(ballot)
+            idle = False  # the adopted entries may change the work set
+        elif context.state is SequenceState.WRK or context.log.changing:
+            self._proposer.write()
+        self._proposer.wait_for_lock()
+        if context.ack_due and context.may_be_counted:
+            context.acknowledge()
+        if not idle:
+            self._update_state()
+            if not self._proposer.has_due_change and self._rival is None:
+                self._idle_check.start()
 
     # States.
 
-    def _assess(self) -> None:
-        bench = self.bench
-        members = bench.log.members
-        if not bench.history or bench.learns:
-            bench.become(
-                SequenceState.DSC, "learns what the others remember" if bench.history else "looking for others"
+    def _update_state(self) -> None:
+        context = self.context
+        members = context.log.members
+        if not context.history or context.is_learning:
+            context.set_state(
+                SequenceState.DSC, "learns what the others remember" if context.history else "looking for others"
             )
-            self._give_up_waiting()
+            self._refuse_overdue()
             return
-        if members and is_lost(members, bench.company.dead):
-            self._leave(f"history {bench.name} is lost: more than half of its memories are gone")
+        if members and is_lost(members, context.peers.dead):
+            self._abandon_history(f"history {context.name} is lost: more than half of its memories are gone")
             return
         if not members:
-            if bench.now_ns - bench.since_ns > self.settings.silence_ns and bench.log.head.index == 1:
-                self._leave("a history was to begin, and too few answered")
+            if context.now_ns - context.since_ns > self.settings.silence_ns and context.log.head.index == 1:
+                self._abandon_history("a history was to begin, and too few answered")
             return
-        if self._rival is not None and bench.now_ns - self._rival[1] > self.settings.silence_ns:
+        if self._rival is not None and context.now_ns - self._rival[1] > self.settings.silence_ns:
             self._rival = None
         if self._rival is not None:
             other = history_name(self._rival[0])
-            self._fall(f"histories {bench.name} and {other} both hold events: restart the nodes of one of them")
-        elif (short := lacking(bench)) is not None:
-            self._fall(_shortage(short, awaited(bench), bench.removed()))
+            self._enter_error(
+                f"histories {context.name} and {other} both hold events: restart the nodes of one of them"
+            )
+        elif (short := set_without_quorum(context)) is not None:
+            self._enter_error(_shortage(short, unsilenced_seats(context), context.removed()))
         else:
-            bench.become(SequenceState.WRK, "")
+            context.set_state(SequenceState.WRK, "")
 
-    def _fall(self, reason: str) -> None:
-        bench = self.bench
-        bench.become(SequenceState.ERR, reason)
+    def _enter_error(self, reason: str) -> None:
+        """Enter ERR: refuse waiting publishes, and report the outcome of those in the log as unknown."""
+        context = self.context
+        context.set_state(SequenceState.ERR, reason)
         self._refuse_pending(f"this node is in ERR: {reason}")
-        for token in bench.publishing.abandon_placed():
-            bench.out.append(Unpublished(token, "unknown", f"this node fell into ERR meanwhile: {reason}"))
+        for token in context.publish_queue.abandon_placed():
+            context.out.append(Unpublished(token, "unknown", f"this node fell into ERR meanwhile: {reason}"))
 
-    def _give_up_waiting(self) -> None:
-        bench = self.bench
-        if bench.now_ns - bench.since_ns > self.settings.patience_ns:
-            found = "has no seat in the work set yet" if bench.history else "found no work set to join"
+    def _refuse_overdue(self) -> None:
+        """In DSC for longer than `patience_ns`: refuse the waiting publishes."""
+        context = self.context
+        if context.now_ns - context.since_ns > self.settings.patience_ns:
+            found = "has no seat in the work set yet" if context.history else "found no work set to join"
             self._refuse_pending(f"this node is in DSC: it {found}; see that its neighbours run")
 
     def _refuse_pending(self, reason: str) -> None:
-        for token in self.bench.publishing.abandon_pending():
-            self.bench.out.append(Unpublished(token, "refused", reason))
+        for token in self.context.publish_queue.abandon_pending():
+            self.context.out.append(Unpublished(token, "refused", reason))
 
-    def _leave(self, reason: str) -> None:
-        """What this seat remembered is of no use any more: begin anew under another."""
-        bench = self.bench
-        bench.out.append(Report("sequence left", detail={"reason": reason, "history": bench.name}))
-        for token in bench.publishing.abandon_placed():
-            bench.out.append(Unpublished(token, "unknown", reason))
-        bench.new_seat()
-        bench.counts["seats_left"] += 1
-        self.locking.reset()
-        self._writing.reset()
-        self._intake.reset()
+    def _abandon_history(self, reason: str) -> None:
+        """Give up this seat and its memory, and start discovery with a new seat."""
+        context = self.context
+        context.out.append(Report("sequence left", detail={"reason": reason, "history": context.name}))
+        for token in context.publish_queue.abandon_placed():
+            context.out.append(Unpublished(token, "unknown", reason))
+        context.new_seat()
+        context.counts["seats_left"] += 1
+        self.lock.reset()
+        self._proposer.reset()
+        self._acceptor.reset()
         self._rival = None
-        bench.since_ns = bench.now_ns
-        bench.become(SequenceState.DSC, reason)
+        context.since_ns = context.now_ns
+        context.set_state(SequenceState.DSC, reason)
 
     # Publishing.
 
     def _publish(self, publish: Publish) -> None:
-        bench, settings = self.bench, self.settings
+        context, settings = self.context, self.settings
         size = sum(map(len, publish.values)) + 4 * len(publish.values)
-        if bench.state is SequenceState.ERR:
-            refusal = Unpublished(publish.token, "refused", f"this node is in ERR: {bench.reason}; ask another node")
+        if context.state is SequenceState.ERR:
+            refusal = Unpublished(publish.token, "refused", f"this node is in ERR: {context.reason}; ask another node")
         elif not publish.values or size > settings.publish_bytes_max:
             reason = f"one call publishes 1 event or more, up to {settings.publish_bytes_max} bytes in all, not {size}"
             refusal = Unpublished(publish.token, "refused", reason)
-        elif bench.publishing.pending_bytes + size > settings.pending_bytes_max:
+        elif context.publish_queue.pending_bytes + size > settings.pending_bytes_max:
             refusal = Unpublished(publish.token, "busy", "too many events wait to be numbered: wait for answers first")
-        elif publish.stream not in bench.streams and len(bench.streams) >= settings.streams_max:
+        elif publish.stream not in context.streams and len(context.streams) >= settings.streams_max:
             refusal = Unpublished(publish.token, "refused", f"there are {settings.streams_max} streams already")
         else:
-            bench.publishing.add(publish)
+            context.publish_queue.add(publish)
             return
-        bench.counts["publishes_refused"] += 1
-        bench.out.append(refusal)
+        context.counts["publishes_refused"] += 1
+        context.out.append(refusal)
 
-    # What others say.
+    # Messages of peers.
 
-    def _told(self, told: GossipParcel) -> None:
-        bench, said = self.bench, told.parcel
+    def _on_parcel(self, event: GossipParcel) -> None:
+        context, parcel = self.context, event.parcel
         try:
-            message = decode(said.body, said.payload)
-            if said.node != told.peer.identifier:
-                raise Malformed(f"sequence: {told.peer.identifier:08x} speaks for {said.node:08x}")
-            fellow = bench.company.note(bench.now_ns, told.peer, message.bearing)
-            if fellow is None:
+            message = decode(parcel.body, parcel.payload)
+            if parcel.node != event.peer.identifier:
+                raise Malformed(f"sequence: {event.peer.identifier:08x} speaks for {parcel.node:08x}")
+            peer = context.peers.note(context.now_ns, event.peer, message.bearing)
+            if peer is None:
                 return
-            self._heard(fellow, message)
+            self._on_status(peer, message)
             if type(message) is not Beat:
-                self._answer(fellow, message)
+                self._dispatch(peer, message)
         except Malformed as wrong:
-            bench.counts["parcels_malformed"] += 1
+            context.counts["parcels_malformed"] += 1
             detail = {"reason": str(wrong)}
-            bench.out.append(Report("malformed sequence parcel", f"{told.peer.identifier:08x}", detail))
+            context.out.append(Report("malformed sequence parcel", f"{event.peer.identifier:08x}", detail))
 
-    def _heard(self, fellow: SequencePeer, message: Message) -> None:
-        bench, bearing = self.bench, message.bearing
+    def _on_status(self, peer: SequencePeer, message: Message) -> None:
+        """Process the bearing (the sender's state, see `messages.peer`) at the start of every message."""
+        context, bearing = self.context, message.bearing
         if bearing.history and bearing.decided:
-            bench.remembers = True
-        if not bench.history or not bearing.history:
+            context.remembers = True
+        if not context.history or not bearing.history:
             return
-        if bearing.history != bench.history:
-            if not bench.learns:
-                self._meet_history(bearing)
-        elif bench.learns:
-            self._learn(fellow, bearing)
-        elif (fellow.identifier, bearing.seat) in bench.log.members or bench.knows(_seated(fellow)):
-            if bearing.promised > bench.promised:
-                self.locking.promise(bearing.promised)
-            if bearing.decided > bench.log.decided:
-                self._intake.learn_decided(bearing)
+        if bearing.history != context.history:
+            if not context.is_learning:
+                self._on_other_history(bearing)
+        elif context.is_learning:
+            self._on_status_while_learning(peer, bearing)
+        elif (peer.identifier, bearing.seat) in context.log.members or context.is_in_any_set(_seated(peer)):
+            if bearing.promised > context.promised:
+                self.lock.promise(bearing.promised)
+            if bearing.decided > context.log.decided:
+                self._acceptor.learn_decided(bearing)
             if type(message) is EntryBatch and message.entries:
-                return  # what it brings is what we lack, or will tell
-            if self._intake.lack is not None or bearing.head > bench.log.head or bearing.decided > bench.log.decided:
-                self._intake.note_lack(fellow, bearing)
+                return  # its entries are what we lack; `Acceptor.on_entries` requests the rest
+            if (
+                self._acceptor.missing is not None
+                or bearing.head > context.log.head
+                or bearing.decided > context.log.decided
+            ):
+                self._acceptor.note_missing(peer, bearing)
 
-    def _learn(self, fellow: SequencePeer, bearing: Bearing) -> None:
-        """We may not know yet that it is in the work set; what is decided is so whoever says it."""
+    def _on_status_while_learning(self, peer: SequencePeer, bearing: Bearing) -> None:
+        """Learn decided entries from any member. We may not know yet that the sender is in the work set, but a decided
+        entry is decided regardless of its sender.
+        """
         if bearing.state is SequenceState.DSC:
             return
-        if self.bench.knows(_seated(fellow)):
-            self.locking.promise(bearing.promised)
-        self._intake.learn_decided(bearing)
-        self._learning.heard(fellow)
+        if self.context.is_in_any_set(_seated(peer)):
+            self.lock.promise(bearing.promised)
+        self._acceptor.learn_decided(bearing)
+        self._catch_up.on_status(peer)
 
-    def _meet_history(self, bearing: Bearing) -> None:
-        """Two histories: the one without events gives way; of two such, the one with the higher name."""
-        bench = self.bench
-        mine, theirs = bench.events, bearing.events
+    def _on_other_history(self, bearing: Bearing) -> None:
+        """Resolve two histories: one without events yields; of two empty ones, the one with the higher id yields."""
+        context = self.context
+        mine, theirs = context.events, bearing.events
         if mine and theirs:
-            self._rival = (bearing.history, bench.now_ns)
-            self._calm.end()
-        elif not mine and bearing.decided and (theirs or not bench.log.decided or bench.history > bearing.history):
-            self._leave(f"history {bench.name} holds no events and gives way to {history_name(bearing.history)}")
+            self._rival = (bearing.history, context.now_ns)
+            self._idle_check.reset()
+        elif not mine and bearing.decided and (theirs or not context.log.decided or context.history > bearing.history):
+            self._abandon_history(
+                f"history {context.name} holds no events and gives way to {history_name(bearing.history)}"
+            )
 
-    def _answer(self, fellow: SequencePeer, message: Message) -> None:
-        bench = self.bench
+    def _dispatch(self, peer: SequencePeer, message: Message) -> None:
+        context = self.context
         match message:
             case Beat():
                 pass
             case EntryBatch():
-                self._intake.take_in(fellow, message)
-                if bench.learns:
-                    self._learning.took(fellow)
+                self._acceptor.on_entries(peer, message)
+                if context.is_learning:
+                    self._catch_up.on_entries(peer)
             case DscReq():
-                self.discovery.learn(dict(message.neighbours))
-                bench.tell(fellow, DscRes(bench.bearing(), self.discovery.neighbours()))
+                self.discovery.learn_neighbours(dict(message.neighbours))
+                context.send(peer, DscRes(context.bearing(), self.discovery.neighbours()))
             case DscRes():
-                self.discovery.learn(dict(message.neighbours))
+                self.discovery.learn_neighbours(dict(message.neighbours))
             case SeqRes():
                 if message.bearing.history:
-                    bench.company.asks(bench.now_ns, fellow)
-                elif bench.is_member:
-                    bench.tell(fellow, bench.number())
+                    context.peers.asks(context.now_ns, peer)
+                elif context.is_member:
+                    context.send(peer, context.seq_message())
             case Seq():
-                self._enter(fellow, message)
+                self._follow_history(peer, message)
             case Lock() | LockGranted() | LockRefused() | Fill():
-                if bench.history and message.bearing.history == bench.history:
-                    self._negotiate(fellow, message)
+                if context.history and message.bearing.history == context.history:
+                    self._negotiate(peer, message)
             case _:
                 assert_never(message)
 
-    def _negotiate(self, fellow: SequencePeer, message: Lock | LockGranted | LockRefused | Fill) -> None:
+    def _negotiate(self, peer: SequencePeer, message: Lock | LockGranted | LockRefused | Fill) -> None:
         match message:
             case Lock():
-                self.locking.asked(fellow, message)
+                self.lock.on_lock(peer, message)
             case LockGranted():
-                self.locking.granted(fellow, message)
+                self.lock.on_granted(peer, message)
             case LockRefused():
-                self.locking.refused(fellow, message)
+                self.lock.on_refused(peer, message)
                 if message.why is Why.FORGOTTEN:
-                    self._leave("fell behind by more than the others remember")
-                elif message.why is Why.OUTSIDE and message.bearing.decided >= self.bench.log.decided:
-                    self._leave("is no longer in the work set")
+                    self._abandon_history("fell behind by more than the others remember")
+                elif message.why is Why.OUTSIDE and message.bearing.decided >= self.context.log.decided:
+                    self._abandon_history("is no longer in the work set")
             case Fill():
-                self._intake.fill(fellow, message.bearing)
+                self._acceptor.on_fill(peer, message.bearing)
 
-    # Joining.
+    # Joining a history.
 
-    def _enter(self, fellow: SequencePeer, seq: Seq) -> None:
-        """Begin to follow a history: without a seat in it, or with the one we were given at its beginning, unheard."""
-        bench = self.bench
-        if bench.history or not seq.bearing.history or seq.bearing.state is SequenceState.DSC:
+    def _follow_history(self, peer: SequencePeer, seq: Seq) -> None:
+        """Start to follow a history: without a seat, or with the seat that its founder gave us before we knew of it."""
+        context = self.context
+        if context.history or not seq.bearing.history or seq.bearing.state is SequenceState.DSC:
             return
         base = EntryBase(seq.index, seq.hash, seq.ballot, seq.next)
-        bench.start_from(seq.bearing.history, base, seq.members, seq.streams)
-        bench.promised = max(seq.bearing.promised, seq.ballot)
-        bench.remembers = True
-        bench.ack_due = True
-        self._deciding.began()
-        self._learning.began(fellow)
-        self._assess()
+        context.start_from(seq.bearing.history, base, seq.members, seq.streams)
+        context.promised = max(seq.bearing.promised, seq.ballot)
+        context.remembers = True
+        context.ack_due = True
+        self._commit.report_history()
+        self._catch_up.start(peer)
+        self._update_state()
 
-    # Deciding.
+    # Deciding (committing).
 
     def _decide(self) -> None:
-        if self.bench.history:
-            index = self._deciding.decidable()
-            if index > self.bench.log.decided:
+        if self.context.history:
+            index = self._commit.decidable()
+            if index > self.context.log.decided:
                 self._advance(index)
 
     def _advance(self, index: int) -> None:
-        """Everything up to this index is agreed."""
-        bench = self.bench
-        before = bench.log.members
-        self._deciding.advance(index)
-        bench.remembers = True
-        self._writing.decided()
-        if bench.log.members is before:
+        """Apply all entries up to this index, which is decided."""
+        context = self.context
+        before = context.log.members
+        self._commit.advance(index)
+        context.remembers = True
+        self._proposer.on_decided()
+        if context.log.members is before:
             return
-        if bench.log.members != before:
-            self.locking.hurry()
-            for member in bench.log.members:
-                fellow = bench.company.fellows.get(member.identifier)
-                if fellow is not None and member not in before:
-                    bench.tell(fellow, Beat(bench.bearing()))  # it has a seat: that is what it waits for
-        if bench.me in before and not bench.is_member:
-            self._leave("is no longer in the work set")
+        if context.log.members != before:
+            self.lock.shorten_wait()
+            for member in context.log.members:
+                peer = context.peers.by_id.get(member.identifier)
+                if peer is not None and member not in before:
+                    context.send(peer, Beat(context.bearing()))  # the new member learns at once that it has a seat
+        if context.me in before and not context.is_member:
+            self._abandon_history("is no longer in the work set")
 
 
 def _shortage(members: WorkSet, here: Collection[int], removed: Collection[int]) -> str:
     missing = [member.identifier for member in members if member.seat not in here]
     reason = f"reaches {len(members) - len(missing)} of the {len(members)} members of the work set: no majority"
-    count = len([who for who in missing if who in removed])
+    count = len([identifier for identifier in missing if identifier in removed])
     if not count:
         return reason
     return f"{reason}; {count} of them were removed from the cluster: if those have ended, restart who is here"
 
 
-def _seated(fellow: SequencePeer) -> SeatedMember:
-    return SeatedMember(fellow.identifier, fellow.bearing.seat)
+def _seated(peer: SequencePeer) -> SeatedMember:
+    return SeatedMember(peer.identifier, peer.bearing.seat)

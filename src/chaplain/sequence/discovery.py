@@ -1,11 +1,11 @@
-"""How a node without a history gets one: it joins the one there is, or helps to begin one.
+"""Discovery: how a node without a history gets one. It joins the existing history or helps to found one.
 
-The list is who belongs to the cluster, plus gossip's members, without those who were removed. A history begins with an
-entry that names the whole list as its first work set; more than half of that set must hold it. So two histories cannot
-begin side by side among nodes that remember. Which node proposes it: the lowest identifier of those it can reach, when
-all of them are in DSC.
+The listed nodes are the members of the cluster and those known from gossip, without removed nodes. The first entry of a
+history names all listed nodes as its first work set, and a majority of that set must hold the entry. So nodes that kept
+their memory cannot found two histories side by side. The node with the lowest identifier among those it can reach
+founds the history, when all of them are in DSC.
 
-Refuses to know locks and logs beyond that first entry.
+Does not know locks, or logs beyond the first entry.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from chaplain.gossip.events import MemberChanged
-from chaplain.gossip.events import MemberState as Standing
+from chaplain.gossip.events import MemberState as GossipState
 from chaplain.link.events import Meet
 from chaplain.sequence.context import SequenceContext
 from chaplain.sequence.messages.entry import (
@@ -30,123 +30,131 @@ from chaplain.sequence.messages.peer import DscReq, SeqRes, SequenceState
 from chaplain.sequence.peers import SequencePeer
 
 _ASK_NS = 250 * 10**6
+"""Interval at which a node without a seat asks its peers."""
 _FRESH_NS = 2_500 * 10**6
-"""How long an answer counts: longer than the interval of asking."""
+"""How long an answer is valid: longer than the interval between questions."""
 
 
 class HistoryDiscovery:
-    def __init__(self, bench: SequenceContext, belonging: Callable[[], Iterable[int]]) -> None:
-        self._bench = bench
-        self._belonging = belonging
-        """Who belongs to the cluster: nodes are added and removed while this one runs."""
+    def __init__(self, context: SequenceContext, cluster_members: Callable[[], Iterable[int]]) -> None:
+        self._context = context
+        self._cluster_members = cluster_members
+        """Returns the current members of the cluster; nodes are added and removed while this node runs."""
         self._gossiped: dict[int, str] = {}
-        self._met: set[str] = set()
-        self._ask_ns = 0
-        self._turn = 0
-        """Whom to ask for the number: one at a time, because the answer may be long."""
+        self._dialed: set[str] = set()
+        self._next_request_ns = 0
+        self._next_peer = 0
+        """Rotates over the peers that get SEQRES: one at a time, because the answer may be long."""
 
-    # The list.
+    # The listed nodes.
 
     def member_changed(self, event: MemberChanged) -> None:
         member = event.member
-        if member.identifier == self._bench.settings.identifier:
+        if member.identifier == self._context.settings.identifier:
             return
-        if member.state is Standing.LEFT:
+        if member.state is GossipState.LEFT:
             self._gossiped.pop(member.identifier, None)
         else:
             self._gossiped[member.identifier] = member.uri
 
     def listed(self) -> list[int]:
-        """Identifiers of all others that should be here."""
-        bench = self._bench
-        return sorted({*self._belonging(), *self._gossiped} - {*bench.removed(), bench.settings.identifier})
+        """Identifiers of all other nodes that should take part."""
+        context = self._context
+        return sorted({*self._cluster_members(), *self._gossiped} - {*context.removed(), context.settings.identifier})
 
-    def _unknown(self) -> int:
-        """Configured endpoints at which nobody was met yet."""
-        if set(self._belonging()) - {self._bench.settings.identifier}:
+    def _unmet_endpoints(self) -> int:
+        """The number of configured endpoints at which no node was met yet; 0 if the members are known."""
+        if set(self._cluster_members()) - {self._context.settings.identifier}:
             return 0
-        known = {fellow.endpoint for fellow in self._bench.company.fellows.values()} | set(self._gossiped.values())
-        return sum(1 for endpoint in self._bench.settings.neighbours if endpoint not in known)
+        known = {peer.endpoint for peer in self._context.peers.by_id.values()} | set(self._gossiped.values())
+        return sum(1 for endpoint in self._context.settings.neighbours if endpoint not in known)
 
     def neighbours(self) -> dict[int, str]:
-        return {fellow.identifier: fellow.endpoint for fellow in self._bench.company.connected()}
+        return {peer.identifier: peer.endpoint for peer in self._context.peers.connected()}
 
-    def learn(self, neighbours: dict[int, str]) -> None:
-        """Both sides of a DSCREQ add whom the other knows."""
+    def learn_neighbours(self, neighbours: dict[int, str]) -> None:
+        """Dial the neighbours that the other side of a DSCREQ knows and we do not."""
         for identifier, endpoint in neighbours.items():
-            fellow = self._bench.company.fellows.get(identifier)
-            known = (fellow is not None and fellow.connected) or identifier == self._bench.settings.identifier
-            if not known and endpoint and endpoint not in self._met:
-                self._met.add(endpoint)
-                self._bench.out.append(Meet(endpoint))
+            peer = self._context.peers.by_id.get(identifier)
+            known = (peer is not None and peer.connected) or identifier == self._context.settings.identifier
+            if not known and endpoint and endpoint not in self._dialed:
+                self._dialed.add(endpoint)
+                self._context.out.append(Meet(endpoint))
 
-    # Looking.
+    # Polling.
 
     def due_ns(self) -> int | None:
-        return self._ask_ns if not self._bench.history or self._bench.learns else None
+        return self._next_request_ns if not self._context.history or self._context.is_learning else None
 
-    def look(self) -> None:
-        """Ask everybody, and one that works for the number. Then see whether a history is to be begun."""
-        bench = self._bench
-        if bench.history and not bench.learns:
+    def poll(self) -> None:
+        """Ask all peers for their neighbours, and one working peer for its window base (SEQRES). Found a history if
+        that is due.
+        """
+        context = self._context
+        if context.history and not context.is_learning:
             return
-        if bench.now_ns >= self._ask_ns:
-            self._ask_ns = bench.now_ns + _ASK_NS
-            bench.tell_all(bench.company.connected(), DscReq(bench.bearing(), self.neighbours()))
-            if not bench.history:
-                self._ask_for_number()
-        if not bench.history:
-            self._begin_if_due()
+        if context.now_ns >= self._next_request_ns:
+            self._next_request_ns = context.now_ns + _ASK_NS
+            context.send_all(context.peers.connected(), DscReq(context.bearing(), self.neighbours()))
+            if not context.history:
+                self._request_number()
+        if not context.history:
+            self._found_if_due()
 
-    def _ask_for_number(self) -> None:
-        working = [one for one in self._fresh() if one.bearing.history and one.bearing.state is SequenceState.WRK]
+    def _request_number(self) -> None:
+        working = [one for one in self._recent() if one.bearing.history and one.bearing.state is SequenceState.WRK]
         if working:
-            self._turn += 1
-            self._bench.tell(working[self._turn % len(working)], SeqRes(self._bench.bearing()))
+            self._next_peer += 1
+            self._context.send(working[self._next_peer % len(working)], SeqRes(self._context.bearing()))
 
-    def _fresh(self) -> list[SequencePeer]:
-        return self._bench.company.fresh(self._bench.now_ns, _FRESH_NS)
+    def _recent(self) -> list[SequencePeer]:
+        return self._context.peers.recent(self._context.now_ns, _FRESH_NS)
 
-    def _begin_if_due(self) -> None:
-        bench = self._bench
-        fresh = self._fresh()
-        if any(one.bearing.history for one in fresh):
-            return  # there is one: join it, or wait until those who remember it can go on
-        removed = bench.removed()
-        if bench.settings.identifier in removed:
+    def _found_if_due(self) -> None:
+        context = self._context
+        recent = self._recent()
+        if any(one.bearing.history for one in recent):
+            return  # a history exists: join it, or wait until its members have a quorum
+        removed = context.removed()
+        if context.settings.identifier in removed:
             return
-        fresh = [one for one in fresh if one.identifier not in removed]
-        here = {one.identifier for one in fresh}
-        listed, unknown = self.listed(), self._unknown()
-        if any(who < bench.settings.identifier for who in here):
+        recent = [one for one in recent if one.identifier not in removed]
+        here = {one.identifier for one in recent}
+        listed, unmet = self.listed(), self._unmet_endpoints()
+        if any(identifier < context.settings.identifier for identifier in here):
             return
-        missing = [who for who in listed if who not in here]
-        whole = not missing and not unknown
-        size = len({*listed, *here}) + unknown + 1
-        most = 2 * (len(here) + 1) > size and bench.now_ns - bench.since_ns >= bench.settings.patience_ns
-        innocent = not bench.remembers and not any(one.bearing.remembers for one in fresh)
-        if size <= MEMBERS_MAX and (whole or (most and not unknown and innocent)):
-            self._begin(fresh, missing)
+        missing = [identifier for identifier in listed if identifier not in here]
+        whole = not missing and not unmet
+        size = len({*listed, *here}) + unmet + 1
+        most = 2 * (len(here) + 1) > size and context.now_ns - context.since_ns >= context.settings.patience_ns
+        forgot_nothing = not context.remembers and not any(one.bearing.remembers for one in recent)
+        if size <= MEMBERS_MAX and (whole or (most and not unmet and forgot_nothing)):
+            self._found_history(recent, missing)
 
-    def _begin(self, fresh: list[SequencePeer], missing: list[int]) -> None:
-        bench = self._bench
-        members = [bench.me, *(SeatedMember(one.identifier, one.bearing.seat) for one in fresh)]
-        members += [SeatedMember(who, 0) for who in missing]
-        history = bench.chance.randrange(1, 1 << 64)
-        bench.start_from(history)
-        bench.promised = Ballot(1, bench.seat)
-        bench.alone = len(members) == 1
+    def _found_history(self, recent: list[SequencePeer], missing: list[int]) -> None:
+        context = self._context
+        members = [context.me, *(SeatedMember(one.identifier, one.bearing.seat) for one in recent)]
+        members += [SeatedMember(identifier, 0) for identifier in missing]
+        history = context.rng.randrange(1, 1 << 64)
+        context.start_from(history)
+        context.promised = Ballot(1, context.seat)
+        context.founded_alone = len(members) == 1
         body = encode_members(members)
-        bench.log.append(make_entry(EntryKind.FOUND, bench.promised, bench.settings.identifier, bench.seat, body))
-        bench.counts["histories_begun"] += 1
-        bench.since_ns = bench.now_ns
-        bench.spread(0)
+        context.log.append(
+            make_entry(EntryKind.FOUND, context.promised, context.settings.identifier, context.seat, body)
+        )
+        context.counts["histories_begun"] += 1
+        context.since_ns = context.now_ns
+        context.broadcast_after(0)
 
-    def may_enter(self, entries: list[SequenceEntry], previous: int) -> bool:
-        """Whether these are the beginning of a history that has a seat for us as we are now."""
-        bench = self._bench
-        if bench.history or previous or not entries or entries[0].kind is not EntryKind.FOUND:
+    def may_accept(self, entries: list[SequenceEntry], previous: int) -> bool:
+        """True if these entries found a history that contains our current seat.
+
+        A node that has known a history refuses one with vacant seats: the missing node might remember the old one.
+        """
+        context = self._context
+        if context.history or previous or not entries or entries[0].kind is not EntryKind.FOUND:
             return False
         members = decode_members(entries[0].body)
         vacant = any(not member.seat for member in members)
-        return bench.me in members and not (vacant and bench.remembers)
+        return context.me in members and not (vacant and context.remembers)

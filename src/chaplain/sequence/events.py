@@ -1,4 +1,4 @@
-"""What passes between the sequence and the layer around it, beside sessions, parcels and time."""
+"""Inputs and effects of the sequence core, in addition to sessions, parcels and time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from chaplain.sequence.messages.peer import SequenceState
 
 
 class Publish(Frozen, frozen=True):
-    """Number these events, one behind the other. Ends in `Published` or `Unpublished` of the same token."""
+    """Number these events consecutively. Ends with `Published` or `Unpublished` of the same token."""
 
     token: int
     stream: str
@@ -30,14 +30,16 @@ SequenceInput: TypeAlias = Woken | Drained | Stopping | Entered | Exited | Membe
 
 
 class Published(Frozen, frozen=True):
-    """Agreed: the first event has this number, the others follow it."""
+    """The events are decided: the first has this number, the others follow."""
 
     token: int
     first: int
 
 
 class Unpublished(Frozen, frozen=True):
-    """`refused` and `busy`: none of it was published, nor will be. `unknown`: it may have been, or may yet be."""
+    """`refused` and `busy`: no event was or will be published. `unknown`: they may have been published, or may still
+    be.
+    """
 
     token: int
     kind: str
@@ -45,20 +47,20 @@ class Unpublished(Frozen, frozen=True):
 
 
 class Delivered(Frozen, frozen=True):
-    """These events are agreed, and so is everything before them."""
+    """These events are decided, and so is everything before them."""
 
     history: int
     index: int
     first: int
     run: EventRun
     before: bytes
-    """The stream's hash before the first of them."""
+    """The stream's hash before the first event."""
     learned: bool = False
-    """Taken over from others on joining: it was agreed before this node had a seat."""
+    """Copied from another member during catch-up: decided before this node had a seat."""
 
 
 class HistoryBegan(Frozen, frozen=True):
-    """From now on deliveries are of this history, behind these numbers; what was delivered before is of another."""
+    """Later deliveries belong to this history and continue these numbers. Earlier deliveries belonged to another."""
 
     history: int
     index: int
@@ -67,12 +69,14 @@ class HistoryBegan(Frozen, frozen=True):
 
 
 class Forgot(Frozen, frozen=True):
-    """Everything up to this entry has left the window."""
+    """All entries up to this one have left the window."""
 
     index: int
 
 
 class Became(Frozen, frozen=True):
+    """The node's state or its reason changed."""
+
     state: SequenceState
     reason: str
 

@@ -1,9 +1,9 @@
-"""Whether looking around again can find anything: who should leave or join, and whether enough are here.
+"""Caches the result of the membership checks: which member should leave or join, and whether there is a quorum.
 
-Both depend on the work set, on what the others say of themselves beside how far they are, and on time, but on nothing
-that comes with every entry. So they are asked when one of these has changed, and else a few times a second.
+The checks depend on the work set, on the peers' states and wishes, and on time, but not on individual entries. So they
+run again only when one of these has changed, and otherwise ten times a second.
 
-Invariant: what is not calm is looked at; calm lasts only while the state is WRK and no change is due or on its way.
+Invariant: the cached result is valid only in state WRK, while no change of the work set is due or undecided.
 """
 
 from __future__ import annotations
@@ -12,34 +12,36 @@ from chaplain.sequence.context import SequenceContext
 from chaplain.sequence.messages.peer import SequenceState
 
 _LOOK_NS = 100 * 10**6
-"""Silences are seconds: that much later they are noticed just as well."""
+"""How long a result is valid. Silence is measured in seconds, so this delay does not matter."""
 
 
 class IdleCheck:
-    def __init__(self, bench: SequenceContext) -> None:
-        self._bench = bench
-        self._log = bench.log
-        self._members = bench.log.members
+    def __init__(self, context: SequenceContext) -> None:
+        self._context = context
+        self._log = context.log
+        self._members = context.log.members
         self._changes = 0
         self._until_ns = 0
 
-    def lasts(self) -> bool:
-        bench = self._bench
-        log = bench.log
+    def is_current(self) -> bool:
+        """True if nothing relevant has changed since `start`."""
+        context = self._context
+        log = context.log
         return (
-            bench.now_ns < self._until_ns
-            and bench.company.changes == self._changes
+            context.now_ns < self._until_ns
+            and context.peers.changes == self._changes
             and log is self._log
             and log.members is self._members
-            and bench.state is SequenceState.WRK
+            and context.state is SequenceState.WRK
             and not log.changing
         )
 
-    def begin(self) -> None:
-        """All was looked at just now, and nothing was found to do."""
-        bench = self._bench
-        self._log, self._members, self._changes = bench.log, bench.log.members, bench.company.changes
-        self._until_ns = bench.now_ns + _LOOK_NS
+    def start(self) -> None:
+        """Record that the checks just ran and found nothing to do."""
+        context = self._context
+        self._log, self._members, self._changes = context.log, context.log.members, context.peers.changes
+        self._until_ns = context.now_ns + _LOOK_NS
 
-    def end(self) -> None:
+    def reset(self) -> None:
+        """Invalidate the result: the checks run again."""
         self._until_ns = 0

@@ -1,14 +1,16 @@
 """The lock: the right to write the next entry.
 
-Whoever the last entry names in `next` has it. Who waits says so in its bearing and is given its turn; who waits without
-seeing any progress takes the lock by a new ballot, from a majority, whatever became of the holder.
+The member that the last entry names in `next` holds the lock. A member that waits for the lock sets `wants` in its
+bearing and gets its turn. A member that waits and sees no progress takes the lock with a new ballot from a majority,
+whatever the holder does; this is phase 1 of Paxos.
 
-Decides when to take it, whom to promise it, and what log its new holder goes on with. Refuses to know what is written.
+Decides when to take the lock, to whom it is promised, and which log its new holder adopts. Does not know what is
+written.
 
-Invariants: a promise is never broken; a lock is granted only to a member that knows all that the granter knows to be
-decided; its new holder goes on with the longest log of the highest ballot among those of the granters and its own, and
-enough of every work set in that log have granted. So it shares a member with whoever decided something behind a change
-that the holder does not know to be decided (decision 0172).
+Invariants: a promise is never broken; a lock is granted only to a member that knows everything that the granter knows
+to be decided; the new holder adopts the longest log of the highest ballot among its own and those of its granters, and
+a quorum of every work set in that log has granted. So the granters include a member of whichever quorum decided an
+entry behind a change that the new holder does not know to be decided (decision 0172).
 """
 
 from __future__ import annotations
@@ -17,17 +19,17 @@ from chaplain.sequence.context import SequenceContext
 from chaplain.sequence.messages.entry import Ballot, SeatedMember, SequenceEntry, decode_entries
 from chaplain.sequence.messages.peer import Fill, Lock, LockGranted, LockRefused, LogLength, SequenceState, Why
 from chaplain.sequence.peers import SequencePeer
-from chaplain.sequence.reconfiguration import lacking
-from chaplain.sequence.window.log import sets_behind
-from chaplain.sequence.work_set import WorkSet, is_enough
+from chaplain.sequence.reconfiguration import set_without_quorum
+from chaplain.sequence.window.log import sets_after
+from chaplain.sequence.work_set import WorkSet, is_quorum
 
 _GONE_WAIT_NS = 20 * 10**6
-"""A holder whose connection broke is most likely dead: the others share this much time between them."""
+"""A holder whose connection broke is most likely dead. The waiting members stagger their attempts by this interval."""
 _DOUBLINGS_MAX = 8
 
 
 class _Attempt:
-    """A ballot of ours that is being collected."""
+    """A ballot of ours for which we collect grants."""
 
     def __init__(self, ballot: Ballot, members: WorkSet, decided: int, until_ns: int) -> None:
         self.ballot = ballot
@@ -35,170 +37,177 @@ class _Attempt:
         self.decided = decided
         self.until_ns = until_ns
         self.grants: dict[int, LockGranted] = {}
-        """By seat."""
+        """Grants by seat."""
 
 
 class SequenceLock:
-    def __init__(self, bench: SequenceContext) -> None:
-        self._bench = bench
+    def __init__(self, context: SequenceContext) -> None:
+        self._context = context
         self._attempt: _Attempt | None = None
-        self._armed: LogLength | None = None
-        """How far the log was when the waiting began."""
+        self._waiting_at: LogLength | None = None
+        """The log length at which the current wait began; progress restarts the wait."""
         self._due_ns: int | None = None
         self._failures = 0
 
     def reset(self) -> None:
-        self._attempt = self._armed = self._due_ns = None
+        self._attempt = self._waiting_at = self._due_ns = None
         self._failures = 0
 
     def due_ns(self) -> int | None:
         return self._attempt.until_ns if self._attempt is not None else self._due_ns
 
     @property
-    def rests(self) -> bool:
-        """Whether it is neither taken nor waited for."""
-        return self._attempt is None and self._armed is None and self._due_ns is None
+    def is_idle(self) -> bool:
+        """True if this node neither takes the lock nor waits for it."""
+        return self._attempt is None and self._waiting_at is None and self._due_ns is None
 
     @property
     def holds(self) -> bool:
-        """Whether the next entry is ours to write."""
-        bench = self._bench
-        log = bench.log
+        """True if this node may write the next entry."""
+        context = self._context
+        log = context.log
         return (
-            bench.is_member and self._attempt is None and log.turn == bench.seat and log.head.ballot == bench.promised
+            context.is_member
+            and self._attempt is None
+            and log.next_seat == context.seat
+            and log.head.ballot == context.promised
         )
 
     # Waiting.
 
     def wait(self, *, wants: bool) -> None:
-        """Arm or disarm the taking of the lock, and take it when the time has come."""
-        bench = self._bench
+        """Start or stop the wait for the lock; take the lock when the wait is over."""
+        context = self._context
         if self._attempt is not None:
-            if bench.now_ns >= self._attempt.until_ns:
+            if context.now_ns >= self._attempt.until_ns:
                 self._fail()
             return
-        if not wants or self.holds or not bench.is_member:
-            self._armed = self._due_ns = None
-        elif self._armed != bench.log.head:
-            self._armed = bench.log.head
-            self._due_ns = bench.now_ns + self._patience_ns()
-        elif self._due_ns is not None and bench.now_ns >= self._due_ns:
-            self._take()
+        if not wants or self.holds or not context.is_member:
+            self._waiting_at = self._due_ns = None
+        elif self._waiting_at != context.log.head:
+            self._waiting_at = context.log.head
+            self._due_ns = context.now_ns + self._wait_ns()
+        elif self._due_ns is not None and context.now_ns >= self._due_ns:
+            self._start_attempt()
 
-    def hurry(self) -> None:
-        """The company changed: the wait may be shorter now."""
-        self._armed = None
+    def shorten_wait(self) -> None:
+        """Recompute the wait: a peer connected or left."""
+        self._waiting_at = None
 
-    def _patience_ns(self) -> int:
-        bench = self._bench
-        settings = bench.settings
-        if bench.company.of_seat(bench.log.members, bench.log.turn) is None and not self._failures:
-            return bench.rank() * _GONE_WAIT_NS + bench.chance.randrange(_GONE_WAIT_NS)
+    def _wait_ns(self) -> int:
+        context = self._context
+        settings = context.settings
+        if context.peers.of_seat(context.log.members, context.log.next_seat) is None and not self._failures:
+            return context.rank() * _GONE_WAIT_NS + context.rng.randrange(_GONE_WAIT_NS)
         wait_ns = min(settings.lock_wait_ns << min(self._failures, _DOUBLINGS_MAX), settings.lock_wait_ns_max)
-        return wait_ns + bench.chance.randrange(wait_ns)
+        return wait_ns + context.rng.randrange(wait_ns)
 
     def _fail(self) -> None:
-        self._attempt = self._armed = None
+        self._attempt = self._waiting_at = None
         self._failures += 1
-        self._bench.counts["locks_failed"] += 1
+        self._context.counts["locks_failed"] += 1
 
-    # Taking.
+    # Taking the lock.
 
-    def _take(self) -> None:
-        bench = self._bench
-        log = bench.log
-        if lacking(bench) is not None:
-            self._armed = None  # nothing could be decided: wait until more are here
+    def _start_attempt(self) -> None:
+        context = self._context
+        log = context.log
+        if set_without_quorum(context) is not None:
+            self._waiting_at = None  # without a quorum nothing can be decided: wait for more members
             return
-        ballot = Ballot(bench.promised.round + 1, bench.seat)
-        bench.promised = ballot
-        until_ns = bench.now_ns + self._patience_ns() + bench.settings.lock_wait_ns
+        ballot = Ballot(context.promised.round + 1, context.seat)
+        context.promised = ballot
+        until_ns = context.now_ns + self._wait_ns() + context.settings.lock_wait_ns
         self._attempt = _Attempt(ballot, log.members, log.decided, until_ns)
-        bench.counts["locks_asked"] += 1
-        bench.tell_all(bench.company.connected(), Lock(bench.bearing()))  # who joined may be known to others alone
+        context.counts["locks_asked"] += 1
+        # To all peers, not only members: other nodes may know of a member that joined and that we do not know.
+        context.send_all(context.peers.connected(), Lock(context.bearing()))
 
     def complete(self) -> Ballot | None:
-        """Our ballot, once, when enough have granted it; the log is then the one to go on with."""
-        bench, attempt = self._bench, self._attempt
-        if attempt is None or attempt.ballot != bench.promised:
+        """Return our ballot once, when a quorum has granted it. The log is then the one that we adopted."""
+        context, attempt = self._context, self._attempt
+        if attempt is None or attempt.ballot != context.promised:
             return None
-        log = bench.log
+        log = context.log
         if not self._is_granted(attempt, attempt.members):
             return None
         if attempt.members != log.members:
-            self._attempt = self._armed = self._due_ns = None
-            return None  # the work set changed meanwhile: those who granted are not those who count
-        found = self._found(attempt)
-        if not all(self._is_granted(attempt, one) for one in sets_behind(log.members, found)):
+            self._attempt = self._waiting_at = self._due_ns = None
+            return None  # the work set changed during the attempt: the granters may not be a quorum of the new one
+        found = self._chosen_log(attempt)
+        if not all(self._is_granted(attempt, one) for one in sets_after(log.members, found)):
             return None
-        self._attempt = self._armed = self._due_ns = None
+        self._attempt = self._waiting_at = self._due_ns = None
         self._failures = 0
-        bench.counts["locks_taken"] += 1
-        bench.publishing.displaced(log.attach(log.decided, found))
+        context.counts["locks_taken"] += 1
+        context.publish_queue.displaced(log.attach(log.decided, found))
         return attempt.ballot
 
     def _is_granted(self, attempt: _Attempt, members: WorkSet) -> bool:
-        bench = self._bench
-        return is_enough(members, {bench.seat, *attempt.grants}, bench.dead(members))
+        context = self._context
+        return is_quorum(members, {context.seat, *attempt.grants}, context.dead(members))
 
-    def _found(self, attempt: _Attempt) -> list[SequenceEntry]:
-        """What to go on with, behind what we know to be decided."""
-        log = self._bench.log
+    def _chosen_log(self, attempt: _Attempt) -> list[SequenceEntry]:
+        """The entries to adopt after our last decided entry: those of the grant with the longest log of the highest
+        ballot.
+        """
+        log = self._context.log
         best = max(attempt.grants.values(), key=lambda grant: grant.bearing.head, default=None)
         if best is None or best.bearing.head <= log.head:
             return [held.entry for held in log.after(log.decided)]
         fitting = log.fit(best.previous, best.previous_hash, decode_entries(best.entries))
         assert fitting is not None, "two logs differ where both are decided"
         previous, entries = fitting
-        assert previous + len(entries) == best.bearing.head.index, "a grant shows all that its giver holds"
+        assert previous + len(entries) == best.bearing.head.index, "a grant contains all entries of the granter"
         return entries
 
-    # Granting.
+    # Granting the lock.
 
-    def asked(self, fellow: SequencePeer, message: Lock) -> None:
-        bench, asker = self._bench, message.bearing
-        member = SeatedMember(fellow.identifier, asker.seat)
+    def on_lock(self, peer: SequencePeer, message: Lock) -> None:
+        context, asker = self._context, message.bearing
+        member = SeatedMember(peer.identifier, asker.seat)
         if asker.promised.seat != asker.seat:
             return
-        if not bench.knows(member):
-            if asker.decided <= bench.log.decided:
-                bench.tell(fellow, LockRefused(bench.bearing(), Why.OUTSIDE))
-        elif asker.promised < bench.promised:
-            bench.tell(fellow, LockRefused(bench.bearing(), Why.STALE))
-        elif asker.decided < bench.log.decided:
-            bench.tell(fellow, LockRefused(bench.bearing(), Why.BEHIND))
+        if not context.is_in_any_set(member):
+            if asker.decided <= context.log.decided:
+                context.send(peer, LockRefused(context.bearing(), Why.OUTSIDE))
+        elif asker.promised < context.promised:
+            context.send(peer, LockRefused(context.bearing(), Why.STALE))
+        elif asker.decided < context.log.decided:
+            context.send(peer, LockRefused(context.bearing(), Why.BEHIND))
         else:
-            self._grant(fellow, message)  # even without a seat: others may hold the entry that gives us one
+            # Grant even without a seat of our own: other members may have the entry that gives us one.
+            self._grant(peer, message)
 
-    def _grant(self, fellow: SequencePeer, message: Lock) -> None:
-        bench, asker = self._bench, message.bearing
-        log = bench.log
+    def _grant(self, peer: SequencePeer, message: Lock) -> None:
+        context, asker = self._context, message.bearing
+        log = context.log
         self.promise(asker.promised)
         before, tail = log.hash_at(log.decided), b""
         assert before is not None
         if log.head > asker.head:
             tail = b"".join(held.entry.encoded for held in log.after(log.decided))
-        bench.tell(fellow, LockGranted(bench.bearing(), asker.promised, log.decided, before, tail))
+        context.send(peer, LockGranted(context.bearing(), asker.promised, log.decided, before, tail))
 
     def promise(self, ballot: Ballot) -> None:
-        """Nothing under a lower ballot is accepted from now on."""
-        bench = self._bench
-        if ballot <= bench.promised:
+        """Accept nothing under a lower ballot from now on."""
+        context = self._context
+        if ballot <= context.promised:
             return
-        bench.promised = ballot
+        context.promised = ballot
         if self._attempt is not None and self._attempt.ballot < ballot:
             self._fail()
 
     # Answers.
 
-    def granted(self, fellow: SequencePeer, grant: LockGranted) -> None:
+    def on_granted(self, peer: SequencePeer, grant: LockGranted) -> None:
         attempt = self._attempt
-        if attempt is not None and grant.ballot == attempt.ballot == self._bench.promised:
-            attempt.grants[fellow.bearing.seat] = grant
+        if attempt is not None and grant.ballot == attempt.ballot == self._context.promised:
+            attempt.grants[peer.bearing.seat] = grant
 
-    def refused(self, fellow: SequencePeer, refuse: LockRefused) -> None:
-        """Why tells what to do; being outside, or forgotten, is for the core."""
+    def on_refused(self, peer: SequencePeer, refuse: LockRefused) -> None:
+        """Act on the reason of a refusal. The core handles OUTSIDE and FORGOTTEN."""
         if refuse.why is Why.STALE:
             self.promise(refuse.bearing.promised)
         elif refuse.why is Why.BEHIND and refuse.bearing.state is not SequenceState.DSC:
-            self._bench.tell(fellow, Fill(self._bench.bearing()))
+            self._context.send(peer, Fill(self._context.bearing()))

@@ -1,7 +1,7 @@
-"""The other nodes: who is connected, what each said of itself last, and which seats are known to be empty for good.
+"""The other nodes: their sessions, their latest bearings, and the seats that are known to be dead.
 
-Invariants: only the session that a node has now may speak for it; a seat is dead once its node has shown a later one,
-and stays so; what somebody acknowledged is never forgotten while its seat lasts.
+Invariants: only a node's current session may speak for it; a seat is dead once its node has shown a later seat, and
+stays dead; an acknowledgement counts for as long as its seat lasts.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from chaplain.sequence.work_set import WorkSet
 
 
 class SequencePeer:
-    """One other node."""
+    """Another node."""
 
     __slots__ = (
         "acked",
@@ -34,33 +34,35 @@ class SequencePeer:
         self.instance = peer.instance
         self.connected = True
         self.tenure = -1
-        """The latest that this session has shown; a word under an earlier one comes late."""
+        """The latest tenure of this session; a message with an earlier one is outdated."""
         self.bearing = Bearing()
         self.acked: LogLength = self.bearing.head
+        """The greatest log length that the node has acknowledged under its current seat."""
         self.heard_ns: int | None = None
-        """When it last said anything of the sequence."""
+        """When the last sequence message of this node arrived."""
         self.asked_ns: int | None = None
-        """When it last asked to join."""
+        """When the node last asked to join."""
 
 
 class SequencePeers:
     def __init__(self) -> None:
-        self.fellows: dict[int, SequencePeer] = {}
+        self.by_id: dict[int, SequencePeer] = {}
         self.dead: set[int] = set()
+        """Seats that lost their memory."""
         self.changes = 0
-        """Counts whatever may have changed beside how far the others are: who is connected, seats, states, wishes."""
+        """Counts changes of anything except log lengths: connections, seats, states, requests to join."""
         self.wanting = 0
-        """How many wait for the lock, by their last word."""
+        """How many peers wait for the lock, by their latest bearings."""
         self._expected: dict[int, int] = {}
-        """Members that never spoke: since when they are waited for, by seat."""
+        """Members that were never heard: since when this node waits for them, by seat."""
 
     # Sessions.
 
     def enter(self, peer: Peer) -> SequencePeer:
         self.changes += 1
-        known = self.fellows.get(peer.identifier)
+        known = self.by_id.get(peer.identifier)
         if known is None:
-            known = self.fellows[peer.identifier] = SequencePeer(peer)
+            known = self.by_id[peer.identifier] = SequencePeer(peer)
         elif known.instance != peer.instance:
             known.asked_ns, known.tenure = None, -1
         known.instance, known.endpoint, known.connected = peer.instance, peer.endpoint, True
@@ -68,13 +70,13 @@ class SequencePeers:
 
     def exit(self, peer: Peer) -> None:
         self.changes += 1
-        known = self.fellows.get(peer.identifier)
+        known = self.by_id.get(peer.identifier)
         if known is not None and known.instance == peer.instance:
             known.connected = False
 
     def note(self, now_ns: int, peer: Peer, bearing: Bearing) -> SequencePeer | None:
-        """Take what a peer says of itself; None if it is not its session any more, or an old word of it."""
-        known = self.fellows.get(peer.identifier)
+        """Record a peer's bearing. Return None if it came from an old session or is outdated."""
+        known = self.by_id.get(peer.identifier)
         if known is None or not known.connected or known.instance != peer.instance:
             return None
         before = known.bearing
@@ -92,40 +94,40 @@ class SequencePeers:
         known.bearing, known.heard_ns, known.tenure = bearing, now_ns, bearing.tenure
         return known
 
-    def asks(self, now_ns: int, fellow: SequencePeer) -> None:
-        """It wants to join."""
-        fellow.asked_ns = now_ns
+    def asks(self, now_ns: int, peer: SequencePeer) -> None:
+        """Record that the peer asks to join."""
+        peer.asked_ns = now_ns
         self.changes += 1
 
-    # Questions.
+    # Queries.
 
     def connected(self) -> Iterator[SequencePeer]:
-        return (fellow for fellow in self.fellows.values() if fellow.connected)
+        return (peer for peer in self.by_id.values() if peer.connected)
 
-    def fresh(self, now_ns: int, within_ns: int) -> list[SequencePeer]:
-        """Who is connected and spoke lately, in order of identifiers."""
+    def recent(self, now_ns: int, within_ns: int) -> list[SequencePeer]:
+        """Connected peers that were heard within this time, ordered by identifier."""
         found = [one for one in self.connected() if one.heard_ns is not None and now_ns - one.heard_ns <= within_ns]
-        return sorted(found, key=lambda fellow: fellow.identifier)
+        return sorted(found, key=lambda peer: peer.identifier)
 
     def of_seat(self, members: WorkSet, seat: int) -> SequencePeer | None:
-        """The node that has this seat in the work set, if it is connected and still has it."""
+        """The node with this seat in the work set, if it is connected and still has the seat."""
         for member in members:
             if member.seat == seat:
-                fellow = self.fellows.get(member.identifier)
-                if fellow is not None and fellow.connected and fellow.bearing.seat in {0, seat}:
-                    return fellow
+                peer = self.by_id.get(member.identifier)
+                if peer is not None and peer.connected and peer.bearing.seat in {0, seat}:
+                    return peer
         return None
 
     def heard_ns(self, identifier: int, seat: int, now_ns: int) -> int:
-        """When a member was last heard; one that never was counts from when it was first asked after."""
-        fellow = self.fellows.get(identifier)
-        if fellow is not None and fellow.bearing.seat == seat and fellow.heard_ns is not None:
+        """When a member was last heard. For a member that was never heard: when this was first asked."""
+        peer = self.by_id.get(identifier)
+        if peer is not None and peer.bearing.seat == seat and peer.heard_ns is not None:
             self._expected.pop(seat, None)
-            return fellow.heard_ns
+            return peer.heard_ns
         return self._expected.setdefault(seat, now_ns)
 
     def forget(self) -> None:
-        """A history is over for us: what its members acknowledged means nothing any more."""
+        """Forget what peers acknowledged in a history that this node abandons."""
         self._expected.clear()
-        for fellow in self.fellows.values():
-            fellow.acked = fellow.bearing.head
+        for peer in self.by_id.values():
+            peer.acked = peer.bearing.head

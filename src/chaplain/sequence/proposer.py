@@ -1,9 +1,11 @@
-"""Writing while the lock is ours: changes of the work set first, then events, then somebody else's turn.
+"""The proposer: while this node holds the lock, it writes changes of the work set first, then events, then passes the
+lock.
 
-Decides what the next entry is, whom it names as the next writer, and whether this node waits for the lock.
+Decides what the next entry is, which seat it names as the next writer, and whether this node waits for the lock.
 
-Invariants: nothing is written behind an entry that changes the work set until that is decided, except the first entry
-of a new ballot; such a change is written only when all before it is decided; what no majority holds yet is bounded.
+Invariants: after an entry that changes the work set nothing is written until that entry is decided, except the first
+entry of a new ballot; such a change is written only when all entries before it are decided; entries without a majority
+are bounded.
 """
 
 from __future__ import annotations
@@ -20,158 +22,170 @@ from chaplain.sequence.window.entries import HeldEntry
 from chaplain.sequence.work_set import successor
 
 _ALONE_SUFFICES = 2
-"""In a work set of so many one member may be enough, the other being dead: then nobody's word is waited for."""
+"""In a work set of at most this size one member may be a quorum, if the other is dead: then no acknowledgement is
+awaited.
+"""
 
 
 class Proposer:
-    def __init__(self, bench: SequenceContext, locking: SequenceLock, decide: Callable[[], None]) -> None:
-        self._bench = bench
-        self._locking = locking
+    def __init__(self, context: SequenceContext, lock: SequenceLock, decide: Callable[[], None]) -> None:
+        self._context = context
+        self._lock = lock
         self._decide = decide
-        self._chore_ns: int | None = None
+        self._change_due_ns: int | None = None
         """Since when a change of the work set is due."""
-        self._stuck_ns: int | None = None
-        """Since when something is undecided."""
-        self._asked = (0, 0)
-        """Whom we told last that we wait, and for which place."""
+        self._undecided_ns: int | None = None
+        """Since when there are undecided entries."""
+        self._notified = (0, 0)
+        """The lock holder that was last told that we wait, and the log index at that time."""
 
     def reset(self) -> None:
-        self._chore_ns = self._stuck_ns = None
+        self._change_due_ns = self._undecided_ns = None
 
     def due_ns(self) -> int | None:
-        waits = self._chore_ns is not None or self._stuck_ns is not None
-        return self._bench.now_ns + self._bench.settings.chore_ns // 4 if waits else None
+        waits = self._change_due_ns is not None or self._undecided_ns is not None
+        return self._context.now_ns + self._context.settings.chore_ns // 4 if waits else None
 
     @property
-    def has_chore(self) -> bool:
-        return self._chore_ns is not None
+    def has_due_change(self) -> bool:
+        return self._change_due_ns is not None
 
-    def look_for_chores(self) -> None:
-        """See whether there is something to do that nobody asked for."""
-        bench = self._bench
-        due = bench.is_member and due_change(bench) is not None
-        self._chore_ns = (self._chore_ns if self._chore_ns is not None else bench.now_ns) if due else None
+    def check_for_change(self) -> None:
+        """Find out whether a change of the work set is due."""
+        context = self._context
+        due = context.is_member and due_change(context) is not None
+        self._change_due_ns = (
+            (self._change_due_ns if self._change_due_ns is not None else context.now_ns) if due else None
+        )
 
-    def watch(self) -> None:
-        bench = self._bench
-        log = bench.log
-        if not bench.history or not (log.head.index > log.decided or self._is_something_lost()):
-            self._stuck_ns = None
-        elif self._stuck_ns is None:
-            self._stuck_ns = bench.now_ns
+    def watch_undecided(self) -> None:
+        """Track since when entries are undecided, or displaced publishes unsettled."""
+        context = self._context
+        log = context.log
+        if not context.history or not (log.head.index > log.decided or self._has_displaced()):
+            self._undecided_ns = None
+        elif self._undecided_ns is None:
+            self._undecided_ns = context.now_ns
 
-    def _is_something_lost(self) -> bool:
-        """Whether it takes another entry to decide what becomes of events of ours."""
-        publishing = self._bench.publishing
-        return bool(publishing.lost) and publishing.is_lost_behind(self._bench.log.head.index)
+    def _has_displaced(self) -> bool:
+        """True if another entry must be decided to settle displaced publishes of ours."""
+        queue = self._context.publish_queue
+        return bool(queue.displaced_chains) and queue.is_displaced_after(self._context.log.head.index)
 
-    def decided(self) -> None:
-        self._stuck_ns = None
+    def on_decided(self) -> None:
+        self._undecided_ns = None
 
     def write_first(self, ballot: Ballot) -> None:
-        """The lock is ours by a new ballot: go on with what was found, and put a first entry of ours behind it."""
-        bench = self._bench
-        may_publish = bench.publishing and not bench.log.changing and bench.state is SequenceState.WRK
+        """Write the first entry under our new ballot, after the adopted log. It also decides the adopted entries."""
+        context = self._context
+        may_publish = context.publish_queue and not context.log.changing and context.state is SequenceState.WRK
         if may_publish and self._has_room():
             self._append(EntryKind.EVENTS, ballot, self._batch())
         else:
-            self._append(EntryKind.PASS, ballot, then=bench.seat)
-        bench.spread(bench.log.decided)
+            self._append(EntryKind.PASS, ballot, then=context.seat)
+        context.broadcast_after(context.log.decided)
         self._decide()
 
     def write(self) -> None:
-        """While the lock is ours: changes of the work set first, then events, then somebody else's turn."""
-        bench = self._bench
-        while self._has_reason() and self._locking.holds and not bench.log.changing:
-            before = bench.log.head_hash
+        """While we hold the lock: write changes of the work set first, then events, then pass the lock."""
+        context = self._context
+        while self._has_reason() and self._lock.holds and not context.log.changing:
+            before = context.log.head_hash
             written = self._write_one()
             if written is None:
                 return
-            bench.spread_last(before, written)
-            if len(bench.log.members) <= _ALONE_SUFFICES:
+            context.broadcast_last(before, written)
+            if len(context.log.members) <= _ALONE_SUFFICES:
                 self._decide()
 
     def _has_reason(self) -> bool:
-        """Whether there may be something to write, were the lock ours."""
-        bench = self._bench
-        publishing = bench.publishing
-        return bool(publishing.pending_bytes or publishing.lost or bench.company.wanting or self._chore_ns is not None)
+        """True if there may be something to write if we held the lock."""
+        context = self._context
+        queue = context.publish_queue
+        return bool(
+            queue.pending_bytes or queue.displaced_chains or context.peers.wanting or self._change_due_ns is not None
+        )
 
-    def rests(self) -> bool:
-        """Whether there is nothing to write, to wait for or to be decided, and so nothing to do for one who is calm."""
-        bench = self._bench
+    def is_idle(self) -> bool:
+        """True if there is nothing to write, to wait for or to decide."""
+        context = self._context
         return (
-            bench.log.head.index == bench.log.decided
-            and self._stuck_ns is None
-            and not bench.wants
+            context.log.head.index == context.log.decided
+            and self._undecided_ns is None
+            and not context.wants
             and not self._has_reason()
-            and self._locking.rests
+            and self._lock.is_idle
         )
 
     def _write_one(self) -> HeldEntry | None:
-        bench = self._bench
-        change = due_change(bench) if self._chore_ns is not None else None
+        context = self._context
+        change = due_change(context) if self._change_due_ns is not None else None
         if change is not None:
-            if bench.log.undecided:
+            if context.log.undecided:
                 return None
-            return self._append(EntryKind.CHANGE, bench.promised, encode_change(change), then=bench.seat)
-        if bench.publishing.pending_bytes and not (bench.alone and self._is_held_back()):
-            return self._append(EntryKind.EVENTS, bench.promised, self._batch()) if self._has_room() else None
-        if (self._next() != bench.seat or self._is_something_lost()) and self._has_room():
-            return self._append(EntryKind.PASS, bench.promised)
+            return self._append(EntryKind.CHANGE, context.promised, encode_change(change), then=context.seat)
+        if context.publish_queue.pending_bytes and not (context.founded_alone and self._is_held_back()):
+            return self._append(EntryKind.EVENTS, context.promised, self._batch()) if self._has_room() else None
+        if (self._next() != context.seat or self._has_displaced()) and self._has_room():
+            return self._append(EntryKind.PASS, context.promised)
         return None
 
     def _has_room(self) -> bool:
-        settings, log = self._bench.settings, self._bench.log
+        settings, log = self._context.settings, self._context.log
         fits = log.undecided_bytes + settings.batch_bytes_max <= settings.flight_bytes_max
         return fits and log.undecided < settings.flight_entries_max
 
     def _batch(self) -> bytes:
-        bench = self._bench
-        return bench.publishing.take(bench.log.head.index + 1, bench.settings.batch_bytes_max)
+        context = self._context
+        return context.publish_queue.take(context.log.head.index + 1, context.settings.batch_bytes_max)
 
     def _append(self, kind: EntryKind, ballot: Ballot, body: bytes = b"", then: int = 0) -> HeldEntry:
-        bench = self._bench
-        assert ballot == bench.promised, "nobody writes under a ballot that is not his"
-        bench.counts["entries_written"] += 1
-        return bench.log.append(make_entry(kind, ballot, bench.settings.identifier, then or self._next(), body))
+        context = self._context
+        assert ballot == context.promised, "a node writes only under its own promised ballot"
+        context.counts["entries_written"] += 1
+        return context.log.append(make_entry(kind, ballot, context.settings.identifier, then or self._next(), body))
 
     def _next(self) -> int:
-        """Whose turn is next: going round, the first member that waits for the lock; else it stays ours."""
-        bench = self._bench
-        if not bench.company.wanting:
-            return bench.seat
-        fresh = bench.company.fresh(bench.now_ns, bench.settings.silence_ns)
-        wanting = {one.bearing.seat for one in fresh if one.bearing.wants and one.bearing.history == bench.history}
-        return successor(bench.log.members, bench.seat, wanting) or bench.seat
+        """The next writer: in round-robin order the first member that waits for the lock, else this node."""
+        context = self._context
+        if not context.peers.wanting:
+            return context.seat
+        recent = context.peers.recent(context.now_ns, context.settings.silence_ns)
+        wanting = {one.bearing.seat for one in recent if one.bearing.wants and one.bearing.history == context.history}
+        return successor(context.log.members, context.seat, wanting) or context.seat
 
     def _is_held_back(self) -> bool:
-        bench = self._bench
-        lonely = len(bench.log.members) == 1
-        return lonely and bench.now_ns - bench.since_ns < bench.settings.lonely_ns
+        """True while a node that founded its history alone still waits for other nodes to join."""
+        context = self._context
+        lonely = len(context.log.members) == 1
+        return lonely and context.now_ns - context.since_ns < context.settings.lonely_ns
 
-    def _wants(self) -> bool:
-        bench = self._bench
-        idle = not bench.publishing.pending_bytes and self._chore_ns is None and self._stuck_ns is None
-        if idle or not bench.is_member or self._locking.holds:
+    def _should_wait(self) -> bool:
+        """True if this node should wait for the lock. For a due change or undecided entries, nodes stagger by their
+        rank.
+        """
+        context = self._context
+        idle = not context.publish_queue.pending_bytes and self._change_due_ns is None and self._undecided_ns is None
+        if idle or not context.is_member or self._lock.holds:
             return False
-        due = [since for since in (self._chore_ns, self._stuck_ns) if since is not None]
-        if bench.publishing or not due:
-            return bool(bench.publishing)
-        staggered_ns = bench.settings.chore_ns * (3 + bench.rank()) // 3
-        return any(bench.now_ns - since > staggered_ns for since in due)
+        due = [since for since in (self._change_due_ns, self._undecided_ns) if since is not None]
+        if context.publish_queue or not due:
+            return bool(context.publish_queue)
+        staggered_ns = context.settings.chore_ns * (3 + context.rank()) // 3
+        return any(context.now_ns - since > staggered_ns for since in due)
 
-    def wait(self) -> None:
-        """Say at once that we wait, to whoever has the lock; everybody else hears it with the next word."""
-        bench = self._bench
-        bench.wants = self._wants()
-        self._locking.wait(wants=bench.wants)
-        if bench.wants and bench.publishing and not bench.ack_due:
-            holder = bench.company.of_seat(bench.log.members, bench.log.turn)
-            if holder is not None and not self._asked_at(holder):
-                bench.tell(holder, Beat(bench.bearing()))
+    def wait_for_lock(self) -> None:
+        """Tell the lock holder at once that we wait; the other members learn it from our next message."""
+        context = self._context
+        context.wants = self._should_wait()
+        self._lock.wait(wants=context.wants)
+        if context.wants and context.publish_queue and not context.ack_due:
+            holder = context.peers.of_seat(context.log.members, context.log.next_seat)
+            if holder is not None and not self._was_notified(holder):
+                context.send(holder, Beat(context.bearing()))
 
-    def _asked_at(self, holder: SequencePeer) -> bool:
-        key = (holder.identifier, self._bench.log.head.index)
-        asked, self._asked = self._asked == key, key
+    def _was_notified(self, holder: SequencePeer) -> bool:
+        """True if this holder was already told at this log index; records that it is."""
+        key = (holder.identifier, self._context.log.head.index)
+        asked, self._notified = self._notified == key, key
         return asked

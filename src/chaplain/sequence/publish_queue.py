@@ -1,12 +1,15 @@
-"""Events that wait to be numbered, and those of ours that are on their way.
+"""The publish queue: events that wait for a number, and those of this node that are in undecided entries.
 
-Decides what goes into a batch: as much as is waiting, up to a bound, neighbours of one stream and publisher as one run.
+Decides the content of a batch: all waiting events up to a bound. Adjacent events of one stream and publisher form one
+run.
 
-An entry of ours that lost its place here to another's may be held elsewhere, and be agreed after all: a ballot that
-never reached a majority displaces nothing for good. What is agreed in its place decides: the entry itself, and then it
-is numbered; or another, and then it can be agreed nowhere, since its hash hangs on its place.
+An entry of ours can be displaced from our log by another entry at its index, and still be decided later: other nodes
+may hold it, and a ballot that never reached a majority displaces nothing for good. The entry that is decided at that
+index settles it. If it is our entry, its events are numbered. If it is another entry, ours can never be decided,
+because its hash depends on its predecessors.
 
-Invariants: a token ends once; events wait again, in front, only when they are certain not to be agreed where they were.
+Invariants: a token is settled once; events return to the front of the queue only when they certainly cannot be decided
+at their old place.
 """
 
 from __future__ import annotations
@@ -23,11 +26,13 @@ class PublishQueue:
     def __init__(self) -> None:
         self._pending: deque[Publish] = deque()
         self.pending_bytes = 0
-        """0 if and only if nothing waits."""
+        """0 if and only if no publish waits."""
         self._placed: dict[int, list[PlacedRun]] = {}
-        """By the index of our entry."""
-        self.lost: list[deque[LostEntry]] = []
-        """Entries that left the log undecided, as they hung on each other; some of them ours."""
+        """By entry index: our publishes in that entry."""
+        self.displaced_chains: list[deque[LostEntry]] = []
+        """Chains of entries that were displaced undecided, each linked to the one before; at least one entry of a chain
+        is ours.
+        """
 
     def __bool__(self) -> bool:
         return bool(self._pending)
@@ -37,7 +42,7 @@ class PublishQueue:
         self.pending_bytes += _size(publish)
 
     def take(self, index: int, bytes_max: int) -> bytes:
-        """The body of the entry that will stand at this index."""
+        """The body of the entry that will be written at this index."""
         assert self._pending
         if len(self._pending) == 1:
             publish = self._pending.popleft()
@@ -60,29 +65,31 @@ class PublishQueue:
         return b"".join(encode_run(*run) for run in runs)
 
     def displaced(self, dropped: Sequence[HeldEntry]) -> None:
-        """Entries left the log undecided."""
+        """Record entries that left the log undecided."""
         if not dropped:
             return
         chain = deque(LostEntry(held.index, held.hash, self._placed.pop(held.index, [])) for held in dropped)
         if any(lost.placed for lost in chain):
-            self.lost.append(chain)
+            self.displaced_chains.append(chain)
 
-    def is_lost_behind(self, index: int) -> bool:
-        """Whether something of ours is to be decided by what is agreed behind an index."""
-        return any(chain[-1].at > index for chain in self.lost)
+    def is_displaced_after(self, index: int) -> bool:
+        """True if the fate of a publish of ours depends on an entry after this index."""
+        return any(chain[-1].at > index for chain in self.displaced_chains)
 
     def decided(self, index: int, digest: bytes) -> list[PlacedRun]:
-        """What is agreed at the next index: gives what of ours is in it; what it rules out waits again."""
+        """An entry was decided at the next index. Return our publishes in it; publishes that it rules out
+        wait again.
+        """
         found = self._placed.pop(index, [])
-        if not self.lost:
+        if not self.displaced_chains:
             return found
-        for chain in [chain for chain in self.lost if chain[0].at == index]:
+        for chain in [chain for chain in self.displaced_chains if chain[0].at == index]:
             if chain[0].hash == digest:
                 found = chain.popleft().placed or found
             else:
                 self._wait_again([one.publish for lost in chain for one in lost.placed])
                 chain.clear()
-        self.lost = [chain for chain in self.lost if chain]
+        self.displaced_chains = [chain for chain in self.displaced_chains if chain]
         return found
 
     def _wait_again(self, publishes: list[Publish]) -> None:
@@ -90,15 +97,15 @@ class PublishQueue:
         self.pending_bytes += sum(map(_size, publishes))
 
     def abandon_placed(self) -> list[int]:
-        """The tokens of what is in the log, or was and may be elsewhere; nobody waits for them here any more."""
-        lost = [one.publish.token for chain in self.lost for each in chain for one in each.placed]
+        """Remove and return the tokens of publishes in undecided or displaced entries. Their outcome stays unknown."""
+        lost = [one.publish.token for chain in self.displaced_chains for each in chain for one in each.placed]
         tokens = [one.publish.token for index in sorted(self._placed) for one in self._placed[index]]
         self._placed.clear()
-        self.lost.clear()
+        self.displaced_chains.clear()
         return lost + tokens
 
     def abandon_pending(self) -> list[int]:
-        """The tokens of what never was in an entry."""
+        """Remove and return the tokens of publishes that were never in an entry."""
         tokens = [publish.token for publish in self._pending]
         self._pending.clear()
         self.pending_bytes = 0

@@ -1,9 +1,12 @@
-"""Which change of the work set is due, if any: one at a time.
+"""Reconfiguration: which change of the work set is due. Changes happen one at a time.
 
-A member whose node shows a new seat has lost its memory, and goes at once. One that was silent too long goes. One that
-was removed from the cluster goes while it is still here, and gets no seat again: its memory counts as any other's until
-then, for it may not know of its removal (decision 0154). One that asks for a seat is let in, when its former self is
-out and it holds what the others hold. Only an agreed entry does it.
+- A member whose node shows a new seat has lost its memory and leaves at once.
+- A member that was silent for `silence_ns` leaves.
+- A member that was removed from the cluster leaves while it is still connected, and gets no seat again. Until then its
+  acknowledgements count, because it may not know of its removal (decision 0154).
+- A node that asks for a seat joins, once its former seat has left and it holds what the members hold.
+
+Only a decided entry changes the work set.
 """
 
 from __future__ import annotations
@@ -12,84 +15,90 @@ from chaplain.sequence.context import SequenceContext
 from chaplain.sequence.messages.entry import SeatedMember, WorkSetChange
 from chaplain.sequence.messages.peer import SequenceState
 from chaplain.sequence.peers import SequencePeer
-from chaplain.sequence.work_set import WorkSet, changed, is_enough
+from chaplain.sequence.work_set import WorkSet, changed, is_quorum
 
 _ASKED_NS = 1_500 * 10**6
-"""A wish to join, or a word of one that looks around, counts for so long."""
+"""How long a request to join, or a bearing in state DSC, is valid."""
 
 
-def due_change(bench: SequenceContext) -> WorkSetChange | None:
-    members = bench.log.members
-    leaving = [WorkSetChange(member, joins=False) for member in members if _should_leave(bench, member)]
-    joining = [WorkSetChange(member, joins=True) for member in _joining(bench)]
-    return next((change for change in (*leaving, *joining) if _bears(bench, change)), None)
+def due_change(context: SequenceContext) -> WorkSetChange | None:
+    members = context.log.members
+    leaving = [WorkSetChange(member, joins=False) for member in members if _should_leave(context, member)]
+    joining = [WorkSetChange(member, joins=True) for member in _joining(context)]
+    return next((change for change in (*leaving, *joining) if _keeps_quorum(context, change)), None)
 
 
-def _should_leave(bench: SequenceContext, member: SeatedMember) -> bool:
-    if member == bench.me:
+def _should_leave(context: SequenceContext, member: SeatedMember) -> bool:
+    """True if the member should leave the work set."""
+    if member == context.me:
         return False
-    if member.identifier in bench.removed():
+    if member.identifier in context.removed():
         return True
-    fellow = bench.company.fellows.get(member.identifier)
-    if fellow is not None and fellow.bearing.seat == member.seat and fellow.bearing.history not in {0, bench.history}:
-        return True  # it took its seat elsewhere
-    if fellow is not None and _looks_around(bench, fellow):
-        return fellow.bearing.seat != member.seat
-    heard_ns = bench.company.heard_ns(member.identifier, member.seat, bench.now_ns)
-    return bench.now_ns - heard_ns > bench.settings.silence_ns
+    peer = context.peers.by_id.get(member.identifier)
+    if peer is not None and peer.bearing.seat == member.seat and peer.bearing.history not in {0, context.history}:
+        return True  # the node joined another history with this seat
+    if peer is not None and _is_discovering(context, peer):
+        return peer.bearing.seat != member.seat
+    heard_ns = context.peers.heard_ns(member.identifier, member.seat, context.now_ns)
+    return context.now_ns - heard_ns > context.settings.silence_ns
 
 
-def _looks_around(bench: SequenceContext, fellow: SequencePeer) -> bool:
-    heard_ns = fellow.heard_ns
-    recently = heard_ns is not None and bench.now_ns - heard_ns <= _ASKED_NS
-    return recently and fellow.connected and fellow.bearing.state is SequenceState.DSC
+def _is_discovering(context: SequenceContext, peer: SequencePeer) -> bool:
+    heard_ns = peer.heard_ns
+    recently = heard_ns is not None and context.now_ns - heard_ns <= _ASKED_NS
+    return recently and peer.connected and peer.bearing.state is SequenceState.DSC
 
 
-def _joining(bench: SequenceContext) -> list[SeatedMember]:
-    barred = {*(member.identifier for member in bench.log.members), *bench.removed()}
-    fellows = bench.company.fellows
-    asking = [who for who in sorted(fellows) if who not in barred and _asks(bench, fellows[who])]
-    return [SeatedMember(who, fellows[who].bearing.seat) for who in asking]
+def _joining(context: SequenceContext) -> list[SeatedMember]:
+    barred = {*(member.identifier for member in context.log.members), *context.removed()}
+    by_id = context.peers.by_id
+    asking = [
+        identifier for identifier in sorted(by_id) if identifier not in barred and _may_join(context, by_id[identifier])
+    ]
+    return [SeatedMember(identifier, by_id[identifier].bearing.seat) for identifier in asking]
 
 
-def _asks(bench: SequenceContext, fellow: SequencePeer) -> bool:
-    """Whether it wants a seat and holds the window, but for what was decided while its word was on its way."""
-    asked_ns, bearing = fellow.asked_ns, fellow.bearing
-    recently = asked_ns is not None and bench.now_ns - asked_ns <= _ASKED_NS
-    learned = recently and _looks_around(bench, fellow) and bearing.history == bench.history
-    return learned and bench.log.is_near(bearing.decided, 2 * bench.settings.flight_bytes_max)
+def _may_join(context: SequenceContext, peer: SequencePeer) -> bool:
+    """True if the node asked for a seat and holds the window, except for entries decided since it sent its request."""
+    asked_ns, bearing = peer.asked_ns, peer.bearing
+    recently = asked_ns is not None and context.now_ns - asked_ns <= _ASKED_NS
+    learned = recently and _is_discovering(context, peer) and bearing.history == context.history
+    return learned and context.log.is_near(bearing.decided, 2 * context.settings.flight_bytes_max)
 
 
-def _bears(bench: SequenceContext, change: WorkSetChange) -> bool:
-    """Whether the set that would come of it could decide anything: else the change would be the last one."""
-    members = changed(bench.log.members, change)
-    here = {*reached(bench), *((change.member.seat,) if change.joins else ())}
-    return members != bench.log.members and is_enough(members, here, bench.company.dead)
+def _keeps_quorum(context: SequenceContext, change: WorkSetChange) -> bool:
+    """True if the resulting work set would have a quorum; otherwise no further change could ever be decided."""
+    members = changed(context.log.members, change)
+    here = {*heard_seats(context), *((change.member.seat,) if change.joins else ())}
+    return members != context.log.members and is_quorum(members, here, context.peers.dead)
 
 
-def lacking(bench: SequenceContext) -> WorkSet | None:
-    """The first work set, decided or on its way, of which too few are here to decide."""
-    here = awaited(bench)
-    return next((one for one in bench.log.asked(bench.promised) if not is_enough(one, here, bench.company.dead)), None)
+def set_without_quorum(context: SequenceContext) -> WorkSet | None:
+    """The first work set, decided or not, of which too few members are present to decide; None if all have a quorum."""
+    here = unsilenced_seats(context)
+    return next(
+        (one for one in context.log.required_sets(context.promised) if not is_quorum(one, here, context.peers.dead)),
+        None,
+    )
 
 
-def awaited(bench: SequenceContext) -> set[int]:
-    """The seats that are not silent yet, ours included: who just joined has had no time to speak."""
-    company, now_ns = bench.company, bench.now_ns
-    members = {member for members in bench.log.sets() for member in members}
-    silence_ns = bench.settings.silence_ns
-    return {bench.seat, *(m.seat for m in members if now_ns - company.heard_ns(*m, now_ns) <= silence_ns)}
+def unsilenced_seats(context: SequenceContext) -> set[int]:
+    """The seats that are not silent yet, including ours. A new member counts from when it was first expected."""
+    peers, now_ns = context.peers, context.now_ns
+    members = {member for members in context.log.sets() for member in members}
+    silence_ns = context.settings.silence_ns
+    return {context.seat, *(m.seat for m in members if now_ns - peers.heard_ns(*m, now_ns) <= silence_ns)}
 
 
-def reached(bench: SequenceContext) -> set[int]:
-    """The seats that were heard lately of all work sets, decided or on their way; ours included."""
-    now_ns, silence_ns = bench.now_ns, bench.settings.silence_ns
-    fellows = bench.company.fellows
-    seats = {bench.seat}
-    for member in (member for members in bench.log.sets() for member in members):
-        fellow = fellows.get(member.identifier)
-        if fellow is None or fellow.bearing.seat != member.seat or fellow.heard_ns is None:
+def heard_seats(context: SequenceContext) -> set[int]:
+    """The seats of all work sets, decided or not, that were heard lately, including ours."""
+    now_ns, silence_ns = context.now_ns, context.settings.silence_ns
+    by_id = context.peers.by_id
+    seats = {context.seat}
+    for member in (member for members in context.log.sets() for member in members):
+        peer = by_id.get(member.identifier)
+        if peer is None or peer.bearing.seat != member.seat or peer.heard_ns is None:
             continue
-        if now_ns - fellow.heard_ns <= silence_ns and fellow.bearing.history == bench.history:
+        if now_ns - peer.heard_ns <= silence_ns and peer.bearing.history == context.history:
             seats.add(member.seat)
     return seats

@@ -1,7 +1,7 @@
-"""Writes delivered events down, so that Spark can read them: one node's own record, which nobody waits for.
+"""Records delivered events in a log that Spark can read. The record is local, and nothing waits for it.
 
-The rows' `client_message_id` is the event's number, their key the publisher. While the disk is behind by a bound,
-events are left out, and it says how many; the numbers show where.
+A row's `client_message_id` is the event's number, its key the publisher. While more than 16 MiB wait for the disk,
+further events are left out and their count is reported; gaps in the numbers show where.
 """
 
 from __future__ import annotations
@@ -22,10 +22,11 @@ class SequenceRecorder:
         self._bytes = 0
         self._ticket = 0
         self._writing = 0
-        """While a write is under way: how far the log will go when it is done."""
+        """While a write is in flight: the log position after it; else 0."""
         self._left_out = 0
+        """Events left out since the last report."""
 
-    def keep(self, delivered: Delivered) -> None:
+    def add(self, delivered: Delivered) -> None:
         if EVERYTHING not in self._streams and delivered.run.stream not in self._streams:
             return
         size = delivered.run.end - delivered.run.at
@@ -58,5 +59,5 @@ class SequenceRecorder:
         self._writing = self._tap.written
         self._ticket += 1
         count, self._left_out = self._left_out, 0
-        said = [Report("events not recorded", detail={"count": count})] if count else []
-        return [Persist(self._ticket, tuple(operations)), *said]
+        reports = [Report("events not recorded", detail={"count": count})] if count else []
+        return [Persist(self._ticket, tuple(operations)), *reports]

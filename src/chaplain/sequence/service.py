@@ -1,9 +1,11 @@
-"""The sequence as a node carries it: the core, clients' calls, readers that wait, and a tap if one was asked for.
+"""The sequence layer of a node: the core, client calls, waiting readers, and an optional tap.
 
-Decides who is answered when. Refuses to know how events get their numbers. A tap is one node's own record of what it
-delivered; nobody waits for it, and while its disk is behind by a bound it leaves events out and says how many.
+Decides when a call is answered. Does not know how events get their numbers. A tap is a node's own record of the events
+that it delivered. Nothing waits for the tap: while its disk is too far behind, it leaves events out and reports their
+number.
 
-Invariants: every call is settled once or withdrawn; a page shows delivered events only, in order, without gaps.
+Invariants: every call is settled exactly once or withdrawn; a page contains only delivered events, in order and without
+gaps.
 """
 
 from __future__ import annotations
@@ -53,10 +55,12 @@ LayerInput = UpperInput | Publish
 LayerEffect = UpperEffect
 
 _DSC_WAIT_NS = 5 * 10**9
-"""A reader that comes before the node has joined waits so long for it."""
+"""A read that arrives before the node has joined waits at least this long for it."""
 
 
 class _Waiting:
+    """A read that waits for new events until `until_ns`."""
+
     def __init__(self, call: int, request: ReadRequest, until_ns: int) -> None:
         self.call = call
         self.request = request
@@ -64,19 +68,21 @@ class _Waiting:
 
 
 class SequenceLayer:
-    wants = staticmethod(client.wanted)
+    wants = staticmethod(client.required_right)
     patient = True
-    """A node that was removed from the cluster may have a seat, and the others need its word to take it away."""
+    """Keep sessions with removed nodes: such a node may have a seat, and the others need its acknowledgements to remove
+    it.
+    """
 
     def __init__(self, core: SequenceCore, tap: Tap | None = None, tapped: tuple[str, ...] = ()) -> None:
         self.core = core
-        self.counts: Counter[str] = core.bench.counts
+        self.counts: Counter[str] = core.context.counts
         self._name_of: Callable[[int], int] = lambda identifier: identifier
-        self._shelf = DeliveredWindow()
-        self._tapping = None if tap is None else SequenceRecorder(tap, tapped)
+        self._delivered = DeliveredWindow()
+        self._recorder = None if tap is None else SequenceRecorder(tap, tapped)
         self._waiting: dict[int, _Waiting] = {}
         self._changed = False
-        """Something was delivered, or the state changed: those who wait may be answered."""
+        """Events were delivered or the state changed since the waiting reads were last tried."""
         self._publishing: set[int] = set()
 
     def deadline(self) -> int | None:
@@ -89,53 +95,53 @@ class SequenceLayer:
         out: list[LayerEffect] = []
         match event:
             case GossipParcel():
-                self._feed(now_ns, event, out)
+                self._step_core(now_ns, event, out)
             case Requested():
                 self._requested(now_ns, event, out)
             case Withdrawn():
                 self._waiting.pop(event.call, None)
                 self._publishing.discard(event.call)
             case Persisted():
-                out += [] if self._tapping is None else self._tapping.persisted(now_ns)
+                out += [] if self._recorder is None else self._recorder.persisted(now_ns)
             case PersistFailed():
-                pass  # the node ends, whoever wrote
+                pass  # the node stops after any failed write
             case Woken():
-                self._feed(now_ns, event, out)
+                self._step_core(now_ns, event, out)
                 self._answer_waiting(now_ns, out)
             case Drained():
-                self._feed(now_ns, event, out)
-                if self._tapping is not None:
-                    out += self._tapping.drained(now_ns)
+                self._step_core(now_ns, event, out)
+                if self._recorder is not None:
+                    out += self._recorder.drained(now_ns)
             case _:
-                self._feed(now_ns, event, out)
+                self._step_core(now_ns, event, out)
         if self._changed:
             self._changed = False
             if self._waiting:
                 self._answer_waiting(now_ns, out)
         return out
 
-    def _feed(self, now_ns: int, event: SequenceInput, out: list[LayerEffect]) -> None:
+    def _step_core(self, now_ns: int, event: SequenceInput, out: list[LayerEffect]) -> None:
         for effect in self.core.step(now_ns, event):
             if type(effect) is Whisper:
                 out.append(effect)
             else:
-                self._of_core(effect, out)
+                self._handle_effect(effect, out)
 
-    def _of_core(self, effect: SequenceEffect, out: list[LayerEffect]) -> None:
+    def _handle_effect(self, effect: SequenceEffect, out: list[LayerEffect]) -> None:
         match effect:
             case Whisper() | Meet() | Report():
                 out.append(effect)
             case Delivered():
-                self._shelf.put(effect)
+                self._delivered.add(effect)
                 self._changed = True
-                if self._tapping is not None and not effect.learned:
-                    self._tapping.keep(effect)
+                if self._recorder is not None and not effect.learned:
+                    self._recorder.add(effect)
             case Forgot():
-                self._shelf.forget(effect.index)
+                self._delivered.drop_through(effect.index)
             case Published() | Unpublished():
-                self._ended(effect, out)
+                self._settle_publish(effect, out)
             case HistoryBegan():
-                self._shelf.began(effect)
+                self._delivered.restart(effect)
                 self._changed = True
             case Became():
                 self._changed = True
@@ -144,7 +150,7 @@ class SequenceLayer:
 
     # Calls.
 
-    def _ended(self, effect: Published | Unpublished, out: list[LayerEffect]) -> None:
+    def _settle_publish(self, effect: Published | Unpublished, out: list[LayerEffect]) -> None:
         call = effect.token
         if call not in self._publishing:
             return
@@ -163,12 +169,12 @@ class SequenceLayer:
             return
         if isinstance(request, PublishRequest):
             self._publishing.add(asked.call)
-            self._feed(now_ns, Publish(asked.call, request.stream, asked.client, values), out)
+            self._step_core(now_ns, Publish(asked.call, request.stream, asked.client, values), out)
         elif len(self._waiting) >= self.core.settings.readers_max:
             out.append(Settled(asked.call, kind="busy", reason="too many readers wait here already: read later"))
         else:
             wait_ns = min(request.wait_ns, self.core.settings.read_wait_ns_max)
-            if not self.core.bench.is_member:
+            if not self.core.context.is_member:
                 wait_ns = max(wait_ns, _DSC_WAIT_NS)
             waiting = _Waiting(asked.call, request, now_ns + wait_ns)
             if not self._answer(now_ns, waiting, out):
@@ -180,22 +186,26 @@ class SequenceLayer:
                 del self._waiting[waiting.call]
 
     def _answer(self, now_ns: int, waiting: _Waiting, out: list[LayerEffect]) -> bool:
-        """Whether the read is answered: with events, with the news that there are none, or with a refusal."""
-        request, shelf, late = waiting.request, self._shelf, now_ns >= waiting.until_ns
-        if not self.core.bench.is_member:
+        """Answer the read if possible: with events, with an empty page, or with a refusal. Return True if it was
+        answered.
+        """
+        request, delivered, late = waiting.request, self._delivered, now_ns >= waiting.until_ns
+        if not self.core.context.is_member:
             if late:
                 reason = "this node is in DSC: it has not joined a work set yet; ask again, or another node"
                 out.append(Settled(waiting.call, kind="refused", reason=reason))
             return late
-        first, head = shelf.first(request.stream), shelf.head(request.stream)
-        if request.history not in {0, shelf.history}:
-            reason = f"the history you read, {request.history:016x}, is over; {shelf.history:016x} has begun: read anew"
+        first, head = delivered.first(request.stream), delivered.head(request.stream)
+        if request.history not in {0, delivered.history}:
+            reason = (
+                f"the history you read, {request.history:016x}, is over; {delivered.history:016x} has begun: read anew"
+            )
         elif 0 < request.start < first:
             reason = f"{request.stream} {request.start} has left the window: {_unremembered(first)}"
         elif not request.start and 0 < head < first and not request.wait_ns:
             reason = f"all of {request.stream} has left the window: {_unremembered(first)}"
         elif (request.start or first) <= head or late or not request.wait_ns:
-            page = shelf.page(request.stream, request.start or first, self.core.settings.page_bytes_max)
+            page = delivered.page(request.stream, request.start or first, self.core.settings.page_bytes_max)
             out.append(Settled(waiting.call, client.encode(page)))
             return True
         else:
@@ -203,44 +213,45 @@ class SequenceLayer:
         out.append(Settled(waiting.call, kind="missing", reason=reason))
         return True
 
-    # For people.
+    # Status page and metrics.
 
     def name_nodes(self, name_of: Callable[[int], int]) -> None:
-        """The names people know nodes by, from their identifiers."""
+        """Set the mapping from node identifiers to the node numbers that users see."""
         self._name_of = name_of
 
     def status(self) -> dict[str, object]:
-        bench = self.core.bench
-        heads = sorted(islice(self._shelf.heads().items(), STATUS_STREAMS_MAX))
+        context = self.core.context
+        heads = sorted(islice(self._delivered.heads().items(), STATUS_STREAMS_MAX))
         return {
-            "state": bench.state.name,
+            "state": context.state.name,
             "sequence": {
-                "state": bench.state.name,
-                "reason": bench.reason,
-                "history": bench.name,
-                "work_set": sorted(self._name_of(member.identifier) for member in bench.log.members),
-                "number": bench.log.decided,
-                "hash": bench.log.decided_hash.hex(),
+                "state": context.state.name,
+                "reason": context.reason,
+                "history": context.name,
+                "work_set": sorted(self._name_of(member.identifier) for member in context.log.members),
+                "number": context.log.decided,
+                "hash": context.log.decided_hash.hex(),
                 "lock": self._holder(),
-                "events": bench.events,
+                "events": context.events,
                 "streams": {stream: {"head": number} for stream, number in heads},
             },
         }
 
     def _holder(self) -> int | None:
-        bench = self.core.bench
-        found = (member.identifier for member in bench.log.members if member.seat == bench.log.turn)
+        """The node that holds the lock."""
+        context = self.core.context
+        found = (member.identifier for member in context.log.members if member.seat == context.log.next_seat)
         identifier = next(found, None)
         return None if identifier is None else self._name_of(identifier)
 
     def gauges(self) -> dict[str, float]:
-        bench = self.core.bench
+        context = self.core.context
         return {
-            "sequence_working": bench.state is SequenceState.WRK,
-            "sequence_work_set": len(bench.log.members),
-            "sequence_decided": bench.log.decided,
-            "sequence_events": bench.events,
-            "sequence_pending_bytes": bench.publishing.pending_bytes,
+            "sequence_working": context.state is SequenceState.WRK,
+            "sequence_work_set": len(context.log.members),
+            "sequence_decided": context.log.decided,
+            "sequence_events": context.events,
+            "sequence_pending_bytes": context.publish_queue.pending_bytes,
         }
 
 

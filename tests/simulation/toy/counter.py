@@ -113,7 +113,7 @@ class Remembered(Watcher):
                 frame = effect.frame if isinstance(effect, Send) else effect.datagram
                 self._told[host.name] = max(self._told.get(host.name, 0), int.from_bytes(frame[:8], "big"))
 
-    def born(self, time_ns: int, host: Host, /) -> None:
+    def process_started(self, time_ns: int, host: Host, /) -> None:
         core = host.core
         assert isinstance(core, Counter)
         if core.number < self._told.get(host.name, 0):

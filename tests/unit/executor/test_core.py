@@ -9,7 +9,7 @@ from chaplain.core import Drained, Report, Requested, Settled, Withdrawn, Woken
 from chaplain.executor import messages
 from chaplain.executor.apply_queue import QUEUE_BYTES_MAX
 from chaplain.executor.core import ANNOUNCE_NS, DATABASES_MAX, ExecutorCore
-from chaplain.executor.divergence import HEARD_MAX, Comparison, FingerprintMismatch
+from chaplain.executor.divergence import HEARD_MAX, DivergenceCheck, FingerprintMismatch
 from chaplain.executor.events import (
     Applied,
     Apply,
@@ -100,8 +100,8 @@ def test_a_slow_database_does_not_fill_the_memory() -> None:
     size = 200_000
     for _ in range(2 * QUEUE_BYTES_MAX // size):
         stage.agree(size=size)
-    feed = stage.core._feeds["main"]
-    assert feed._queued_bytes <= QUEUE_BYTES_MAX + 2 * size
+    queue = stage.core._queues["main"]
+    assert queue._queued_bytes <= QUEUE_BYTES_MAX + 2 * size
     applied = [1]
     effects = stage.done(first)
     while ahead := [effect for effect in read_back(stage, effects) if isinstance(effect, Apply)]:
@@ -338,43 +338,43 @@ def test_fingerprints_of_members_that_do_not_execute_are_not_counted() -> None:
 
 def test_fingerprint_is_not_counted_once_its_node_lost_the_role() -> None:
     executors = [1, 2, 3]
-    comparison = Comparison(lambda: executors)
-    assert comparison.heard(2, 5, b"b") is None
-    assert comparison.heard(3, 5, b"b") is None
+    check = DivergenceCheck(lambda: executors)
+    assert check.record_peer(2, 5, b"b") is None
+    assert check.record_peer(3, 5, b"b") is None
     executors[:] = [1]
-    assert comparison.reached(5, b"a") is None
+    assert check.record_own(5, b"a") is None
 
 
 def test_fingerprints_of_members_that_do_not_execute_displace_no_others() -> None:
-    comparison = Comparison(lambda: (1, 2, 3))
+    check = DivergenceCheck(lambda: (1, 2, 3))
     for executor in (2, 3):
-        assert comparison.heard(executor, 5, b"b") is None
+        assert check.record_peer(executor, 5, b"b") is None
     for index in range(6, 2 * HEARD_MAX):
-        assert comparison.heard(9, index, b"junk") is None
-    assert comparison.reached(5, b"a") == FingerprintMismatch(5, (2, 3), True)
+        assert check.record_peer(9, index, b"junk") is None
+    assert check.record_own(5, b"a") == FingerprintMismatch(5, (2, 3), True)
 
 
 def test_who_agrees_with_a_majority_goes_on() -> None:
-    comparison = Comparison(lambda: (1, 2, 3))
-    assert comparison.heard(2, 5, b"a") is None
-    assert comparison.reached(5, b"a") is None
-    assert comparison.heard(3, 5, b"b") == FingerprintMismatch(5, (3,), False)
-    assert comparison.heard(3, 5, b"b") is None
+    check = DivergenceCheck(lambda: (1, 2, 3))
+    assert check.record_peer(2, 5, b"a") is None
+    assert check.record_own(5, b"a") is None
+    assert check.record_peer(3, 5, b"b") == FingerprintMismatch(5, (3,), False)
+    assert check.record_peer(3, 5, b"b") is None
 
 
 def test_without_a_majority_nobody_can_tell() -> None:
-    comparison = Comparison(lambda: (1, 2))
-    comparison.reached(5, b"a")
-    assert comparison.heard(2, 5, b"b") == FingerprintMismatch(5, (2,), True)
-    comparison = Comparison(lambda: (1, 2, 3))
-    comparison.heard(2, 5, b"b")
-    comparison.heard(3, 5, b"c")
-    assert comparison.reached(5, b"a") == FingerprintMismatch(5, (2, 3), True)
+    check = DivergenceCheck(lambda: (1, 2))
+    check.record_own(5, b"a")
+    assert check.record_peer(2, 5, b"b") == FingerprintMismatch(5, (2,), True)
+    check = DivergenceCheck(lambda: (1, 2, 3))
+    check.record_peer(2, 5, b"b")
+    check.record_peer(3, 5, b"c")
+    assert check.record_own(5, b"a") == FingerprintMismatch(5, (2, 3), True)
 
 
 def test_positions_that_were_not_reached_are_not_judged() -> None:
-    comparison = Comparison(lambda: (1, 2, 3))
-    comparison.reached(5, b"a")
-    comparison.reached(9, b"b")
-    assert comparison.heard(2, 7, b"x") is None
-    assert (comparison.at(4), comparison.at(5), comparison.at(8), comparison.at(9)) == (None, b"a", b"a", b"b")
+    check = DivergenceCheck(lambda: (1, 2, 3))
+    check.record_own(5, b"a")
+    check.record_own(9, b"b")
+    assert check.record_peer(2, 7, b"x") is None
+    assert (check.at(4), check.at(5), check.at(8), check.at(9)) == (None, b"a", b"a", b"b")

@@ -26,7 +26,7 @@ from chaplain.executor.events import (
 )
 from chaplain.runtime.cluster.create import make_cluster
 from chaplain.runtime.databases.interface import DatabaseDamaged, EngineFailed
-from chaplain.runtime.databases.snapshots import Copies
+from chaplain.runtime.databases.snapshots import CopyTasks
 from chaplain.runtime.databases.sqlite.database import SqliteDatabase
 from chaplain.runtime.databases.sqlite.integrity import check
 from chaplain.runtime.databases.workers import Databases
@@ -52,7 +52,7 @@ class Node:
     def __init__(self, folder: Path) -> None:
         self.databases = Databases("sqlite", folder)
         self.engines = self.databases._engines
-        self.copies = Copies(self.databases._open, folder, self.engines, self.databases._turns)
+        self.copies = CopyTasks(self.databases._open, folder, self.engines, self.databases._locks)
         self.file = folder / "main.sqlite"
         self.opened = self.databases.open(OpenDatabase("main"))
 

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from chaplain.core import Drained, Woken
-from chaplain.executor.dry_runs import PATIENCE_NS, REHEARSED_BYTES_MAX, WAITING_MAX
+from chaplain.executor.dry_runs import DRY_RUN_BYTES_MAX, PATIENCE_NS, WAITING_MAX
 from chaplain.executor.events import Applied, Apply, DatabaseOpened, OpenDatabase, Tried, TryOut
 from chaplain.executor.statement import SQL_TYPE, StatementError
 from chaplain.journal.events import Rehearse, Rehearsed
@@ -104,7 +104,7 @@ def test_what_waits_too_long_goes_its_way(stage: Stage) -> None:
     [
         wish(5, "no such stream"),
         wish(5, "main", b"any", message_type=0),
-        wish(5, "main", statement("select 1" + " " * (REHEARSED_BYTES_MAX // 2)), statement("-" * 140_000)),
+        wish(5, "main", statement("select 1" + " " * (DRY_RUN_BYTES_MAX // 2)), statement("-" * 140_000)),
     ],
     ids=["no database", "data", "large"],
 )

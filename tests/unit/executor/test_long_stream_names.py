@@ -26,7 +26,7 @@ def test_a_stream_with_a_long_name_has_a_database_with_copies(tmp_path: Path, st
     assert {found for found, _ in files_in(tmp_path)} == {stream}
     database.engine.close()
     backup.set_aside(backup.beside(path, backup.KEPT))
-    backup.make_anew(tmp_path, path, stream)
+    backup.rebuild(tmp_path, path, stream)
     database = Database(tmp_path, stream)
     assert database.engine.index == 0
     database.engine.close()

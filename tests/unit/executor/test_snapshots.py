@@ -11,7 +11,7 @@ from chaplain.executor import messages
 from chaplain.executor.apply_queue import ApplyPhase, ApplyQueue
 from chaplain.executor.events import CopyTaken, DatabaseKept, DatabaseOpened, KeepDatabase, KeptRead, ReadKept, TakeCopy
 from chaplain.executor.messages import AskCopy, CopyPiece, PeerMessage
-from chaplain.executor.snapshots import PATIENCE_NS, READS_MAX, Copying
+from chaplain.executor.snapshots import PATIENCE_NS, READS_MAX, SnapshotTransfer
 from chaplain.gossip.events import GossipParcel
 from chaplain.mesh.events import Entered
 from chaplain.wire.parcel import Layer, Parcel
@@ -28,16 +28,16 @@ class Desk:
     def __init__(self, peers: Sequence[bytes] = (ONE, TWO)) -> None:
         self.peers = list(peers)
         self.said: list[tuple[bytes, PeerMessage, bytes]] = []
-        self.copying = Copying(lambda *words: self.said.append(words), lambda: self.peers)
-        self.feed = ApplyQueue("main", lambda: (1, 2, 3))
+        self.transfer = SnapshotTransfer(lambda *words: self.said.append(words), lambda: self.peers)
+        self.queue = ApplyQueue("main", lambda: (1, 2, 3))
         for index in (5, 8, 9):
-            self.feed.touch(index)
-        self.feed.phase = ApplyPhase.OPENING
-        self.feed.opened(5, bytes(32))
+            self.queue.add_message(index)
+        self.queue.phase = ApplyPhase.OPENING
+        self.queue.opened(5, bytes(32))
 
     def effects(self) -> list[object]:
-        found = [*self.copying.effects]
-        self.copying.effects.clear()
+        found = [*self.transfer.effects]
+        self.transfer.effects.clear()
         return found
 
     def asked(self) -> list[tuple[bytes, int]]:
@@ -48,14 +48,14 @@ class Desk:
 
     def asks(self, position: int) -> None:
         """Another executor asks here."""
-        self.feed.kept = 5
-        self.copying.asked(TWO, AskCopy("main", position), self.feed)
+        self.queue.kept = 5
+        self.transfer.on_request(TWO, AskCopy("main", position), self.queue)
 
     def want(self, now_ns: int = 0) -> None:
-        self.copying.want(now_ns, self.feed)
+        self.transfer.start(now_ns, self.queue)
 
     def comes(self, position: int, data: bytes, *, whom: bytes = ONE, index: int = 9, digest: bytes = DIGEST) -> None:
-        self.copying.came(1, whom, CopyPiece("main", index, position, SIZE, digest), data)
+        self.transfer.on_piece(1, whom, CopyPiece("main", index, position, SIZE, digest), data)
 
 
 # Keeping.
@@ -63,26 +63,26 @@ class Desk:
 
 def test_a_copy_is_made_once_everything_up_to_the_message_is_applied() -> None:
     desk = Desk()
-    desk.copying.keep(desk.feed, 8)
+    desk.transfer.keep_copy(desk.queue, 8)
     assert desk.effects() == [], "message 8 is not applied"
-    desk.copying.keep(desk.feed, 7)
+    desk.transfer.keep_copy(desk.queue, 7)
     assert desk.effects() == [KeepDatabase("main")]
-    desk.copying.keep(desk.feed, 7)
+    desk.transfer.keep_copy(desk.queue, 7)
     assert desk.effects() == [], "one is being made"
-    desk.copying.kept(desk.feed, DatabaseKept("main", 5))
-    assert desk.feed.first_unkept() == 8
-    desk.copying.keep(desk.feed, 7)
+    desk.transfer.on_kept(desk.queue, DatabaseKept("main", 5))
+    assert desk.queue.first_after_kept() == 8
+    desk.transfer.keep_copy(desk.queue, 7)
     assert desk.effects() == [], "the one there is has all of it"
 
 
 def test_who_cannot_make_a_copy_is_not_asked_again_and_keeps_its_log() -> None:
     desk = Desk()
-    desk.copying.keep(desk.feed, 5)
+    desk.transfer.keep_copy(desk.queue, 5)
     desk.effects()
-    desk.copying.kept(desk.feed, DatabaseKept("main", failed="no room"))
-    desk.copying.keep(desk.feed, 5)
+    desk.transfer.on_kept(desk.queue, DatabaseKept("main", failed="no room"))
+    desk.transfer.keep_copy(desk.queue, 5)
     assert desk.effects() == []
-    assert desk.feed.first_unkept() == 5
+    assert desk.queue.first_after_kept() == 5
 
 
 # Giving.
@@ -92,34 +92,34 @@ def test_a_piece_is_read_and_told_to_who_asked() -> None:
     desk = Desk()
     desk.asks(4)
     assert desk.effects() == [ReadKept(1, "main", 4)]
-    desk.copying.read(KeptRead(1, 9, SIZE, DIGEST, b"octets"), {})
+    desk.transfer.on_read(KeptRead(1, 9, SIZE, DIGEST, b"octets"), {})
     assert desk.said == [(TWO, CopyPiece("main", 9, 4, SIZE, DIGEST), b"octets")]
 
 
 def test_who_has_no_copy_says_nothing() -> None:
     desk = Desk()
     desk.asks(0)
-    desk.copying.read(KeptRead(1), {})
+    desk.transfer.on_read(KeptRead(1), {})
     assert desk.said == []
 
 
 def test_who_is_asked_and_has_no_copy_makes_one() -> None:
     desk = Desk()
-    desk.copying.asked(TWO, AskCopy("main", 0), desk.feed)
+    desk.transfer.on_request(TWO, AskCopy("main", 0), desk.queue)
     assert desk.effects() == [KeepDatabase("main")]
-    desk.copying.asked(TWO, AskCopy("main", 0), desk.feed)
+    desk.transfer.on_request(TWO, AskCopy("main", 0), desk.queue)
     assert desk.effects() == [], "one is being made"
-    desk.copying.kept(desk.feed, DatabaseKept("main", 5))
-    desk.copying.asked(TWO, AskCopy("main", 0), desk.feed)
+    desk.transfer.on_kept(desk.queue, DatabaseKept("main", 5))
+    desk.transfer.on_request(TWO, AskCopy("main", 0), desk.queue)
     assert desk.effects() == [ReadKept(1, "main", 0)]
 
 
 def test_a_copy_that_rotted_is_no_copy_any_more() -> None:
     desk = Desk()
     desk.asks(0)
-    desk.copying.read(KeptRead(1, damage="rows"), {"main": desk.feed})
+    desk.transfer.on_read(KeptRead(1, damage="rows"), {"main": desk.queue})
     assert desk.said == []
-    assert desk.feed.first_unkept() == 5, "the log has to have it"
+    assert desk.queue.first_after_kept() == 5, "the log has to have it"
     assert [effect.event for effect in desk.effects() if isinstance(effect, Report)] == ["copy damaged"]
 
 
@@ -128,7 +128,7 @@ def test_reads_for_others_have_a_bound() -> None:
     for _ in range(READS_MAX + 5):
         desk.asks(0)
     assert len(desk.effects()) == READS_MAX
-    desk.copying.read(KeptRead(1), {})
+    desk.transfer.on_read(KeptRead(1), {})
     desk.asks(0)
     assert len(desk.effects()) == 1
 
@@ -139,18 +139,18 @@ def test_reads_for_others_have_a_bound() -> None:
 def test_a_copy_comes_piece_by_piece() -> None:
     desk = Desk()
     desk.want()
-    assert desk.feed.phase is ApplyPhase.LACKING
+    assert desk.queue.phase is ApplyPhase.LACKING
     assert desk.asked() == [(ONE, 0)]
     desk.comes(0, b"sixsix")
     assert desk.effects() == [TakeCopy("main", 0, b"sixsix", SIZE, DIGEST)]
     assert desk.asked() == [], "one piece at a time"
-    desk.copying.taken(2, CopyTaken("main", 6))
+    desk.transfer.on_written(2, CopyTaken("main", 6))
     assert desk.asked() == [(ONE, 6)]
     desk.comes(6, b"four")
     assert desk.effects() == [TakeCopy("main", 6, b"four", SIZE, DIGEST)]
-    desk.feed.opened(9, bytes(32), 9)
-    desk.copying.opened(desk.feed)
-    assert (desk.copying.due_ns, desk.feed.wanted()) == (None, None)
+    desk.queue.opened(9, bytes(32), 9)
+    desk.transfer.opened(desk.queue)
+    assert (desk.transfer.due_ns, desk.queue.next_needed()) == (None, None)
 
 
 def test_what_was_not_asked_for_is_not_taken() -> None:
@@ -178,7 +178,7 @@ def test_a_piece_of_another_copy_means_to_begin_anew_elsewhere() -> None:
     desk = Desk()
     desk.want()
     desk.comes(0, b"sixsix")
-    desk.copying.taken(2, CopyTaken("main", 6))
+    desk.transfer.on_written(2, CopyTaken("main", 6))
     desk.comes(6, b"four", digest=OTHER)
     assert desk.asked() == [(ONE, 0), (ONE, 6), (TWO, 0)]
     desk.effects()
@@ -198,21 +198,21 @@ def test_a_copy_that_is_not_what_it_was_said_to_be_is_asked_of_the_next_one() ->
     desk = Desk()
     desk.want()
     desk.comes(0, b"sixsix")
-    desk.copying.taken(2, CopyTaken("main", 0, failed="its digest is another"))
+    desk.transfer.on_written(2, CopyTaken("main", 0, failed="its digest is another"))
     assert desk.asked() == [(ONE, 0), (TWO, 0)]
     desk.comes(0, b"sixsix", whom=TWO)
-    desk.copying.taken(3, CopyTaken("main", 0, failed="again"))
+    desk.transfer.on_written(3, CopyTaken("main", 0, failed="again"))
     assert desk.asked() == [(ONE, 0)], "they take turns"
 
 
 def test_who_is_silent_is_left_for_the_next_one() -> None:
     desk = Desk()
     desk.want()
-    desk.copying.woken(PATIENCE_NS - 1)
+    desk.transfer.woken(PATIENCE_NS - 1)
     assert desk.asked() == [(ONE, 0)]
-    desk.copying.woken(PATIENCE_NS)
+    desk.transfer.woken(PATIENCE_NS)
     assert desk.asked() == [(TWO, 0)]
-    assert desk.copying.due_ns == 2 * PATIENCE_NS
+    assert desk.transfer.due_ns == 2 * PATIENCE_NS
 
 
 def test_a_piece_that_is_being_written_is_waited_for() -> None:
@@ -220,9 +220,9 @@ def test_a_piece_that_is_being_written_is_waited_for() -> None:
     desk.want()
     desk.comes(0, b"sixsix")
     desk.asked()
-    desk.copying.woken(PATIENCE_NS + 1)
+    desk.transfer.woken(PATIENCE_NS + 1)
     assert desk.asked() == []
-    assert desk.copying.due_ns == 2 * PATIENCE_NS + 1
+    assert desk.transfer.due_ns == 2 * PATIENCE_NS + 1
 
 
 def test_when_nobody_is_there_it_is_tried_again() -> None:
@@ -230,7 +230,7 @@ def test_when_nobody_is_there_it_is_tried_again() -> None:
     desk.want()
     assert desk.asked() == []
     desk.peers = [THREE]
-    desk.copying.woken(PATIENCE_NS)
+    desk.transfer.woken(PATIENCE_NS)
     assert desk.asked() == [(THREE, 0)]
 
 
@@ -239,12 +239,12 @@ def test_an_executor_that_stopped_takes_nothing_and_has_nothing_due() -> None:
     desk.want()
     desk.comes(0, b"sixsix")
     desk.effects()
-    desk.feed.stop("it differs")
-    assert desk.copying.due_ns is None, "its host would be woken for ever"
+    desk.queue.stop("it differs")
+    assert desk.transfer.due_ns is None, "its host would be woken for ever"
     desk.asked()
-    desk.copying.taken(2, CopyTaken("main", 6))
+    desk.transfer.on_written(2, CopyTaken("main", 6))
     desk.comes(6, b"four")
-    desk.copying.woken(10 * PATIENCE_NS)
+    desk.transfer.woken(10 * PATIENCE_NS)
     assert (desk.effects(), desk.asked()) == ([], [])
 
 
@@ -284,10 +284,10 @@ def test_a_copy_that_comes_after_the_executor_stopped_changes_nothing() -> None:
     stage = lacking()
     stage.open()
     tell(stage, 2, CopyPiece("main", 2, 0, 4, DIGEST), b"four")
-    feed = stage.core._feeds["main"]
-    feed.stop("it differs")
+    queue = stage.core._queues["main"]
+    queue.stop("it differs")
     assert stage.step(DatabaseOpened("main", 2, b"f" * 32)) == []
-    assert feed.phase is ApplyPhase.STOPPED
+    assert queue.phase is ApplyPhase.STOPPED
 
 
 def test_a_copy_that_cannot_be_opened_stops_the_executor_and_nothing_is_due() -> None:

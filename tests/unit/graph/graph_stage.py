@@ -61,7 +61,7 @@ class Node:
 
     def __init__(self, number: int, members: int, **settings: Any) -> None:
         self.number = number
-        self.belonging: Callable[[], tuple[bytes, ...]] | None = settings.pop("belonging", None)
+        self.cluster_members: Callable[[], tuple[bytes, ...]] | None = settings.pop("cluster_members", None)
         self.files: dict[str, bytearray] = {}
         self.members = members
         self.settings = GraphSettings(CLUSTER, segment_bytes=settings.pop("segment_bytes", 1 << 20), **settings)
@@ -80,7 +80,7 @@ class Node:
             random.Random(self.number),
             now_ns=now_ns + self.skew_ns,
             founders=[identity(number).key for number in range(1, self.members + 1)],
-            belonging=self.belonging,
+            cluster_members=self.cluster_members,
             segments=[(parse_name(name)[1], bytes(data)) for name, data in found.items()],
         )
         self.settled: dict[int, Settled] = {}

@@ -57,16 +57,16 @@ def test_a_hundred_thousand_orphans():
     node, chance = stage.nodes[1], random.Random(1)
     some = [orphan(chance) for _ in range(1000)]
     node.hear(stage.now_ns, ROGUE, EventBatch(tuple(Item(one.raw) for one in some)))
-    assert len(node.core.intake.orphans) == 200
+    assert len(node.core.admission.orphans) == 200
     for _ in range(99):  # bytes that are not looked at any more need not be right
         items = tuple(Item(chance.randbytes(32).join((one.raw[:33], one.raw[65:]))) for one in some)
         node.hear(stage.now_ns, ROGUE, EventBatch(items))
-    assert len(node.core.intake.orphans) <= 200
+    assert len(node.core.admission.orphans) <= 200
     assert node.core.counts["unheard"] > 0
-    assert not node.core.intake._checking
-    assert len(node.core.intake._asked.get(peer(ROGUE).instance, {})) <= node.settings.asked_max
+    assert not node.core.admission._checking
+    assert len(node.core.admission._requested.get(peer(ROGUE).instance, {})) <= node.settings.asked_max
     node.hear(stage.now_ns, 2, EventBatch((Item(orphan(chance, 2).raw),)))
-    assert len(node.core.intake.orphans) == 201  # one author's flood takes nobody else's room
+    assert len(node.core.admission.orphans) == 201  # one author's flood takes nobody else's room
     honest_go_on(stage)
 
 
@@ -113,7 +113,7 @@ def test_timestamps_a_hundred_years_off(shift_ns):
     node.hear(stage.now_ns, ROGUE, EventBatch((Item(event.raw),)))
     # Of the past it is kept, for it may have been away, and stands where its height says; the future has not come.
     assert (node.model.find(event.id) >= 0) == (shift_ns < 0)
-    assert len(node.core.intake.ahead) == (shift_ns > 0)
+    assert len(node.core.admission.future) == (shift_ns > 0)
     honest_go_on(stage)
     order = [node.model.height_of(n) for n in node.model.ordered()]
     assert order == sorted(order)
@@ -172,8 +172,8 @@ def test_asking_for_everything_in_a_loop():
     for number in range(2000):
         request = FetchMissing("notes", number, 0, ()) if number % 2 else GetData("notes", ids)
         node.hear(stage.now_ns + number * 1000, ROGUE, request)
-        assert len(node.core.syncing._waiting) <= 8
-        assert len(node.core.syncing._lists) <= 1
+        assert len(node.core.anti_entropy._waiting) <= 8
+        assert len(node.core.anti_entropy._fetch_lists) <= 1
         given += sum(len(whisper.content) for whisper in node.sent)
         node.sent.clear()
     assert given < 40_000
@@ -185,12 +185,12 @@ def test_asking_for_everything_in_a_loop():
 def test_an_inv_flood():
     stage = staged(early_max=100)
     node, chance = stage.nodes[1], random.Random(5)
-    before = sys.getsizeof(node.core.spreading._early)
+    before = sys.getsizeof(node.core.dissemination._early)
     for _ in range(50):
         words = tuple(Confirmation(identity(ROGUE).key, chance.randbytes(32), bytes(64)) for _ in range(1000))
         node.hear(stage.now_ns, ROGUE, Inv("notes", words))
-    assert len(node.core.spreading._early) <= 100
-    assert sys.getsizeof(node.core.spreading._early) < before + 40_000
+    assert len(node.core.dissemination._early) <= 100
+    assert sys.getsizeof(node.core.dissemination._early) < before + 40_000
     assert node.core.counts["refused_too_many_confirmations"] > 0
     asked = sum(len(message.ids) for message in node.heard() if isinstance(message, GetData))
     assert asked <= node.settings.asked_max
@@ -203,8 +203,8 @@ def test_names_of_streams_that_nobody_wrote_to():
     names = tuple(Leaves(f"s{number}", 0, 1, (bytes(32),)) for number in range(2000))
     node.hear(stage.now_ns, ROGUE, SyncEvent(names))
     assert len(node.core.streams) == 1
-    assert len(node.core.syncing._pulls) <= 64
-    assert sum(map(len, node.core.syncing.frontiers.values())) <= 2
+    assert len(node.core.anti_entropy._fetches) <= 64
+    assert sum(map(len, node.core.anti_entropy.frontiers.values())) <= 2
     stage.append(1, b"x", "honest")
     honest_go_on(stage)
 

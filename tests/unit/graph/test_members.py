@@ -41,14 +41,14 @@ def test_when_others_say_good_bye_fewer_make_an_event_read():
     assert not node.model.is_read(0)
     for number in (3, 4, 5):
         node.step(stage.now_ns, left(number, graceful=True))
-    assert node.core.common.read_at == 1
+    assert node.core.context.read_at == 1
     assert node.model.is_read(0)
 
 
 def configured(*numbers: int, of: int, **settings: Any) -> tuple[Node, list[tuple[bytes, ...]]]:
     """Node 1 of so many founders, and the list of who belongs, of which the last entry is the newest."""
     lists = [keys(*numbers)]
-    return Node(1, of, belonging=lambda: lists[-1], **settings), lists
+    return Node(1, of, cluster_members=lambda: lists[-1], **settings), lists
 
 
 def test_the_configuration_says_how_many_make_an_event_read():
@@ -56,10 +56,10 @@ def test_the_configuration_says_how_many_make_an_event_read():
     event = make(2, b"x")
     node.enter(2)
     node.hear(START_NS, 2, EventBatch((Item(event.raw),)))
-    assert node.core.common.read_at == 1
+    assert node.core.context.read_at == 1
     lists.append(keys(1, 2, 3, 4, 5))
     node.hear(START_NS, 2, EventBatch((Item(make(2, b"y", event).raw),)))
-    assert node.core.common.read_at == 2
+    assert node.core.context.read_at == 2
     assert [node.model.is_read(number) for number in (0, 1)] == [True, False]
     node.step(START_NS, left(4, graceful=True))
     node.step(START_NS, left(5, graceful=True))
@@ -77,7 +77,7 @@ def test_who_was_removed_does_not_count_after_a_restart():
     stage.append(1, b"y")
     node = stage.nodes[1]
     assert not node.model.is_read(1)
-    node.belonging = lambda: keys(1)
+    node.cluster_members = lambda: keys(1)
     node.start(stage.now_ns)
     stage.append(1, b"z")
     assert node.model.is_read(2)
@@ -102,11 +102,11 @@ def test_the_word_of_one_who_was_removed_does_not_count():
 def test_who_is_not_on_the_list_yet_counts_whom_it_meets():
     """One that joins has a list as old as its log: the past is not to be hidden from it by a single founder."""
     node, lists = configured(2, of=0)
-    assert node.core.common.read_at == 1
+    assert node.core.context.read_at == 1
     for number in (3, 4, 5):
         alive = MemberView(identity(number).identifier, "", identity(number).key, 1, MemberState.ALIVE)
         node.step(START_NS, MemberChanged(alive, None))
-    assert node.core.common.read_at == 2
+    assert node.core.context.read_at == 2
     lists.append(keys(1, 2, 3))
     node.step(START_NS, Woken())
-    assert node.core.common.read_at == 1
+    assert node.core.context.read_at == 1

@@ -104,7 +104,7 @@ def test_a_confirmation_of_a_missing_event_asks_for_it_and_is_kept():
     node.hear(START_NS, 3, Inv("notes", (Confirmation(identity(3).key, event.id, word),)))
     assert node.heard() == [GetData("notes", (event.id,))]
     node.hear(START_NS, 3, EventBatch((Item(event.raw),)))
-    assert node.core.streams["notes"].unread.has(identity(3).key, 0)
+    assert node.core.streams["notes"].unread.has_event(identity(3).key, 0)
 
 
 def test_an_orphan_asks_for_its_parent_and_is_added_behind_it():
@@ -120,7 +120,7 @@ def test_an_orphan_asks_for_its_parent_and_is_added_behind_it():
     assert node.heard() == [GetData("notes", (first.id,))]
     node.hear(START_NS, 2, EventBatch((Item(first.raw),)))
     assert [node.model.find(one.id) for one in (first, second, third)] == [0, 1, 2]
-    assert len(node.core.intake.orphans) == 0
+    assert len(node.core.admission.orphans) == 0
 
 
 def test_an_orphan_far_above_is_reached_by_fetching():
@@ -212,7 +212,7 @@ def test_a_child_of_an_event_whose_time_has_not_come_waits_with_it_and_takes_no_
     node.enter(2)
     for one in (event, child, grandchild):
         node.hear(START_NS, 2, EventBatch((Item(one.raw),)))
-    assert (len(node.core.intake.orphans), len(node.core.intake.ahead)) == (0, 3)
+    assert (len(node.core.admission.orphans), len(node.core.admission.future)) == (0, 3)
     assert node.core.counts["orphans"] == 0
 
 
@@ -230,7 +230,7 @@ def test_what_is_too_far_in_the_future_is_not_taken_however_often_it_is_sent(fla
     node.hear(START_NS + 2 * SECOND_NS, 2, SyncEvent((Leaves("notes", 0, 2, (child.id,)),)))
     assert not node.heard()  # neither asked for nor fetched
     assert not any(len(stream.model) for stream in node.core.streams.values())
-    assert (len(node.core.intake.orphans), len(node.core.intake.ahead)) == (0, 2)
+    assert (len(node.core.admission.orphans), len(node.core.admission.future)) == (0, 2)
     node.hear(START_NS + 52 * SECOND_NS, 2, SyncEvent((Leaves("notes", 0, 2, (child.id,)),)))
     [fetch] = node.heard()
     assert isinstance(fetch, FetchMissing)
@@ -238,7 +238,7 @@ def test_what_is_too_far_in_the_future_is_not_taken_however_often_it_is_sent(fla
         START_NS + 52 * SECOND_NS, 2, Fetched("notes", fetch.token, 2, True, 0, (Item(event.raw), Item(child.raw)))
     )
     assert [node.model.find(one.id) for one in (event, child)] == [0, 1]
-    assert not len(node.core.intake.ahead)
+    assert not len(node.core.admission.future)
 
 
 @pytest.mark.parametrize("ahead_max", [1000, 3])
@@ -278,7 +278,7 @@ def test_a_restart_keeps_events_and_what_was_read():
     assert [node.model.id_of(n) for n in node.model.ordered()] == before
     assert set(before) == set(ids)
     assert len(node.model.read_order) == len(ids)
-    assert min(node.core.streams["notes"].unread.counts) >= node.core.common.read_at
+    assert min(node.core.streams["notes"].unread.counts) >= node.core.context.read_at
     stage.connect(2)
     stage.append(2, b"after")
     stage.run(SECOND_NS)
@@ -297,7 +297,7 @@ def test_a_damaged_log_is_mended_from_others():
     node.files[name][node.files[name].find(node.model.id_of(15))] ^= 1
     node.start(stage.now_ns)
     assert len(node.core.streams["notes"].model) < 30
-    [said] = [one for one in node.core.common.out if isinstance(one, Report)]
+    [said] = [one for one in node.core.context.out if isinstance(one, Report)]
     assert said.event == "graph: damaged, and what is missing is asked of others"
     assert said.detail["found"].startswith("position ")
     assert said.detail["waiting"] > 0
@@ -356,7 +356,7 @@ def test_a_withdrawn_call_is_not_answered():
     stage = Stage(1)
     stage.append(1, b"1")
     node = stage.nodes[1]
-    body = client.encode(ReadArrivals("notes", log=node.core.common.log, position=1, wait_ns=SECOND_NS))
+    body = client.encode(ReadArrivals("notes", log=node.core.context.log, position=1, wait_ns=SECOND_NS))
     node.step(stage.now_ns, Requested(5, "bob", body, b""))
     node.step(stage.now_ns, Withdrawn(5))
     stage.append(1, b"2")
@@ -388,7 +388,7 @@ def test_what_no_reader_was_told_is_refused(wrong):
     """A node would step up from the lowest number to 0, and do nothing else until then."""
     stage = Stage(1)
     stage.append(1, b"1")
-    log = stage.nodes[1].core.common.log
+    log = stage.nodes[1].core.context.log
     assert stage.ask(1, ReadArrivals("notes", **{"log": log, **wrong})).kind == "refused"
     for name, value in wrong.items():
         fields = {"limit": value, "after_height": value} if name == "position" else {name: value}

@@ -65,8 +65,8 @@ def test_no_name_keeps_a_node_busy_with_a_pattern() -> None:
 )
 def test_the_right_that_a_request_takes(layer: Layer, body: bytes, right: Right) -> None:
     uppers: Any = {
-        Layer.GRAPH: SimpleNamespace(wants=graph.wanted),
-        Layer.SEQUENCE: SimpleNamespace(wants=sequence.wanted),
+        Layer.GRAPH: SimpleNamespace(wants=graph.required_right),
+        Layer.SEQUENCE: SimpleNamespace(wants=sequence.required_right),
         Layer.EXECUTOR: SimpleNamespace(),
     }
     clearance = Authorization(None, uppers)

@@ -57,13 +57,13 @@ def test_the_graphs_members_are_who_belongs_by_the_configuration_stream(tmp_path
     assert isinstance(graph, GraphCore)
     assert node.journal is not None
     assembly = node.journal.execution.assembly
-    assert list(graph.common.members) == [placed.key for placed in assembly.nodes]
+    assert list(graph.context.members) == [placed.key for placed in assembly.nodes]
     bare = {"executor": Stage.NONE, "ingest": Stage.NONE, "config": Stage.NONE}
     alone = replace(assembly, nodes=(assembly.nodes[0], *(replace(one, **bare) for one in assembly.nodes[1:])))
     node.journal.execution.state.assembly = replace(alone, serializers=(1,))
     _written(graph)
-    assert list(graph.common.members) == [assembly.nodes[0].key]
-    assert graph.common.read_at == 0
+    assert list(graph.context.members) == [assembly.nodes[0].key]
+    assert graph.context.read_at == 0
 
 
 @pytest.mark.parametrize(("count", "state"), [(1, SequenceState.WRK), (2, SequenceState.DSC), (3, SequenceState.DSC)])
@@ -73,7 +73,7 @@ def test_only_who_is_configured_alone_begins_a_history_alone(tmp_path: Path, cou
     for second in range(2, 62):
         sequence.step(second * SECOND, Woken())
         sequence.step(second * SECOND, Drained())
-    assert sequence.core.bench.state is state
+    assert sequence.core.context.state is state
 
 
 def test_layers_name_nodes_as_the_configuration_stream_does(tmp_path: Path) -> None:
@@ -103,7 +103,7 @@ def _written(graph: GraphCore) -> bytes:
     graph.step(2 * SECOND, Requested(1, "ann", client.encode(Append("notes")), b"hello"))
     [persist] = [one for one in graph.step(2 * SECOND, Drained()) if isinstance(one, Persist)]
     graph.step(2 * SECOND, Persisted(persist.ticket))
-    raw = graph.common.recent(graph.streams["notes"].model.id_of(0))
+    raw = graph.context.recent(graph.streams["notes"].model.id_of(0))
     assert raw is not None
     return raw
 

@@ -139,34 +139,34 @@ class Stage:
         return found
 
     def states(self) -> dict[int, str]:
-        return {number: core.bench.state.name for number, core in self.cores.items()}
+        return {number: core.context.state.name for number, core in self.cores.items()}
 
     def members(self, number: int) -> list[int]:
-        return [member.identifier for member in self.cores[number].bench.log.members]
+        return [member.identifier for member in self.cores[number].context.log.members]
 
     def histories(self) -> set[int]:
-        return {core.bench.history for core in self.cores.values()}
+        return {core.context.history for core in self.cores.values()}
 
     def holder(self) -> int:
-        [found] = [number for number, core in self.cores.items() if core.locking.holds]
+        [found] = [number for number, core in self.cores.items() if core.lock.holds]
         return found
 
 
 def check_short_cuts(core: SequenceCore) -> None:
     """What is kept because it is asked for with every event is what looking for it would find."""
-    bench = core.bench
-    log, publishing = bench.log, bench.publishing
-    assert bench.is_member is (bench.me in log.members)
-    assert bench.learns is (bool(log.members) and not bench.is_member)
-    assert bench.company.wanting == sum(fellow.bearing.wants for fellow in bench.company.fellows.values())
-    assert bool(publishing) is (publishing.pending_bytes > 0)
+    context = core.context
+    log, queue = context.log, context.publish_queue
+    assert context.is_member is (context.me in log.members)
+    assert context.is_learning is (bool(log.members) and not context.is_member)
+    assert context.peers.wanting == sum(fellow.bearing.wants for fellow in context.peers.by_id.values())
+    assert bool(queue) is (queue.pending_bytes > 0)
     assert log.decided_hash == (log.base.hash if log.decided == log.base.index else log.base_at(log.decided).hash)
     last = log.base_at(log.head.index)
-    assert (log.head.ballot, log.head_hash, log.turn) == (last.ballot, last.hash, last.next)
-    fellows = bench.company.fellows
+    assert (log.head.ballot, log.head_hash, log.next_seat) == (last.ballot, last.hash, last.next)
+    fellows = context.peers.by_id
     known = sorted({member.identifier for members in log.sets() for member in members} & set(fellows))
-    assert bench.members() == [fellows[who] for who in known if fellows[who].connected]
-    due_ns, rests = core.deadline(), core._rests
-    core._rests = False
+    assert context.members() == [fellows[who] for who in known if fellows[who].connected]
+    due_ns, rests = core.deadline(), core._is_idle
+    core._is_idle = False
     assert core.deadline() == due_ns
-    core._rests = rests
+    core._is_idle = rests

@@ -44,14 +44,14 @@ class Watched(Stage):
         name, sequence = f"q{number}", self.cores[number]
         host = self.hosts.get(name)
         if host is None or host.core is None:
-            life = 0 if host is None else host.life + 1
+            process = 0 if host is None else host.process + 1
             core = SimpleNamespace(number=number, sequence=sequence)
-            host = self.hosts[name] = SimpleNamespace(name=name, life=life, core=core)
-            self.checker.born(self.now_ns, host)
+            host = self.hosts[name] = SimpleNamespace(name=name, process=process, core=core)
+            self.checker.process_started(self.now_ns, host)
         return host
 
     def kinds_behind(self, number: int, index: int) -> list[EntryKind]:
-        log = self.cores[number].bench.log
+        log = self.cores[number].context.log
         return [held.entry.kind for held in log.after(index) if held.index <= log.decided]
 
 
@@ -76,9 +76,9 @@ def test_who_joins_in_the_step_of_an_acknowledgement_need_not_hold_it_yet() -> N
     The newcomer is in the work set behind the event, not in the one that decided about it.
     """
     stage, token = two_of_which_one_is_away()
-    decided = stage.cores[1].bench.log.decided
+    decided = stage.cores[1].context.log.decided
     stage.start(3).run(1)
-    assert stage.cores[3].bench.learns
+    assert stage.cores[3].context.is_learning
     stage.kill(2)
     stage.cut = set()
     stage.loses = lambda to, message: to == 3 and isinstance(message, EntryBatch)
@@ -86,7 +86,7 @@ def test_who_joins_in_the_step_of_an_acknowledgement_need_not_hold_it_yet() -> N
     assert stage.outcome(token) == Published(token, 1)
     assert stage.kinds_behind(1, decided) == [EntryKind.EVENTS, EntryKind.CHANGE, EntryKind.CHANGE]
     assert stage.members(1) == [1, 3]
-    assert stage.cores[3].bench.learns, "it does not know yet that it has a seat"
+    assert stage.cores[3].context.is_learning, "it does not know yet that it has a seat"
 
 
 def test_what_is_decided_without_a_memory_that_lives_is_found_though_that_is_removed_at_once() -> None:
@@ -99,7 +99,7 @@ def test_what_is_decided_without_a_memory_that_lives_is_found_though_that_is_rem
 
 
 def _pretend_that_it_lost_its_memory(stage: Watched, number: int) -> None:
-    bearing = msgspec.structs.replace(Bearing(), state=SequenceState.DSC, seat=stage.cores[number].bench.seat ^ 1)
+    bearing = msgspec.structs.replace(Bearing(), state=SequenceState.DSC, seat=stage.cores[number].context.seat ^ 1)
     body, payload = encode(Beat(bearing))
     stage.feed(1, GossipParcel(stage.peers[number], Parcel(number, Layer.SEQUENCE, body, payload)))
     stage.feed(1, Drained())

@@ -185,7 +185,9 @@ def test_no_more_is_remembered_for_readers_than_others_can_learn() -> None:
     node = Alone(window_entries_max=5)
     for _ in range(20):
         node.publish(b"a")
-    kept = [held for held in node.layer.core.bench.log.since(node.layer.core.bench.log.base.index) if held.entry.runs]
+    kept = [
+        held for held in node.layer.core.context.log.since(node.layer.core.context.log.base.index) if held.entry.runs
+    ]
     assert node.page().first == 20 - len(kept) + 1
 
 
@@ -213,7 +215,7 @@ def test_a_reader_of_another_history_is_told() -> None:
 def test_bad_requests_are_refused(body: bytes, payload: bytes) -> None:
     node = Alone()
     assert reason(node.answer(node.ask(body, payload))).startswith("refused: ")
-    assert node.layer.core.bench.events == 0
+    assert node.layer.core.context.events == 0
 
 
 def test_before_it_joined_a_node_lets_readers_wait_and_then_says_why() -> None:

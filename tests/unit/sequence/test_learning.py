@@ -27,7 +27,7 @@ def restart(stage: Stage, number: int, seconds: float = 4.0) -> None:
 
 def kept(stage: Stage, number: int) -> int:
     """Bytes in the window of a node."""
-    log = stage.cores[number].bench.log
+    log = stage.cores[number].context.log
     return sum(len(held.entry.encoded) for held in log.since(log.base.index))
 
 
@@ -87,7 +87,7 @@ def learner(stage: Stage, number: int, pages: int = 0) -> Stage:
         to == number and isinstance(message, EntryBatch) and len(pages_for(stage)) >= pages
     )
     stage.start(number).run(0.5)
-    assert stage.cores[number].bench.learns
+    assert stage.cores[number].context.is_learning
     assert stage.states()[number] == "DSC"
     return stage
 
@@ -106,13 +106,13 @@ def test_one_learns_on_from_another_when_its_guide_dies() -> None:
     stage.run(6)
     learner(stage, 5, pages=4)
     [guide] = set(pages_for(stage))
-    seat, learned = stage.cores[5].bench.seat, stage.cores[5].bench.events
+    seat, learned = stage.cores[5].context.seat, stage.cores[5].context.events
     assert 0 < learned < 30
     stage.loses = lambda to, message: False
     stage.kill(guide)
     stage.run(4)
     assert stage.states()[5] == "WRK"
-    assert stage.cores[5].bench.seat == seat, "what was learned from the first was kept"
+    assert stage.cores[5].context.seat == seat, "what was learned from the first was kept"
     assert sorted(stage.delivered(5)) == list(range(1, 31))
 
 
@@ -128,7 +128,7 @@ def test_a_guide_that_does_not_answer_is_left_for_another() -> None:
 
 def test_the_window_is_learned_and_no_more() -> None:
     stage = published(40, 500, window_bytes=4000)
-    before = dict(stage.cores[1].bench.foot.streams)
+    before = dict(stage.cores[1].context.window_base.streams)
     assert before["s"][0] > 25
     for number in (1, 2, 3):
         restart(stage, number)
@@ -136,7 +136,7 @@ def test_the_window_is_learned_and_no_more() -> None:
         assert kept(stage, number) <= 4000
         assert min(stage.delivered(number)) <= before["s"][0] + 3, "what was in the window stays but for the changes"
         assert max(stage.delivered(number)) == 40
-    assert len({core.bench.streams["s"] for core in stage.cores.values()}) == 1
+    assert len({core.context.streams["s"] for core in stage.cores.values()}) == 1
 
 
 def test_what_leaves_the_window_while_one_learns_is_learned_anew() -> None:
@@ -144,14 +144,14 @@ def test_what_leaves_the_window_while_one_learns_is_learned_anew() -> None:
     stage.kill(3)
     stage.run(6)
     learner(stage, 3, pages=2)
-    seat = stage.cores[3].bench.seat
+    seat = stage.cores[3].context.seat
     for _ in range(20):
         stage.publish(1, bytes(500))
         stage.run(0.05)
     stage.loses = lambda to, message: False
     stage.run(3)
     assert stage.states()[3] == "WRK"
-    assert stage.cores[3].bench.seat != seat
+    assert stage.cores[3].context.seat != seat
     assert max(stage.delivered(3)) == 40
 
 
@@ -190,10 +190,10 @@ def test_a_member_that_is_pages_behind_catches_up_across_ballots() -> None:
         for _ in range(8):
             stage.publish(author, bytes(1000))
             stage.run(0.3)
-    assert len({held.entry.ballot for held in stage.cores[4].bench.log.since(0)}) >= 3
-    assert stage.cores[5].bench.events == 0
-    seat = stage.cores[5].bench.seat
+    assert len({held.entry.ballot for held in stage.cores[4].context.log.since(0)}) >= 3
+    assert stage.cores[5].context.events == 0
+    seat = stage.cores[5].context.seat
     stage.cut = set()
     stage.run(4)
-    assert stage.cores[5].bench.seat == seat
-    assert {core.bench.events for core in stage.cores.values()} == {32}
+    assert stage.cores[5].context.seat == seat
+    assert {core.context.events for core in stage.cores.values()} == {32}

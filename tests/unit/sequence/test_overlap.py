@@ -108,7 +108,7 @@ def joins_unheard() -> Stage:
     stage.numbers = (1, 2, 3, 4, 5, 6)
     stage.loses = lambda to, message: to != 1 and changes(message)
     stage.start(6)
-    while not stage.cores[1].bench.log.changing:
+    while not stage.cores[1].context.log.changing:
         stage.run(0.01)
     stage.kill(3)
     stage.kill(4)
@@ -119,7 +119,7 @@ def joins_unheard() -> Stage:
 def test_who_is_about_to_join_grants_the_lock_before_it_knows_that_it_counts() -> None:
     """1, 2 and 5 are most of five, and with 6 most of six."""
     stage = joins_unheard()
-    assert not stage.cores[6].bench.counts_here
+    assert not stage.cores[6].context.may_be_counted
     stage.cut = {(1, 2), (1, 5), (1, 6)}
     token = stage.publish(1, b"b")
     stage.run(0.1)
@@ -138,7 +138,7 @@ def test_too_few_of_the_new_set_for_the_lock_is_told() -> None:
     stage.publish(1, b"b")
     stage.run(12)
     assert stage.states()[1] == "ERR"
-    assert "reaches 3 of the 6 members" in stage.cores[1].bench.reason
+    assert "reaches 3 of the 6 members" in stage.cores[1].context.reason
     stage.start(3, 4, 6).run(12)
     assert set(stage.states().values()) == {"WRK"}
     assert len(stage.histories()) == 1
@@ -146,7 +146,7 @@ def test_too_few_of_the_new_set_for_the_lock_is_told() -> None:
 
 def test_half_counts_only_for_one_of_them() -> None:
     """Another may have words of seats that died before the rest did, and the rest went on meanwhile."""
-    bench = Stage(1).start().cores[1].bench
-    bench.company.dead.add(20)
-    assert bench.dead((bench.me, SeatedMember(2, 20))) == {20}
-    assert bench.dead((SeatedMember(2, 20), SeatedMember(3, 30))) == ()
+    context = Stage(1).start().cores[1].context
+    context.peers.dead.add(20)
+    assert context.dead((context.me, SeatedMember(2, 20))) == {20}
+    assert context.dead((SeatedMember(2, 20), SeatedMember(3, 30))) == ()

@@ -21,7 +21,7 @@ from chaplain.sequence.messages.peer import (
     decode,
     encode,
 )
-from chaplain.sequence.work_set import changed, enough_index, is_enough, is_lost, successor
+from chaplain.sequence.work_set import changed, is_lost, is_quorum, quorum_index, successor
 from chaplain.wire import parcel
 from chaplain.wire.parcel import Layer, Parcel
 from tests.unit.sequence.sequence_stage import Stage
@@ -31,13 +31,13 @@ from tests.unit.sequence.sequence_stage import Stage
 
 def test_nobody_speaks_for_another_and_malformed_words_change_nothing() -> None:
     stage = Stage(3).start().run(1)
-    before = stage.cores[1].bench.bearing()
-    body, payload = encode(Beat(stage.cores[2].bench.bearing()))
+    before = stage.cores[1].context.bearing()
+    body, payload = encode(Beat(stage.cores[2].context.bearing()))
     stage.feed(1, GossipParcel(stage.peers[3], Parcel(2, Layer.SEQUENCE, body, payload)))
     stage.feed(1, GossipParcel(stage.peers[3], Parcel(3, Layer.SEQUENCE, b"\xff" * 200, b"")))
     stage.feed(1, Drained())
-    assert stage.cores[1].bench.bearing() == before
-    assert stage.cores[1].bench.counts["parcels_malformed"] == 2
+    assert stage.cores[1].context.bearing() == before
+    assert stage.cores[1].context.counts["parcels_malformed"] == 2
 
 
 def test_an_entry_under_an_old_ballot_is_not_accepted() -> None:
@@ -65,12 +65,12 @@ def test_one_that_fell_behind_the_window_joins_anew() -> None:
     for _ in range(20):
         stage.publish(1, bytes(500))
         stage.run(0.1)
-    seat = stage.cores[3].bench.seat
+    seat = stage.cores[3].context.seat
     stage.cut = set()
     stage.run(5)
     assert stage.states()[3] == "WRK"
-    assert stage.cores[3].bench.seat != seat
-    assert stage.cores[3].bench.streams == stage.cores[1].bench.streams
+    assert stage.cores[3].context.seat != seat
+    assert stage.cores[3].context.streams == stage.cores[1].context.streams
 
 
 # Sets.
@@ -83,19 +83,19 @@ def member(number: int) -> SeatedMember:
 def test_what_is_enough() -> None:
     five = tuple(map(member, (1, 2, 3, 4, 5)))
     four = five[:4]
-    assert is_enough(five, {10, 20, 30}, ())
-    assert not is_enough(five, {10, 20}, ())
-    assert not is_enough(four, {10, 20}, ())
-    assert not is_enough(four, {10, 20}, {30})
-    assert is_enough(four, {10, 20}, {30, 40})
-    assert not is_enough(five, {10, 20}, {30, 40, 50}), "less than half never is"
+    assert is_quorum(five, {10, 20, 30}, ())
+    assert not is_quorum(five, {10, 20}, ())
+    assert not is_quorum(four, {10, 20}, ())
+    assert not is_quorum(four, {10, 20}, {30})
+    assert is_quorum(four, {10, 20}, {30, 40})
+    assert not is_quorum(five, {10, 20}, {30, 40, 50}), "less than half never is"
     vacant = (*four[:3], SeatedMember(4, 0))
-    assert is_enough(vacant, {10, 20}, {30}), "nobody ever remembered anything on a vacant seat"
-    assert not is_enough(vacant, {10, 20}, ()), "the third may be alive"
+    assert is_quorum(vacant, {10, 20}, {30}), "nobody ever remembered anything on a vacant seat"
+    assert not is_quorum(vacant, {10, 20}, ()), "the third may be alive"
     assert is_lost((*vacant, SeatedMember(5, 0)), {10})
     assert is_lost(five, {10, 20, 30})
     assert not is_lost(four, {10, 20})
-    assert enough_index(five, {10: 9, 20: 7, 30: 5, 40: 1}, ()) == 5
+    assert quorum_index(five, {10: 9, 20: 7, 30: 5, 40: 1}, ()) == 5
 
 
 @given(
@@ -106,8 +106,8 @@ def test_what_is_enough() -> None:
 def test_an_index_is_enough_if_those_who_hold_it_are(seated: list[bool], held: dict[int, int], dead: set[int]) -> None:
     members = tuple(SeatedMember(number, number * 10 * seat) for number, seat in enumerate(seated, 1))
     here = {member.seat: held[member.seat] for member in members if member.seat in held}
-    enough = [i for i in (1, 2, 3, 4) if is_enough(members, {seat for seat in here if here[seat] >= i}, dead)]
-    assert enough_index(members, here, dead) == max(enough, default=0)
+    enough = [i for i in (1, 2, 3, 4) if is_quorum(members, {seat for seat in here if here[seat] >= i}, dead)]
+    assert quorum_index(members, here, dead) == max(enough, default=0)
 
 
 def test_changes_and_turns() -> None:
@@ -131,13 +131,13 @@ def test_what_is_asked_for_fits_into_a_frame_and_comes_whole() -> None:
     for _ in range(6):
         stage.publish(1, bytes(2_000_000))
     stage.deliver()
-    assert 4_000_000 < stage.cores[1].bench.log.undecided_bytes < 6_500_000, "what no majority holds is bounded"
+    assert 4_000_000 < stage.cores[1].context.log.undecided_bytes < 6_500_000, "what no majority holds is bounded"
     stage.cut = set()
     stage.said.clear()
     stage.run(4)
     sizes = [len(message.entries) for _, _, message in stage.said if isinstance(message, EntryBatch | LockGranted)]
     assert max(sizes) < 7 << 20
-    assert {core.bench.events for core in stage.cores.values()} == {12}
+    assert {core.context.events for core in stage.cores.values()} == {12}
     assert stage.states() == {1: "WRK", 2: "WRK", 3: "WRK"}
 
 
@@ -146,9 +146,9 @@ def test_what_is_asked_for_fits_into_a_frame_and_comes_whole() -> None:
 
 def lock_of(stage: Stage, asker: int, rounds: int) -> GossipParcel:
     """A wish of this node for the lock, so many rounds above what it has promised."""
-    bench = stage.cores[asker].bench
-    ballot = Ballot(bench.promised.round + rounds, bench.seat)
-    body, payload = encode(Lock(msgspec.structs.replace(bench.bearing(), promised=ballot)))
+    context = stage.cores[asker].context
+    ballot = Ballot(context.promised.round + rounds, context.seat)
+    body, payload = encode(Lock(msgspec.structs.replace(context.bearing(), promised=ballot)))
     return GossipParcel(stage.peers[asker], Parcel(asker, Layer.SEQUENCE, body, payload))
 
 
@@ -168,10 +168,10 @@ def test_after_a_promise_the_old_holder_is_not_acknowledged() -> None:
     stage.feed(3, lock_of(stage, 2, rounds=1))
     [grant] = heard_from(stage, 3)
     assert isinstance(grant, LockGranted)
-    before = stage.cores[3].bench.log.head
+    before = stage.cores[3].context.log.head
     for sender, to, content in on_their_way:
         stage._arrive(sender, to, content)
-    assert stage.cores[3].bench.log.head == before, "held under a ballot that was given up"
+    assert stage.cores[3].context.log.head == before, "held under a ballot that was given up"
     [refuse] = heard_from(stage, 3)
     assert isinstance(refuse, LockRefused)
     assert refuse.why is Why.STALE
@@ -186,7 +186,7 @@ def test_after_a_promise_a_lower_ballot_is_refused_and_the_same_granted_again() 
     assert isinstance(granted, LockGranted)
     assert isinstance(refused, LockRefused)
     assert isinstance(again, LockGranted)
-    assert stage.cores[3].bench.promised == granted.ballot == again.ballot
+    assert stage.cores[3].context.promised == granted.ballot == again.ballot
 
 
 def test_who_does_not_know_what_is_decided_gets_no_lock() -> None:
@@ -207,9 +207,9 @@ def test_who_left_the_work_set_is_told_so() -> None:
     ask = lock_of(stage, 4, rounds=9)
     stage.run(7)
     assert stage.members(1) == [1, 2, 3]
-    promised = stage.cores[1].bench.promised
+    promised = stage.cores[1].context.promised
     stage.feed(1, ask)
     [refuse] = heard_from(stage, 1)
     assert isinstance(refuse, LockRefused)
     assert refuse.why is Why.OUTSIDE
-    assert stage.cores[1].bench.promised == promised, "nobody outside moves a ballot"
+    assert stage.cores[1].context.promised == promised, "nobody outside moves a ballot"

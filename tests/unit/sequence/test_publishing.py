@@ -30,8 +30,8 @@ def waiting(publishing: PublishQueue) -> list[int]:
 def test_what_lost_its_place_waits_for_what_is_agreed_there() -> None:
     publishing, _ = placed(1, 2)
     assert not publishing
-    assert publishing.is_lost_behind(3)
-    assert not publishing.is_lost_behind(4)
+    assert publishing.is_displaced_after(3)
+    assert not publishing.is_displaced_after(4)
 
 
 def test_another_entry_rules_out_all_that_hung_on_ours_and_their_order_is_kept() -> None:
@@ -40,14 +40,14 @@ def test_another_entry_rules_out_all_that_hung_on_ours_and_their_order_is_kept()
     before = publishing.pending_bytes
     assert publishing.decided(3, b"another") == []
     assert publishing.pending_bytes == 4 * before
-    assert not publishing.is_lost_behind(3)
+    assert not publishing.is_displaced_after(3)
     assert waiting(publishing) == [1, 2, 3, 4]
 
 
 def test_our_entry_agreed_after_all_is_ours_and_the_next_is_still_open() -> None:
     publishing, dropped = placed(1, 2)
     assert [one.publish.token for one in publishing.decided(3, dropped[0].hash)] == [1]
-    assert publishing.is_lost_behind(3)
+    assert publishing.is_displaced_after(3)
     assert publishing.decided(4, b"another") == []
     assert waiting(publishing) == [2]
 
@@ -56,7 +56,7 @@ def test_lost_twice_is_lost_once() -> None:
     publishing, dropped = placed(1)
     publishing.displaced(dropped)  # it came back from elsewhere, and lost its place again
     assert [one.publish.token for one in publishing.decided(3, dropped[0].hash)] == [1]
-    assert not publishing.is_lost_behind(0)
+    assert not publishing.is_displaced_after(0)
     assert waiting(publishing) == []
 
 
@@ -65,4 +65,4 @@ def test_nobody_is_left_waiting_for_what_is_lost() -> None:
     publishing.add(Publish(3, "s", "ann", (b"3",)))
     publishing.take(3, MUCH)
     assert publishing.abandon_placed() == [1, 2, 3]
-    assert not publishing.is_lost_behind(0)
+    assert not publishing.is_displaced_after(0)

@@ -41,9 +41,9 @@ def test_who_was_removed_gets_no_seat_again_though_it_asks_for_one() -> None:
     stage.run(10)
     assert stage.states() == {1: "WRK", 2: "WRK", 3: "DSC"}
     assert stage.members(1) == stage.members(2) == [1, 2]
-    changes = stage.cores[1].bench.counts["work_set_changes"]
+    changes = stage.cores[1].context.counts["work_set_changes"]
     stage.run(10)
-    assert stage.cores[1].bench.counts["work_set_changes"] == changes
+    assert stage.cores[1].context.counts["work_set_changes"] == changes
 
 
 def test_who_was_removed_is_named_in_no_beginning_and_begins_none() -> None:
@@ -74,7 +74,7 @@ def test_what_was_removed_without_being_let_go_may_remember_and_is_not_taken_for
     stage.remove(2, 3, 4, knowing=(1, 5))
     stage.run(12)
     assert stage.states() == {1: "ERR", 2: "WRK", 3: "WRK", 4: "WRK", 5: "ERR"}
-    reason = stage.cores[1].bench.reason
+    reason = stage.cores[1].context.reason
     assert "reaches 2 of the 5 members of the work set: no majority" in reason
     assert "3 of them were removed from the cluster" in reason
 

@@ -87,7 +87,7 @@ def test_who_remembers_a_history_does_not_help_to_begin_another_without_everybod
     stage.start(2)
     stage.run(40)
     assert stage.states()[2] == "DSC"
-    assert stage.cores[3].bench.history, "node 3 keeps what it holds"
+    assert stage.cores[3].context.history, "node 3 keeps what it holds"
 
 
 def test_a_history_whose_majority_lost_its_memory_ends_and_another_begins() -> None:
@@ -154,7 +154,7 @@ def test_numbers_are_gapless_per_stream_and_the_same_everywhere() -> None:
     assert sorted(stage.delivered(1)) == list(range(1, 11))
     assert sorted(stage.delivered(1, "t")) == list(range(1, 6))
     assert stage.delivered(1) == stage.delivered(2) == stage.delivered(3)
-    assert {core.bench.streams["s"] for core in stage.cores.values()}.__len__() == 1
+    assert {core.context.streams["s"] for core in stage.cores.values()}.__len__() == 1
 
 
 def test_many_pending_events_travel_as_one_range() -> None:
@@ -205,7 +205,7 @@ def test_who_waits_for_the_lock_tells_everybody_and_when_it_waits_no_longer() ->
     stage.publish(1, b"c")
     stage.deliver()
     assert len(stage.delivered(3)) == 3
-    assert not stage.cores[3].bench.company.fellows[2].bearing.wants
+    assert not stage.cores[3].context.peers.by_id[2].bearing.wants
 
 
 def test_contending_publishers_take_turns() -> None:
@@ -214,7 +214,7 @@ def test_contending_publishers_take_turns() -> None:
         for place in range(6):
             stage.publish(number, b"%d" % place * 700_000)
     stage.deliver()
-    log = stage.cores[1].bench.log
+    log = stage.cores[1].context.log
     authors = [held.entry.author for held in log.after(1) if held.entry.kind is EntryKind.EVENTS]
     assert sorted(authors) == [1] * 6 + [2] * 6 + [3] * 6
     contended = authors[4:10]  # before that, node 1 did not know that the others wait
@@ -281,7 +281,7 @@ def test_what_lost_its_place_here_may_keep_it_elsewhere_and_is_numbered_once() -
     stage.loses = lambda to, message: isinstance(message, EntryBatch) and to in (3, 5)
     theirs = stage.publish(4, b"theirs")
     stage.run(0.8)
-    assert stage.cores[1].bench.log.author == 4, "what it wrote lost its place"
+    assert stage.cores[1].context.log.author == 4, "what it wrote lost its place"
     stage.loses = lambda to, message: False
     stage.split((1,), (4,), (2, 3, 5))
     later = stage.publish(3, b"later")
@@ -309,7 +309,7 @@ def test_too_large_too_many_and_empty_are_refused() -> None:
 
 def test_the_silent_leaves_by_an_agreed_change_and_comes_back_as_another() -> None:
     stage = Stage(5).start().run(1)
-    seat = stage.cores[5].bench.seat
+    seat = stage.cores[5].context.seat
     stage.kill(5)
     stage.run(4)
     assert 5 in stage.members(1), "not before 5 s"
@@ -318,7 +318,7 @@ def test_the_silent_leaves_by_an_agreed_change_and_comes_back_as_another() -> No
     stage.start(5).run(2)
     assert stage.states()[5] == "WRK"
     assert stage.members(2) == [1, 2, 3, 4, 5]
-    assert stage.cores[5].bench.seat != seat
+    assert stage.cores[5].context.seat != seat
 
 
 def test_a_restarted_node_replaces_its_old_self_at_once() -> None:
@@ -330,14 +330,14 @@ def test_a_restarted_node_replaces_its_old_self_at_once() -> None:
     stage.run(2.5)
     assert stage.states() == dict.fromkeys((1, 2, 3, 4, 5), "WRK")
     assert len(stage.histories()) == 1
-    assert stage.cores[1].bench.me in stage.cores[3].bench.log.members
+    assert stage.cores[1].context.me in stage.cores[3].context.log.members
 
 
 def test_the_first_node_restarted_with_an_empty_list_joins_and_begins_no_second_history() -> None:
     stage = Stage(3).start().run(1)
     stage.publish(2, b"a")
     stage.run(1)
-    history = stage.cores[2].bench.history
+    history = stage.cores[2].context.history
     stage.kill(1)
     stage.start(1, listed=())
     stage.run(3)
@@ -373,7 +373,7 @@ def test_halves_that_both_have_no_majority_go_on_with_what_they_hold() -> None:
     stage = Stage(4).start().run(1)
     stage.publish(1, b"a")
     stage.run(1)
-    seats = {core.bench.seat for core in stage.cores.values()}
+    seats = {core.context.seat for core in stage.cores.values()}
     stage.split((1, 2), (3, 4))
     stage.run(20)
     assert set(stage.states().values()) == {"ERR"}
@@ -381,7 +381,7 @@ def test_halves_that_both_have_no_majority_go_on_with_what_they_hold() -> None:
     token = stage.publish(3, b"b")
     stage.run(3)
     assert set(stage.states().values()) == {"WRK"}
-    assert {core.bench.seat for core in stage.cores.values()} == seats, "nobody forgot anything"
+    assert {core.context.seat for core in stage.cores.values()} == seats, "nobody forgot anything"
     assert isinstance(stage.outcome(token), Unpublished)
     token = stage.publish(3, b"c")
     stage.run(1)
@@ -392,7 +392,7 @@ def test_one_of_two_goes_on_when_the_other_came_back_without_memory() -> None:
     stage = Stage(2).start().run(1)
     stage.publish(2, b"a")
     stage.run(1)
-    history = stage.cores[1].bench.history
+    history = stage.cores[1].context.history
     stage.kill(2)
     stage.run(6)
     assert stage.states() == {1: "ERR"}, "the other may be alive and publishing"
@@ -436,8 +436,8 @@ def test_two_histories_without_events_become_one() -> None:
 def test_two_histories_with_events_are_err_and_name_both() -> None:
     stage = two_histories(1, 2)
     assert stage.states() == {1: "ERR", 2: "ERR"}
-    names = [core.bench.name for core in stage.cores.values()]
-    assert all(name in core.bench.reason for name in names for core in stage.cores.values())
+    names = [core.context.name for core in stage.cores.values()]
+    assert all(name in core.context.reason for name in names for core in stage.cores.values())
     stage.kill(2)
     stage.run(7)
     assert stage.states() == {1: "WRK"}, "the other is out of sight"

@@ -108,7 +108,7 @@ def check(stream: str, cluster: str, node: int | None, output: str) -> None:
     and at the latest after it was killed and started.
     """
     from chaplain.config import choose_nodes, find_cluster, load_cluster  # noqa: PLC0415
-    from chaplain.runtime.databases.sqlite.integrity import files_in, look  # noqa: PLC0415
+    from chaplain.runtime.databases.sqlite.integrity import check_report, files_in  # noqa: PLC0415
 
     directory = find_cluster(cluster).parent
     folders = [
@@ -120,7 +120,7 @@ def check(stream: str, cluster: str, node: int | None, output: str) -> None:
     rows: list[dict[str, object]] = []
     for number, (of, name, file) in enumerate(files, 1):
         progress(f"reading {file}, {number} of {len(files)}")
-        rows.append({"node": of, "stream": name, "file": file.name, **look(file, name)})
+        rows.append({"node": of, "stream": name, "file": file.name, **check_report(file, name)})
     if output == "json":
         put_json(rows)
     else:

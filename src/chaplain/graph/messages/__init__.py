@@ -1,1 +1,1 @@
-"""The graph's messages, between nodes and with clients."""
+"""Events and messages of the graph layer."""

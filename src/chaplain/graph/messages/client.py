@@ -1,11 +1,12 @@
-"""What a client asks of the graph, and what it is answered: bodies of `LookUp` and `Instruct`, and pages of events.
+"""Client messages of the graph layer: bodies of `LookUp` and `Instruct`, and pages of events.
 
-Bodies are MessagePack arrays that name themselves, as the desk's are; a field too many, too few or of another type is
-`Malformed`. A page holds events as the exact bytes that their ids are the hashes of: nobody need believe the node.
+Bodies are tagged MessagePack arrays, as in the gateway. A missing or extra field, or one of another type, is
+`Malformed`. A page contains the exact bytes of each event, whose hash is the event's id: a client can verify them
+without trusting the node.
 
-Reading is paged, and a reader may go on at another node. In the *agreed* order it reads a snapshot named by leaves;
-in the order of *arrival* it names the leaves of what it has. Both mean the same everywhere; `log` and numbers are a
-short cut for the node that gave them.
+Reads are paged, and a reader may continue at another node. In the *agreed* order it reads a snapshot identified by its
+leaves. In *arrival* order it names the leaves of what it has. Leaves mean the same on every node; `log` and positions
+are a short cut that is valid only at the node that issued them.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ FRONTIER_MAX = 4096
 LOG_BYTES = 16
 
 Number: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
-"""Places, heights and spans of time are never below 0: a node would walk up from there."""
+"""Positions, heights and durations are never negative; a node would iterate upwards from a negative one."""
 Id: TypeAlias = Annotated[bytes, msgspec.Meta(min_length=ID_BYTES, max_length=ID_BYTES)]
 Frontier: TypeAlias = Annotated[tuple[Id, ...], msgspec.Meta(max_length=FRONTIER_MAX)]
 LogId: TypeAlias = Annotated[bytes, msgspec.Meta(max_length=LOG_BYTES)]
-"""Names a node's order of arrival; empty if the reader has none."""
+"""Id of a node's arrival order; empty if the reader has none."""
 
 
 class _Body(Frozen, frozen=True, array_like=True, tag=True, forbid_unknown_fields=True):
@@ -37,13 +38,13 @@ class _Body(Frozen, frozen=True, array_like=True, tag=True, forbid_unknown_field
 
 
 class Append(_Body, frozen=True):
-    """Write the payload as an event. Answered, when it is on the node's disk, with `Appended`."""
+    """Append the payload as an event. Answered with `Appended` once the event is on the node's disk."""
 
     stream: str
 
 
 class ReadSnapshot(_Body, frozen=True):
-    """The next page of a snapshot in the agreed order; without leaves, of one that is made now."""
+    """Read the next page of a snapshot in the agreed order. Without leaves, the node takes a new snapshot."""
 
     stream: str
     only_read: bool = False
@@ -53,20 +54,20 @@ class ReadSnapshot(_Body, frozen=True):
     after_height: Number = 0
     after_id: Annotated[bytes, msgspec.Meta(max_length=ID_BYTES)] = b""
     wait_ns: Number = 0
-    """How long to wait until the node has all of the snapshot."""
+    """How long to wait until the node has the whole snapshot."""
 
 
 class ReadArrivals(_Body, frozen=True):
-    """What came after what the reader has, in the order in which this node got it."""
+    """Read the events that the reader lacks, in this node's arrival order."""
 
     stream: str
     only_read: bool = False
     leaves: Frontier = ()
-    """Of what the reader has."""
+    """Leaves of the events that the reader has."""
     log: LogId = b""
     position: Number = 0
     wait_ns: Number = 0
-    """How long to wait for news."""
+    """How long to wait for new events."""
 
 
 GraphRequest: TypeAlias = Append | ReadSnapshot | ReadArrivals
@@ -79,7 +80,7 @@ class Appended(Frozen, frozen=True, array_like=True):
 class Row(Frozen, frozen=True, array_like=True):
     raw: bytes
     author: int
-    """The number that people know the author by."""
+    """The author's node number."""
     read: bool
     confirms: int
     forked: bool
@@ -92,8 +93,9 @@ class Page(Frozen, frozen=True, array_like=True):
     limit: int
     leaves: tuple[bytes, ...]
     done: bool
-    """Snapshot: this is its last page. Arrivals: nothing more has come yet. If not so, and without rows: the node has
-    not yet got all that was read elsewhere."""
+    """Snapshot: this is the last page. Arrivals: there are no further events yet. An empty page with `done` unset means
+    that the node does not yet have everything that the reader read elsewhere.
+    """
 
 
 _requests: msgspec.msgpack.Decoder[GraphRequest] = msgspec.msgpack.Decoder(GraphRequest)
@@ -115,8 +117,8 @@ def decode_request(body: bytes) -> GraphRequest:
     return request
 
 
-def wanted(body: bytes) -> RequiredRight | None:
-    """The right that a request takes; none if it is no request, which is told by who reads it."""
+def required_right(body: bytes) -> RequiredRight | None:
+    """The right that a request needs. None if the body is malformed: the core that decodes it reports that."""
     try:
         request = decode_request(body)
     except Malformed:

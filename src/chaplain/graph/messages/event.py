@@ -1,10 +1,10 @@
-"""One event: the bytes that its id is the hash of, and what they say.
+"""One event: the bytes whose hash is its id, and the fields that they encode.
 
-Decides what a well-formed event is. Refuses to know whether its parents are here, who its author is, or what time it
-is. Byte table and hex example: docs/protocol/graph.md.
+Decides which bytes are a well-formed event. Does not know whether the parents are present, who the author is, or the
+current time. Byte table and hex example: docs/protocol/graph.md.
 
-Invariants: an id is the SHA-256 of the exact bytes; an event has one encoding; its height is one more than the highest
-height it states for a parent, so cycles cannot be written down.
+Invariants: an id is the SHA-256 of the exact bytes; an event has exactly one encoding; its height is one more than the
+greatest height it states for a parent, so cycles cannot be encoded.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _CONFIRM_LABEL = b"chaplain graph confirm "
 
 
 class ParentLink(Frozen, frozen=True, order=True):
-    """A parent: its id, and the height that it is said to have."""
+    """A parent's id, and the height that the child states for it."""
 
     id: bytes
     height: int
@@ -47,12 +47,12 @@ class Event(Frozen, frozen=True):
     timestamp_ns: int
     height: int
     previous: ParentLink | None
-    """The author's own event before this one; none if this is its first in the stream."""
+    """The author's preceding event in this stream; None for its first."""
     parents: tuple[ParentLink, ...]
-    """Further parents: the leaves that the author saw, in the order of their ids."""
+    """Further parents: the leaves that the author knew, in the order of their ids."""
     stream: str
     writer: str
-    """The client that the author wrote it for; may be empty."""
+    """The client on whose behalf the author wrote the event; may be empty."""
     content: bytes
     raw: bytes
     id: bytes
@@ -112,7 +112,7 @@ def confirm_label(cluster: str) -> bytes:
 
 
 def signed_part(event: Event) -> bytes:
-    """What the author's signature covers: everything but itself."""
+    """The bytes that the author's signature covers: all except the signature itself."""
     return event.raw[: 1 + KEY_BYTES] + event.raw[_SIGNED_FROM:]
 
 

@@ -1,10 +1,11 @@
-"""Which number an event has, from its id, in about 42 octets an event.
+"""Maps event ids to numbers, in about 42 bytes per event.
 
-A dictionary of ids would take five times as much. Ids lie one after the other; tables of numbers, found by the
-id's keyed hash, lead to them. There are many small tables, so that no growth of one holds up its node for long.
+A dictionary would take five times as much. The ids are stored back to back in number order. Hash tables with open
+addressing, keyed by the id's hash, contain the numbers. There are 64 small tables, so growing one does not block the
+node for long.
 
-Invariants: numbers are dense and never change; a table is at most two thirds full. The hash differs from process to
-process and decides nothing but the place in a table.
+Invariants: numbers are dense and never change; a table is at most two thirds full. Python's hash differs between
+processes, but it only selects a slot.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class IdTable:
         return -1
 
     def add(self, event_id: bytes) -> int:
-        """Give the next number to an id that has none."""
+        """Assign the next number to a new id."""
         assert len(event_id) == ID_BYTES
         number = len(self)
         self._ids += event_id

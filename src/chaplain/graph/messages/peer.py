@@ -1,7 +1,7 @@
-"""What nodes say to each other about the graph: the messages of graph.txt, and two more for whoever misses much.
+"""Peer messages of the graph layer: those of graph.txt, and two more for bulk fetches.
 
-Each is the body of a parcel of the GRAPH layer, named by its first octet; what may be large is the parcel's payload.
-Decoding checks form and bounds, trusts nothing, and raises `Malformed` alone. Byte tables and hex examples:
+Each message is the body of a GRAPH parcel; the first byte is its kind, and large parts are the parcel's payload.
+Decoding checks form and bounds, trusts nothing, and raises only `Malformed`. Byte tables and hex examples:
 docs/protocol/graph.md.
 """
 
@@ -18,7 +18,7 @@ from chaplain.wire.primitives import Cursor, put_number, put_string
 
 ITEMS_MAX = 4096
 CONFIRMATIONS_MAX = 255
-"""Carried with one event; more follow in `Inv`."""
+"""Confirmations sent with one event; further ones follow in `Inv`."""
 INV_MAX = 4096
 ASKED_MAX = 1024
 LEAVES_MAX = 512
@@ -28,11 +28,13 @@ STREAMS_MAX = 4096
 _EVENTS, _INV, _GETDATA, _SYNC, _FETCH, _FETCHED = range(1, 7)
 
 FIRST, AGAIN = 1, 2
-"""Flags of `EventBatch`: a first broadcast; sent again because it is unread, so tell us who confirmed it."""
+"""Flags of `EventBatch`. FIRST: the author's first broadcast. AGAIN: resent because the event is unread; the receiver
+answers with its confirmations.
+"""
 
 
 class Confirmation(Frozen, frozen=True):
-    """A member's signed word that it has this event, hence all its ancestors, on disk."""
+    """A member's signed statement that this event, and hence all its ancestors, are on its disk."""
 
     member: bytes
     event: bytes
@@ -40,11 +42,11 @@ class Confirmation(Frozen, frozen=True):
 
 
 class Item(Frozen, frozen=True):
-    """An event's bytes, and the confirmations that travel with it."""
+    """An event's bytes, and the confirmations sent with it."""
 
     raw: bytes
     confirmations: tuple[tuple[bytes, bytes], ...] = ()
-    """Member and signature."""
+    """Pairs of member key and signature."""
 
 
 class EventBatch(Frozen, frozen=True):
@@ -53,21 +55,25 @@ class EventBatch(Frozen, frozen=True):
 
 
 class Inv(Frozen, frozen=True):
+    """Confirmations of events of one stream."""
+
     stream: str
     confirmations: tuple[Confirmation, ...]
 
 
 class GetData(Frozen, frozen=True):
+    """Request for the events with these ids."""
+
     stream: str
     ids: tuple[bytes, ...]
 
 
 class Leaves(Frozen, frozen=True):
-    """What a node has of one stream, on disk: all ancestors of its leaves."""
+    """The leaves of one stream at the sender. The sender has all their ancestors on disk."""
 
     stream: str
     floor: int
-    """Events below this height were pruned there."""
+    """The sender has pruned events below this height."""
     events: int
     ids: tuple[bytes, ...]
 
@@ -77,21 +83,23 @@ class SyncEvent(Frozen, frozen=True):
 
 
 class FetchMissing(Frozen, frozen=True):
-    """Send me what I lack. I have the events named here, and their ancestors."""
+    """Request for all events that the sender lacks. The sender has the events of the locator and their ancestors."""
 
     stream: str
     token: int
-    """Of the asker's own choice; names the list that the answerer makes at the first page."""
+    """Chosen by the requester; names the list that the server computes for the first page."""
     start: int
-    """Which of the events on that list to go on with."""
+    """Index in that list of the first event of this page."""
     locator: tuple[bytes, ...]
 
 
 class Fetched(Frozen, frozen=True):
+    """One page of the answer to `FetchMissing`."""
+
     stream: str
     token: int
     next: int
-    """Where the next page starts."""
+    """Index of the next page's first event."""
     done: bool
     floor: int
     items: tuple[Item, ...]
@@ -101,13 +109,13 @@ GraphMessage: TypeAlias = EventBatch | Inv | GetData | SyncEvent | FetchMissing 
 
 
 def encode(message: GraphMessage) -> tuple[bytes, bytes]:
-    """Body and payload."""
+    """The body and the payload of the parcel."""
     match message:
         case EventBatch():
             return bytes((_EVENTS, message.flags)), _items(message.items)
         case Inv():
-            words = [one.member + one.event + one.signature for one in message.confirmations]
-            return bytes((_INV,)) + put_string(message.stream), b"".join(words)
+            confirmations = [one.member + one.event + one.signature for one in message.confirmations]
+            return bytes((_INV,)) + put_string(message.stream), b"".join(confirmations)
         case GetData():
             return bytes((_GETDATA,)) + put_string(message.stream), b"".join(message.ids)
         case SyncEvent():

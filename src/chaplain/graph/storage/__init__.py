@@ -1,1 +1,1 @@
-"""The graph on disk: its log, its recovery, and what is pruned."""
+"""Storage of the graph: its log, recovery and pruning."""

@@ -1,7 +1,7 @@
-"""Builds the streams again from what the disk holds.
+"""Rebuilds the streams from the log at start-up.
 
-Decides what of it can be used: an event whose parents were damaged waits as an orphan and is fetched again if it must
-be. Invariant: whatever was shown as read before is read again.
+Decides which stored events can be used: an event whose parents were damaged becomes an orphan, and its parents are
+fetched again. Invariant: every event that was shown as read before the restart is read afterwards.
 """
 
 from __future__ import annotations
@@ -16,38 +16,38 @@ from chaplain.graph.stream import Stream
 from chaplain.segment.layout import Bytes
 
 
-def recover(common: GraphContext, store: GraphStore, segments: Iterable[tuple[int, Bytes]]) -> list[Event]:
-    """Fill the streams. Returns events that could not be added."""
+def recover(context: GraphContext, store: GraphStore, segments: Iterable[tuple[int, Bytes]]) -> list[Event]:
+    """Fill the streams. Return the events that could not be added."""
     stranded: list[Event] = []
     for found in store.recover(segments):
         name = found.event.stream if isinstance(found, StoredEvent) else found.stream
-        stream = common.stream(name)
+        stream = context.stream(name)
         if stream is None:
             continue
         match found:
             case StoredEvent():
                 stream.offset = max(stream.offset, found.offset + 1)
-                if not _load(stream, found):
+                if not _load_event(stream, found):
                     stranded.append(found.event)
             case ReadMark():
-                _mark(stream, found)
+                _restore_read_mark(stream, found)
             case FloorMark():
                 stream.model.raise_floor(max(stream.model.floor, found.height))
-    for stream in common.streams.values():
-        _confirm(common, stream)
+    for stream in context.streams.values():
+        _confirm(context, stream)
     return stranded
 
 
-def _load(stream: Stream, kept: StoredEvent) -> bool:
+def _load_event(stream: Stream, kept: StoredEvent) -> bool:
     if stream.model.find(kept.event.id) >= 0:
-        return True  # written again after a cut
+        return True  # the log contains it twice: it was fetched and written again after the log was cut
     if stream.model.missing(kept.event) or stream.model.problem(kept.event):
         return False
     stream.load(kept)
     return True
 
 
-def _mark(stream: Stream, mark: ReadMark) -> None:
+def _restore_read_mark(stream: Stream, mark: ReadMark) -> None:
     for event_id, confirms in mark.ids:
         number = stream.model.find(event_id)
         if number < 0:
@@ -57,12 +57,12 @@ def _mark(stream: Stream, mark: ReadMark) -> None:
             stream.unread.masks.pop(one, None)
 
 
-def _confirm(common: GraphContext, stream: Stream) -> None:
-    """What is here is on our disk; and an event confirms its parents in its author's name."""
+def _confirm(context: GraphContext, stream: Stream) -> None:
+    """Confirm all recovered events for this node, and their parents for their authors."""
     for number in list(stream.unread.masks):
-        stream.unread.confirm(common.identity.key, number, 1 << 30)
+        stream.unread.confirm(context.identity.key, number, 1 << 30)
         author = stream.model.author_of(number)
-        if author in common.members:
+        if author in context.members:
             for parent in stream.model.parents_of(number):
                 stream.unread.confirm(author, parent, 1 << 30)
-    stream.enough.update(dict.fromkeys(stream.unread.recount(common.read_at)))
+    stream.confirmed_enough.update(dict.fromkeys(stream.unread.recount(context.read_at)))

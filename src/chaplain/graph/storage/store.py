@@ -1,13 +1,13 @@
-"""The graph on disk: one log of segments for all streams of a node.
+"""The graph's log on disk: one sequence of segments for all streams of a node.
 
-An event is a message of a BATCH record, as everywhere in chaplain: its value is the content, its key the id, and its
-one header the bytes before the content, so that the event can be put together again exactly and Spark sees rows.
-A READ record names events that had become read, with all their ancestors; a FLOOR record, below which height a stream
-was pruned. Tables: docs/protocol/graph.md.
+An event is a message of a BATCH record, the format of all chaplain logs. The value is the content, the key is the id,
+and the only header contains the bytes before the content. So the exact event can be reassembled, and Spark sees rows. A
+READ record lists events that became read, together with all their ancestors. A FLOOR record contains the height below
+which a stream was pruned. Byte tables: docs/protocol/graph.md.
 
-Decides what a record looks like and which records to believe at a start. Nobody votes on this log: what is cut or
-damaged is fetched again from others. Invariant: a place is given out only for what is in `written`, and what was cut
-at a start is never given out.
+Decides the record layout, and which records are valid at start-up. This log has no quorum: events that were cut off or
+damaged are fetched again from peers. Invariant: the store returns positions only for records in `written`, and never
+for records that were cut off at start-up.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ from chaplain.segment.tap import StreamKind
 from chaplain.segment.write import SegmentWriter
 
 LOG_KIND = 3
-"""What a segment's header says of this log."""
+"""The log kind in the segment header."""
 READ, FLOOR = 0x0301, 0x0302
-"""Kinds of records of the graph's own."""
+"""Record kinds of the graph."""
 HEADER = "event"
 BATCH_EVENTS_MAX = 1024
 BATCH_BYTES_MAX = 256 * 1024
 _BESIDE_BYTES = 80
-"""What an event takes in a record beside its own bytes: id and sizes."""
+"""Bytes that an event takes in a record in addition to its own: id and sizes."""
 _READ_BYTES = ID_BYTES + 1
 
 
 class GraphStore:
-    """Writes the log. Give `recover` what the disk holds before anything is written."""
+    """Writes the log. Call `recover` with the segments on disk before the first write."""
 
     def __init__(self, settings: GraphSettings, chance: random.Random) -> None:
         self._settings = LogSettings(
@@ -55,9 +55,9 @@ class GraphStore:
         self._writer = SegmentWriter(self._settings, chance)
         self._index = 0
         self.ends: list[tuple[int, int, int]] = []
-        """Segments that are there: sequence, base, end."""
+        """Existing segments: sequence number, first position, end position."""
         self.damage: list[str] = []
-        """What was found damaged at the start."""
+        """Damaged positions found at start-up."""
 
     @property
     def written(self) -> int:
@@ -71,7 +71,7 @@ class GraphStore:
     def batches(
         self, stream: str, offset: int, events: Sequence[Event], now_ns: int
     ) -> tuple[list[Operation], list[EventPosition]]:
-        """Operations that append these events, whose first gets this offset, and where each will be."""
+        """The operations that append these events, starting at `offset`, and the position of each event."""
         operations: list[Operation] = []
         places: list[EventPosition] = []
         for run in _runs(events, min(BATCH_BYTES_MAX, self._settings.record_bytes_max // 2)):
@@ -82,10 +82,12 @@ class GraphStore:
         return operations, places
 
     def read(self, stream: str, ids: Sequence[tuple[bytes, int]]) -> list[Operation]:
+        """The operations that append a READ record: event ids with their confirmation counts."""
         body = b"".join([event_id + bytes((confirms,)) for event_id, confirms in ids])
         return self._append(self._record(Record(READ, body, count=len(ids), stream=stream, flags=Flag.SETTLED)))
 
     def floor(self, stream: str, height: int) -> list[Operation]:
+        """The operations that append a FLOOR record."""
         body = height.to_bytes(4, "big")
         return self._append(self._record(Record(FLOOR, body, count=1, stream=stream, flags=Flag.SETTLED)))
 
@@ -102,16 +104,16 @@ class GraphStore:
         return operations
 
     def release_below(self, position: int) -> list[Operation]:
-        """Give up segments that lie wholly before this position, except the one that is written to."""
+        """The operations that delete segments which end at or before this position, except the current one."""
         operations: list[Operation] = []
         while len(self.ends) > 1 and self.ends[0][2] <= position:
             operations += self._writer.release(self.ends.pop(0)[0])
         return operations
 
-    # Starting.
+    # Start-up.
 
     def recover(self, segments: Iterable[tuple[int, Bytes]]) -> Iterator[StoredEvent | ReadMark | FloorMark]:
-        """What the log holds, in its order. Afterwards the writer goes on behind it."""
+        """The contents of the log in log order. Afterwards the writer appends behind them."""
         surveyor = Surveyor(self._settings.log)
         found: list[Found] = []
         for sequence, data in segments:
@@ -125,6 +127,7 @@ class GraphStore:
         yield from self._believed(found, survey)
 
     def _believed(self, found: list[Found], survey: Survey) -> Iterator[StoredEvent | ReadMark | FloorMark]:
+        """The contents before the cut, if the survey found one."""
         end = survey.cut.position if survey.cut is not None else None
         if end is not None:
             self.ends = [one for one in self.ends if one[1] <= end]
@@ -135,7 +138,7 @@ class GraphStore:
 
 
 def _runs(events: Sequence[Event], bytes_max: int) -> Iterator[Sequence[Event]]:
-    """Cut into records: of so many events, and of so many octets unless one alone has more."""
+    """Split into runs, one per record: at most `BATCH_EVENTS_MAX` events and `bytes_max` bytes, or one larger event."""
     start, size = 0, 0
     for place, event in enumerate(events):
         if place > start and (place - start >= BATCH_EVENTS_MAX or size + len(event.raw) > bytes_max):
@@ -167,7 +170,7 @@ def _batch(stream: str, offset: int, events: Sequence[Event], now_ns: int) -> Re
 
 
 def _contents(position: int, record: Record) -> Iterator[StoredEvent | ReadMark | FloorMark]:
-    """What a record says; one that this program did not write says nothing."""
+    """The contents of a record; nothing if it is malformed or of an unknown kind."""
     try:
         if record.kind == Kind.BATCH:
             for index, raw in enumerate(_raws(record.body)):
@@ -197,7 +200,9 @@ def _read_ids(body: bytes) -> tuple[tuple[bytes, int], ...]:
 
 
 def events_at(files: Iterable[Bytes], places: Sequence[EventPosition]) -> tuple[bytes, ...]:
-    """The events at these places, given segment files: how a host answers `ReadEvents`. Empty for one that is gone."""
+    """The events at these positions, given segment files: how a host answers `ReadEvents`. Empty bytes if one is
+    missing.
+    """
     wanted = {place.position: None for place in places}
     bodies: dict[int, memoryview] = {}
     for data in files:
@@ -216,7 +221,7 @@ def events_at(files: Iterable[Bytes], places: Sequence[EventPosition]) -> tuple[
 
 
 def events_of(bodies: Mapping[int, memoryview], places: Sequence[EventPosition]) -> tuple[bytes, ...]:
-    """The events at these places, given the bodies of records by position. Empty for one that is gone."""
+    """The events at these positions, given record bodies by position. Empty bytes if one is missing."""
     records: dict[int, list[bytes]] = {}
     for position, body in bodies.items():
         with suppress(Malformed):

@@ -1,4 +1,4 @@
-"""What the graph has on disk, and where."""
+"""Records of the graph's log as values, and their positions."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from chaplain.graph.messages.event import Event
 
 
 class EventPosition(Frozen, frozen=True):
-    """Where an event lies: the position of its record in the log, and which of its messages it is."""
+    """The log position of an event's record, and the index of the event in that record."""
 
     position: int
     index: int
 
 
 class StoredEvent(Frozen, frozen=True):
-    """An event found on disk."""
+    """An event found in the log."""
 
     event: Event
     place: EventPosition
@@ -22,20 +22,26 @@ class StoredEvent(Frozen, frozen=True):
 
 
 class ReadMark(Frozen, frozen=True):
+    """A READ record: these events and their ancestors are read."""
+
     stream: str
     ids: tuple[tuple[bytes, int], ...]
-    """Events, and how many had confirmed each."""
+    """Event ids, each with its number of confirmations."""
 
 
 class FloorMark(Frozen, frozen=True):
+    """A FLOOR record: the stream was pruned below this height."""
+
     stream: str
     height: int
 
 
 class TicketContents(Frozen, frozen=True):
-    """What a ticket puts on disk of one stream."""
+    """What one write (ticket) contains of one stream: positions of new events, numbers of newly read events, and a new
+    floor or 0.
+    """
 
     stream: str
     places: tuple[EventPosition, ...]
-    enough: tuple[int, ...]
+    confirmed_enough: tuple[int, ...]
     floor: int

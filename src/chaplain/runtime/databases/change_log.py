@@ -1,11 +1,11 @@
 """The log of row changes of one database, in segments that Spark reads: a key, and the row now under it.
 
-Changes are numbered; the database's state says how many it has made. They are written here before the database
-commits, so a process that dies between leaves too many here, never too few: executed again, the message makes the same
-changes, and those that are here are passed over. Only if the machine fails, this log may end before the database does.
-Then the database is made anew from the journal (`is_behind`).
+Changes are numbered, and the database's state contains their count. They are written here before the database commits.
+So a process that dies in between leaves too many changes here, never too few. When the message is executed again, it
+makes the same changes, and those already here are skipped. Only after a machine failure may this log end before the
+database does. Then the database is rebuilt from the journal (`is_behind`).
 
-Invariant: offset n of the stream is the database's change n, whatever happened.
+Invariant: offset n of the stream is always the database's change n.
 """
 
 from __future__ import annotations
@@ -37,28 +37,29 @@ Pair = tuple[bytes, bytes]
 
 
 BEGIN = "begin"
-"""A file beside the log, if it does not begin with change 0."""
+"""A file beside the log with the number of its first change, if that is not 0."""
 LOG = "rows"
-"""What Spark's option `kind` calls it."""
+"""The name of this log in Spark's option `kind`."""
 CHANGES = "rows"
-"""The folder beside the databases in which each stream has one with its log of row changes."""
+"""The folder beside the databases that contains one folder of row changes per stream."""
 
 
 ESCAPE = "%"
 SUFFIX_BYTES_MAX = len(".sqlite.kept.damaged-wal")
 """The longest suffix of a file beside a database. A database whose escaped name left less room could never be copied,
-so no node ever dropped the log that it was made from: under its new, shortened name it is made again from that log."""
+so no node ever dropped the log that it was built from: under its new, shortened name it is rebuilt from that log.
+"""
 
 
 def quoted(stream: str) -> str:
-    """The name of a stream's files and of its folder of row changes, without a suffix."""
+    """The base name of a stream's files and of its folder of row changes."""
     escaped = quote(stream, safe="").replace(".", "%2E")
     return bounded(escaped, stream, ESCAPE, FILE_NAME_BYTES_MAX - SUFFIX_BYTES_MAX)
 
 
 class ChangeLog:
     def __init__(self, folder: Path, stream: str, keep_bytes: int = 0) -> None:
-        """With `keep_bytes`, the oldest changes go when there are more; otherwise all stay."""
+        """With `keep_bytes`, the oldest changes are dropped beyond this size; otherwise all are kept."""
         self._stream = stream
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -72,11 +73,11 @@ class ChangeLog:
             raise EngineFailed(f"the log of row changes in {folder}: {error}") from error
 
     def is_behind(self, count: int) -> bool:
-        """Whether a database that has made so many changes made some that are not here."""
+        """True if a database with this many changes has made some that are not here."""
         return self._tap.head(self._stream) < count
 
     def write(self, first: int, pairs: Sequence[Pair], timestamp_ns: int) -> None:
-        """Changes from number `first` on; those that are here already are passed over."""
+        """Append changes from number `first` on; those already here are skipped."""
         head = self._tap.head(self._stream)
         assert first <= head, "a change would be missing"
         start = head - first
@@ -101,7 +102,7 @@ class ChangeLog:
 
 
 def begin_at(folder: Path, count: int) -> None:
-    """The database was taken from another node, with so many changes: the log here begins behind them."""
+    """Start the log after this many changes: the database was copied from another node, or rebuilt."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     for segment in list_segments(folder, LOG):
         segment.path.unlink()
@@ -109,7 +110,7 @@ def begin_at(folder: Path, count: int) -> None:
 
 
 def _fitting(pairs: Sequence[Pair], start: int) -> int:
-    """Up to which place pairs fit in one record."""
+    """The end of the pairs that fit in one record."""
     stop = min(len(pairs), start + RECORD_ROWS_MAX)
     sizes = [len(key) + len(row) + 8 for key, row in pairs[start:stop]]
     if sum(sizes) <= RECORD_BYTES_MAX:

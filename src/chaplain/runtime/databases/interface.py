@@ -1,10 +1,10 @@
-"""What a kind of database must do to execute streams. Whoever adds one writes a class of this form and names it below.
+"""The interface of a database engine. To add an engine, write a class of this form and name it in `open_engine`.
 
-An engine is used by one thread at a time for `apply` and `clear`; `query` and `results` may come from others meanwhile.
+One thread at a time uses an engine for `apply` and `clear`; other threads may call `query` and `results` meanwhile.
 
-It owes: messages are applied in order, each once, whatever the process dies of; position and data in one transaction;
-a request that fails changes nothing and fails alike everywhere; what it cannot do for reasons of its own (memory, disk,
-locks) is raised as `EngineFailed`, and then nothing more is applied.
+An engine guarantees: messages are applied in order, each once, even if the process is killed; position and data commit
+in one transaction; a request that fails changes nothing and fails with the same result on every node. If the engine
+cannot continue for reasons of its own (memory, disk, locks), it raises `EngineFailed`, and nothing more is applied.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from chaplain.executor.statement import Parameters, Rows, StatementError
 
 
 class EngineFailed(ChaplainError):
-    """The database cannot go on. Not a fault of any statement."""
+    """The database cannot continue. No statement is at fault."""
 
 
 class DatabaseDamaged(EngineFailed):
-    """What is in the database is not what statements left there."""
+    """The contents of the database differ from what its statements wrote."""
 
 
 class QueryFailed(ChaplainError):
-    """A query was wrong, or asked for too much."""
+    """A query was invalid or exceeded a limit."""
 
 
 class Server(msgspec.Struct, frozen=True):
-    """Where a node's own database server is. The password is in a file, or where the client library finds it."""
+    """The node's own database server. The password is in a file, or where the client library finds it."""
 
     host: str = ""
     port: int = 5432
@@ -58,20 +58,20 @@ class DatabaseEngine(Protocol):
     def apply(self, work: Work) -> MessageApplied: ...
 
     def query(self, sql: str, parameters: Parameters, stopped: Callable[[], bool] = ...) -> Rows:
-        """`stopped` says whether nobody wants the answer any more."""
+        """Run a read-only query. `stopped` returns True once the client no longer waits for the answer."""
         ...
 
     def results(self, acl: bytes, client_id: int, first_id: int, last_id: int) -> list[bytes]:
-        """Runs of outcomes, as they are stored, in the order of their messages."""
+        """Runs of outcomes as stored, in message order."""
         ...
 
     def clear(self, acl: bytes, through: Sequence[tuple[int, int]]) -> None:
-        """Results of these lanes, up to an id each, were read: they go, and that they were read is remembered."""
+        """Delete the results of these lanes, up to an id each, and remember that they were read."""
         ...
 
     @property
     def read(self) -> tuple[tuple[bytes, int, int], ...]:
-        """Identities and lanes that were cleared, and up to which id, when it was opened; the oldest word first."""
+        """Read positions when the database was opened: identity, lane and last id; the oldest first."""
         ...
 
     def close(self) -> None: ...
@@ -79,12 +79,12 @@ class DatabaseEngine(Protocol):
 
 @runtime_checkable
 class Rehearses(Protocol):
-    """An engine that can also try out a request. Used as `apply` is, and by the same rules."""
+    """An engine that can also dry-run a request. It is called as `apply` is, under the same rules."""
 
     def rehearse(self, values: Sequence[bytes], timestamp_ns: int) -> StatementError | None:
-        """Why these statements would fail now, as one request; None if they would not, or that is left to chance.
+        """Why these statements would fail now as one request; None if they would succeed, or if the outcome is random.
 
-        Nothing is left of it: no row, no change, no result, no position.
+        It leaves no trace: no row, no change, no result, no position.
         """
         ...
 
@@ -92,9 +92,9 @@ class Rehearses(Protocol):
 def open_engine(
     kind: str, folder: Path, stream: str, server: Server | None = None, rows_bytes: int = 0
 ) -> DatabaseEngine:
-    """The database of a stream; it is made if it is not there. `server` is for kinds that have one.
+    """Open the database of a stream, or create it. `server` is for engines that have one.
 
-    `rows_bytes` is what of its row changes is kept; 0: all of them.
+    `rows_bytes` is how much of the row changes is kept; 0: all of them.
     """
     # Imported here: a node loads only what it uses.
     if kind == "sqlite":

@@ -1,4 +1,4 @@
-"""How far a database has come in its stream, whichever kind it is."""
+"""The position of a database in its stream, for every engine."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from chaplain.executor.fingerprint import RowTally
 class Position(msgspec.Struct, frozen=True):
     index: int
     requests: int
-    """Of message `index` that are done."""
+    """Number of requests of message `index` that are applied."""
     whole: bool
-    """Whether all of them are."""
+    """True if all requests of message `index` are applied."""
     tallies: dict[str, RowTally]
     fingerprint: bytes
 
     @property
     def applied(self) -> int:
-        """The last message that is wholly applied."""
+        """The last message that is completely applied."""
         return self.index if self.whole else self.index - 1
 
     def done(self, index: int) -> int:
-        """Requests that are done of a message that is not wholly applied."""
+        """Number of applied requests of a message that is not completely applied."""
         return self.requests if index == self.index else 0

@@ -1,4 +1,4 @@
-"""A cluster message's SQL requests, and the runs in which their outcomes are kept. Alike for every kind of database."""
+"""The SQL requests of a cluster message, and the runs in which their outcomes are stored. The same for every engine."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from chaplain.executor.statement import SQL_TYPE, OutcomeRun, RequestOutcome, en
 from chaplain.segment.pack import Pack, decode_pack, heads_of
 
 RUN_BYTES_MAX = 128 * 1024
-"""Outcomes that are stored, and given to clients, as one piece."""
+"""Size of one run: outcomes that are stored and sent to clients together."""
 
 
 class DatabaseRequest(msgspec.Struct, gc=False):
@@ -24,7 +24,7 @@ class DatabaseRequest(msgspec.Struct, gc=False):
 
 
 def requests_of(work: Work) -> Iterator[DatabaseRequest]:
-    """The message's SQL requests, in order."""
+    """The SQL requests of the message, in order."""
     owners = dict(work.owners)
     for first_offset, body in work.batches:
         offset = first_offset
@@ -55,7 +55,7 @@ def _cut(pack: Pack) -> Iterator[Sequence[bytes]]:
 def runs_of(
     work: Work, requests: list[DatabaseRequest], outcomes: list[RequestOutcome]
 ) -> Iterator[tuple[bytes, OutcomeRun]]:
-    """Neighbours of one lane together, as many as fit in a run."""
+    """Group consecutive requests of one lane into runs of at most `RUN_BYTES_MAX`."""
     start = size = lane = next_id = 0
     for place, (request, outcome) in enumerate(zip(requests, outcomes, strict=True)):
         own = _size(outcome)
@@ -74,7 +74,7 @@ def _run(work: Work, first: DatabaseRequest, outcomes: list[RequestOutcome]) -> 
 
 
 def _size(outcome: RequestOutcome) -> int:
-    """About how many octets it takes."""
+    """The approximate encoded size."""
     if outcome.error is None and len(outcome.answers) == 1 and not outcome.answers[0].rows:
         return 24
     return len(encode_any(outcome))

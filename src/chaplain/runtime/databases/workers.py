@@ -1,10 +1,10 @@
-"""Does what the executor's core wants done: one engine for each stream, used by threads of their own.
+"""Carries out the executor's errands: one engine per stream, used by worker threads.
 
-Whatever goes wrong in an engine stops this executor and not its node: executors do alike everywhere, so a fault of ours
-that one statement meets would otherwise end every node, and again after each start.
+An error in an engine stops this executor, not its node. Executors behave alike on every node, so a defect that one
+statement triggers would otherwise stop every node, and again after each restart.
 
-The core hands over one piece of work at a time for each database, so no two threads apply to the same one; reading and
-clearing go beside it, clearing in turn with applying.
+The core sends one errand at a time per database for applying, so no two threads apply to the same one. Reads run in
+parallel with it; deletion of results takes turns with applying.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from chaplain.runtime.worker_pool import TaskGroup
 
 THREADS = 4
 STOPPED_MAX = 1024
-"""More than queries can wait at a time."""
+"""Bound of the cancellation flags; more than queries can be in progress."""
 
 
 class Databases:
@@ -54,102 +54,104 @@ class Databases:
         self._folder = folder
         self._open = partial(open_engine, kind, folder, server=server, rows_bytes=rows_bytes)
         self._engines: dict[str, DatabaseEngine] = {}
-        self._turns: dict[str, threading.Lock] = {}
+        self._locks: dict[str, threading.Lock] = {}
         self._stopped: dict[int, threading.Event] = {}
-        """Queries that run, or wait to: whether they were given up."""
+        """Queries that run or wait to run: set once the query is cancelled."""
 
-    def crews(self) -> list[TaskGroup]:
-        """Who does what: a client's long query holds up nothing but other queries."""
+    def task_groups(self) -> list[TaskGroup]:
+        """The thread pools: a client's long query delays only other queries."""
         works: dict[type, Callable[[Any], Any]] = {OpenDatabase: self.open, Apply: self.apply, TryOut: self.try_out}
         works |= {TakeResults: self.results, ClearResults: self.clear}
-        from chaplain.runtime.databases.snapshots import Copies  # noqa: PLC0415  a node loads only what it uses
+        from chaplain.runtime.databases.snapshots import CopyTasks  # noqa: PLC0415  a node loads only what it uses
 
-        copies = Copies(self._open, self._folder, self._engines, self._turns)
-        crews = [
+        copies = CopyTasks(self._open, self._folder, self._engines, self._locks)
+        task_groups = [
             TaskGroup(works, THREADS),
             TaskGroup({RunQuery: self.query}, THREADS),
             TaskGroup({StopQuery: self.stop}, 1),
         ]
-        return [*crews, copies.crew()]
+        return [*task_groups, copies.task_group()]
 
-    def open(self, wanted: OpenDatabase) -> DatabaseOpened:
+    def open(self, errand: OpenDatabase) -> DatabaseOpened:
         try:
             self._folder.mkdir(mode=0o700, exist_ok=True)
-            engine = self._open(wanted.stream)
+            engine = self._open(errand.stream)
         except Exception as error:
-            return DatabaseOpened(wanted.stream, failed=why(error))
-        self._turns[wanted.stream] = threading.Lock()
-        self._engines[wanted.stream] = engine
-        return opened(wanted.stream, engine)
+            return DatabaseOpened(errand.stream, failed=describe_error(error))
+        self._locks[errand.stream] = threading.Lock()
+        self._engines[errand.stream] = engine
+        return opened(errand.stream, engine)
 
-    def apply(self, wanted: Apply) -> Applied:
-        engine = self._engines[wanted.stream]
+    def apply(self, errand: Apply) -> Applied:
+        engine = self._engines[errand.stream]
         steps: list[MessageApplied] = []
         try:
-            for work in wanted.works:
-                with self._turns[wanted.stream]:
+            for work in errand.works:
+                with self._locks[errand.stream]:
                     steps.append(engine.apply(work))
         except Exception as error:
-            return Applied(wanted.stream, tuple(steps), why(error))
-        return Applied(wanted.stream, tuple(steps))
+            return Applied(errand.stream, tuple(steps), describe_error(error))
+        return Applied(errand.stream, tuple(steps))
 
-    def try_out(self, wanted: TryOut) -> Tried:
-        """Whatever goes wrong in it is no reason to stop: who applies will meet the same trouble, and say so."""
-        engine = self._engines[wanted.stream]
+    def try_out(self, errand: TryOut) -> Tried:
+        """Dry-run a request. An error here does not stop the executor: `apply` will meet the same error and
+        report it.
+        """
+        engine = self._engines[errand.stream]
         if not isinstance(engine, Rehearses):
-            return Tried(wanted.ticket, wanted.stream, done=False)
+            return Tried(errand.ticket, errand.stream, done=False)
         try:
-            with self._turns[wanted.stream]:
-                error = engine.rehearse(wanted.values, wanted.timestamp_ns)
+            with self._locks[errand.stream]:
+                error = engine.rehearse(errand.values, errand.timestamp_ns)
         except Exception:
-            return Tried(wanted.ticket, wanted.stream, done=False)
+            return Tried(errand.ticket, errand.stream, done=False)
         if error is None:
-            return Tried(wanted.ticket, wanted.stream, done=True)
-        return Tried(wanted.ticket, wanted.stream, True, error.kind, error.message)
+            return Tried(errand.ticket, errand.stream, done=True)
+        return Tried(errand.ticket, errand.stream, True, error.kind, error.message)
 
-    def query(self, wanted: RunQuery) -> Looked:
-        stopped = self._stopped.setdefault(wanted.token, threading.Event())
+    def query(self, errand: RunQuery) -> Looked:
+        stopped = self._stopped.setdefault(errand.token, threading.Event())
         try:
-            rows = self._engines[wanted.stream].query(wanted.sql, wanted.parameters, stopped.is_set)
+            rows = self._engines[errand.stream].query(errand.sql, errand.parameters, stopped.is_set)
         except QueryFailed as error:
-            return Looked(wanted.token, kind="invalid", reason=str(error))
+            return Looked(errand.token, kind="invalid", reason=str(error))
         except Exception as error:
-            return Looked(wanted.token, kind="stopped", reason=why(error))
+            return Looked(errand.token, kind="stopped", reason=describe_error(error))
         finally:
-            self._stopped.pop(wanted.token, None)
-        return Looked(wanted.token, encode_any(rows))
+            self._stopped.pop(errand.token, None)
+        return Looked(errand.token, encode_any(rows))
 
-    def stop(self, wanted: StopQuery) -> Cleared:
-        """Also of one that waits for its turn. For one that is over it is too late, and forgotten by and by."""
-        self._stopped.setdefault(wanted.token, threading.Event()).set()
+    def stop(self, errand: StopQuery) -> Cleared:
+        """Cancel a query, also one that waits for a thread. A flag for a finished query is dropped later."""
+        self._stopped.setdefault(errand.token, threading.Event()).set()
         while len(self._stopped) > STOPPED_MAX:
             self._stopped.pop(min(self._stopped), None)
-        return Cleared(wanted.stream)
+        return Cleared(errand.stream)
 
-    def results(self, wanted: TakeResults) -> Looked:
-        ids = (wanted.client_id, wanted.first_id, wanted.last_id)
+    def results(self, errand: TakeResults) -> Looked:
+        ids = (errand.client_id, errand.first_id, errand.last_id)
         try:
-            if wanted.read:
-                with self._turns[wanted.stream]:
-                    self._engines[wanted.stream].clear(wanted.acl, wanted.read)
-            runs = self._engines[wanted.stream].results(wanted.acl, *ids)
+            if errand.read:
+                with self._locks[errand.stream]:
+                    self._engines[errand.stream].clear(errand.acl, errand.read)
+            runs = self._engines[errand.stream].results(errand.acl, *ids)
         except Exception as error:
-            return Looked(wanted.token, kind="stopped", reason=why(error))
-        return Looked(wanted.token, encode_runs(runs))
+            return Looked(errand.token, kind="stopped", reason=describe_error(error))
+        return Looked(errand.token, encode_runs(runs))
 
-    def clear(self, wanted: ClearResults) -> Cleared:
-        with suppress(Exception), self._turns[wanted.stream]:
-            # If it fails, what was read stays a while longer; applying will meet the same trouble, and say so.
-            self._engines[wanted.stream].clear(wanted.acl, wanted.through)
-        return Cleared(wanted.stream)
+    def clear(self, errand: ClearResults) -> Cleared:
+        with suppress(Exception), self._locks[errand.stream]:
+            # If it fails, the results stay a while longer; `apply` will meet the same error and report it.
+            self._engines[errand.stream].clear(errand.acl, errand.through)
+        return Cleared(errand.stream)
 
     def close(self) -> None:
         for engine in self._engines.values():
             engine.close()
 
 
-def why(error: Exception) -> str:
-    """A fault of ours is told with its place."""
+def describe_error(error: Exception) -> str:
+    """The error message; for a defect of the program, with the file and line."""
     if isinstance(error, EngineFailed):
         return str(error)
     frames = traceback.extract_tb(error.__traceback__)

@@ -38,7 +38,7 @@ def make_graph(config: NodeConfig, identity: Identity, names: Names, now_ns: int
         SystemRandom(),
         now_ns=now_ns,
         founders=[read_public_key(key, f"[nodes] {node}") for node, key in sorted(config.nodes.items())],
-        belonging=names.keys,
+        cluster_members=names.keys,
         segments=segments_of(config.path("data") / SEGMENTS, LOG),
     )
 

@@ -194,7 +194,7 @@ def make_errands(config: NodeConfig, node: NodeCore) -> BackgroundTasks:
     databases = make_databases(config)
     of_journal: dict[type, Callable[[Any], Any]] = {Verify: verify, ReadLog: read}
     doers = {**of_journal, **graph, **read_back(config.path("data"), log)}
-    return BackgroundTasks(doers, room, crews=databases.crews(), end=databases.close)
+    return BackgroundTasks(doers, room, crews=databases.task_groups(), end=databases.close)
 
 
 def make_settings(config: NodeConfig, endpoint: str, node_ids: dict[int, int]) -> NodeSettings:

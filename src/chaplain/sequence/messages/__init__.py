@@ -1,1 +1,1 @@
-"""The sequence's messages, between nodes and with clients, and its log entries."""
+"""Entries and messages of the sequence layer."""

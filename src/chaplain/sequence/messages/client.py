@@ -1,7 +1,7 @@
-"""What clients ask of the sequence, and the pages they are given. Bodies are MessagePack arrays, as at the desk.
+"""Client requests to the sequence, and pages of events. Bodies are MessagePack arrays, as in the gateway.
 
-The values of a publish are the payload, one behind the other; the body says how long each is. A page is bounded, so a
-reader asks again for what follows, here or at another node.
+The values of a publish are concatenated in the payload; the body contains their lengths. A page is bounded; a reader
+requests the next page here or at another node.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from chaplain.wire.packed import unpack
 from chaplain.wire.primitives import VCHAR
 
 Number: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
-"""MessagePack's numbers end where 64 bits do, as a history's name does."""
+"""MessagePack integers have at most 64 bits, as history ids do."""
 
 
 class PublishRequest(Frozen, frozen=True, array_like=True, tag="publish", forbid_unknown_fields=True):
@@ -31,30 +31,30 @@ class PublishRequest(Frozen, frozen=True, array_like=True, tag="publish", forbid
 class ReadRequest(Frozen, frozen=True, array_like=True, tag="read", forbid_unknown_fields=True):
     stream: str
     start: Number
-    """The number of the first event wanted; 0: the oldest that the node remembers."""
+    """Number of the first event wanted; 0: the oldest that the node keeps."""
     wait_ns: Number
     """How long to wait for an event if there is none yet."""
     history: Number
-    """The history that the reader read before, 0 for any: numbers of another mean something else."""
+    """The history that the reader has read so far, 0 for any. In another history the same number is another event."""
 
 
 SequenceRequest: TypeAlias = PublishRequest | ReadRequest
 
 
 class PageRun(Frozen, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """Events that follow on each other, of one publisher."""
+    """Consecutive events of one publisher."""
 
     first: int
     publisher: str
     before: bytes
-    """The hash that the first of them is linked to."""
+    """The hash that the first event is linked to."""
     values: list[bytes]
 
 
 class SequencePage(Frozen, frozen=True, array_like=True, forbid_unknown_fields=True):
     history: int
     first: int
-    """The oldest number that the node remembers; one above the head if none."""
+    """The oldest number that the node keeps; one above the head if it keeps none."""
     head: int
     """The last number; 0 before the first event."""
     runs: list[PageRun]
@@ -82,8 +82,8 @@ def decode_request(body: bytes) -> SequenceRequest:
     return request
 
 
-def wanted(body: bytes) -> RequiredRight | None:
-    """The right that a request takes; none if it is no request, which is told by who reads it."""
+def required_right(body: bytes) -> RequiredRight | None:
+    """The right that a request needs. None if the body is malformed: the layer that decodes it reports that."""
     try:
         request = decode_request(body)
     except Malformed:
@@ -100,7 +100,7 @@ def decode_numbered(payload: bytes) -> Numbered:
 
 
 def split(lengths: Sequence[int], payload: bytes) -> tuple[bytes, ...]:
-    """The values of a publish."""
+    """The values of a publish request."""
     if not lengths or sum(lengths) != len(payload):
         raise Malformed("sequence request: the lengths do not add up to the values")
     return tuple(payload[end - size : end] for size, end in zip(lengths, accumulate(lengths), strict=True))

@@ -1,12 +1,12 @@
-"""Entries: what is agreed, one after the other. Byte tables: docs/protocol/sequence.md.
+"""Entries of the log. Byte tables: docs/protocol/sequence.md.
 
     kind 1 | ballot: round 8, seat 8 | author 4 | next 8 | n 4 | body n
 
-An entry's hash covers its predecessor's hash, its index and all its bytes, so two logs with the same hash at an index
-are the same up to it. `next` says whose turn it is to write the following entry under the same ballot: that is the
-lock, and because it is part of the entry there is one holder for every place.
+An entry's hash covers its predecessor's hash, its index and all its bytes. So two logs with the same hash at an index
+are equal up to that index. `next` names the seat that may write the following entry under the same ballot: this is the
+lock. Because it is part of the entry, every index has exactly one lock holder.
 
-Decoders check every length before they believe it, and raise `Malformed` alone.
+Decoders validate every length before they use it, and raise only `Malformed`.
 """
 
 from __future__ import annotations
@@ -29,10 +29,12 @@ HEAD_BYTES = _HEAD.size
 MEMBERS_MAX = 255
 NO_HASH = bytes(32)
 _NAMES_MAX = 1024
-"""Pairs of stream and publisher whose octets are kept; beyond it those not used for longest are read anew."""
+"""Size of the caches of encoded and decoded pairs of stream and publisher."""
 
 
 class EntryKind(IntEnum):
+    """FOUND founds a history, CHANGE changes the work set, EVENTS contains events, PASS only passes the lock."""
+
     FOUND = 1
     CHANGE = 2
     EVENTS = 3
@@ -40,7 +42,7 @@ class EntryKind(IntEnum):
 
 
 class Ballot(NamedTuple):
-    """Who may write, from when on. Unique: no two seats are the same."""
+    """The right to write from some entry on. Ballots are unique, because seats are."""
 
     round: int
     seat: int
@@ -50,23 +52,23 @@ NO_BALLOT = Ballot(0, 0)
 
 
 class SeatedMember(NamedTuple):
-    """One memory that counts: a node, and the seat it drew when it began to remember. Seat 0 is vacant."""
+    """A member of a work set: a node, and the random seat that identifies its memory. Seat 0 is vacant."""
 
     identifier: int
     seat: int
 
 
 class EventRun(Frozen, frozen=True):
-    """Events of one publisher for one stream, one behind the other, where they stand in their entry."""
+    """Consecutive events of one publisher for one stream, with their place in the encoded entry."""
 
     stream: str
     publisher: str
     lengths: tuple[int, ...]
     data: bytes
     named: int
-    """Where the publisher's name begins in the data: it, the lengths and the values are what is hashed."""
+    """Where the publisher's name begins in `data`. The hash covers it, the lengths and the values."""
     at: int
-    """Where the first value begins in the data."""
+    """Where the first value begins in `data`."""
     end: int
 
     def values(self, skip: int = 0) -> Iterator[bytes]:
@@ -84,9 +86,9 @@ class SequenceEntry(Frozen, frozen=True):
     next: int
     """The seat that writes the following entry under this ballot."""
     encoded: bytes
-    """All of it, as it is hashed and as it travels."""
+    """The whole entry, as hashed and sent."""
     runs: tuple[EventRun, ...] = ()
-    """Of EVENTS."""
+    """The runs of an EVENTS entry."""
 
     @property
     def body(self) -> bytes:
@@ -101,7 +103,7 @@ def make_entry(kind: EntryKind, ballot: Ballot, author: int, then: int, body: by
 class WorkSetChange(Frozen, frozen=True):
     member: SeatedMember
     joins: bool
-    """True: from the next entry on it counts; False: it does no longer."""
+    """True: the member counts from the next entry on. False: it no longer does."""
 
 
 def entry_hash(previous: bytes, index: int, encoded: bytes) -> bytes:
@@ -114,13 +116,13 @@ def decode_entries(data: bytes) -> list[SequenceEntry]:
     while position < len(data):
         if len(data) - position < HEAD_BYTES:
             raise Malformed(f"entry: a head has {HEAD_BYTES} octets, {len(data) - position} left")
-        kind, turn, seat, author, then, size = _HEAD.unpack_from(data, position)
+        kind, round_, seat, author, then, size = _HEAD.unpack_from(data, position)
         end = position + HEAD_BYTES + size
         if end > len(data):
             raise Malformed(f"entry: body of {size} octets, {len(data) - position - HEAD_BYTES} left")
         if kind not in _KINDS:
             raise Malformed(f"entry: there is no kind {kind}")
-        entries.append(_finish(_KINDS[kind], Ballot(turn, seat), author, then, data[position:end]))
+        entries.append(_finish(_KINDS[kind], Ballot(round_, seat), author, then, data[position:end]))
         position = end
     return entries
 
@@ -129,7 +131,7 @@ _KINDS = {kind.value: kind for kind in EntryKind}
 
 
 def _finish(kind: EntryKind, ballot: Ballot, author: int, then: int, encoded: bytes) -> SequenceEntry:
-    """A body that nobody could apply must not become an entry."""
+    """Validate the body, so that every entry can be applied."""
     if ballot.round == 0 or ballot.seat == 0:
         raise Malformed("entry: a ballot has a round and a seat")
     runs: tuple[EventRun, ...] = ()
@@ -152,7 +154,9 @@ def _finish(kind: EntryKind, ballot: Ballot, author: int, then: int, encoded: by
 def encode_members(members: Iterable[SeatedMember]) -> bytes:
     listed = sorted(members)
     assert len(listed) <= MEMBERS_MAX
-    return bytes((len(listed),)) + b"".join(put_number(who, 4) + put_number(seat, 8) for who, seat in listed)
+    return bytes((len(listed),)) + b"".join(
+        put_number(identifier, 4) + put_number(seat, 8) for identifier, seat in listed
+    )
 
 
 def take_members(cursor: Cursor) -> tuple[SeatedMember, ...]:
@@ -196,7 +200,7 @@ def _put_names(stream: str, publisher: str) -> bytes:
 
 @lru_cache(_NAMES_MAX)
 def _take_names(octets: bytes) -> tuple[str, str]:
-    """The same few publishers come again and again."""
+    """Decode two names; cached, because the same pairs recur."""
     cursor = Cursor(octets)
     stream, publisher = cursor.string("stream"), cursor.string("publisher")
     if not stream:
@@ -232,7 +236,7 @@ def _take_runs(encoded: bytes) -> tuple[EventRun, ...]:
 
 
 def run_hash(previous: bytes, first: int, run: EventRun) -> bytes:
-    """The stream's hash behind a run whose first event has this number."""
+    """The stream's hash after a run whose first event has this number."""
     lengths_at = run.at - 4 * len(run.lengths)
     publisher = run.data[run.named : lengths_at - 4]
     hashed = sha256(b"".join((previous, first.to_bytes(8, "big"), publisher)))
@@ -241,7 +245,7 @@ def run_hash(previous: bytes, first: int, run: EventRun) -> bytes:
 
 
 def event_hashes(previous: bytes, first: int, values: Iterable[bytes]) -> Iterator[bytes]:
-    """Each event's own hash, linked to the one before it; the first to the stream's hash before its run."""
+    """Each event's own hash, linked to the one before it; the first is linked to the stream's hash before its run."""
     for number, value in enumerate(values, first):
         previous = sha256(b"".join((previous, put_number(number, 8), value))).digest()
         yield previous

@@ -1,7 +1,7 @@
-"""What nodes say to each other about the sequence. Byte tables and examples: docs/protocol/sequence.md.
+"""Peer messages of the sequence layer. Byte tables and examples: docs/protocol/sequence.md.
 
-Every message begins with the sender's *bearing*: its state, its history, its seat, and how far it is. So every message
-is a heartbeat, an acknowledgement and a promise at once, and none is ever about another history than it seems.
+Every message begins with the sender's *bearing*: its state, history, seat, promised ballot and log length. So every
+message is a heartbeat, an acknowledgement and a promise at once, and its history is always explicit.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from chaplain.wire.primitives import Cursor, put_number, put_string
 
 _BEARING = struct.Struct(">BBHQQQQQQQQ32sQ")
 BEARING_BYTES = _BEARING.size
-_BEHIND = struct.Struct(">Q32s")
-"""The entry that others stand behind: its index and hash."""
+_PREVIOUS = struct.Struct(">Q32s")
+"""Index and hash of the entry before those in the message."""
 NEIGHBOURS_MAX = MEMBERS_MAX
 _WANTS, _REMEMBERS = 4, 8
 
@@ -52,45 +52,47 @@ class SequenceMessageType(IntEnum):
 
 
 class Why(IntEnum):
-    """Why a lock is not granted, or a log not filled."""
+    """Why a lock is not granted, or entries are not sent."""
 
     STALE = 1
-    """A higher ballot was promised."""
+    """The sender has promised a higher ballot."""
     BEHIND = 2
-    """The asker does not know yet what is agreed: it should ask for it first."""
+    """The asker lacks decided entries and should request them first."""
     OUTSIDE = 3
     """The asker is not in the work set."""
     FORGOTTEN = 4
-    """What was asked for has left the window."""
+    """The requested entries have left the window."""
 
 
 class LogLength(Frozen, frozen=True, order=True):
-    """How long a log is: its last entry's ballot first, because that says which log it is."""
+    """A log's length. The last entry's ballot comes first in the comparison, because it identifies the log."""
 
     ballot: Ballot
     index: int
 
 
 class Bearing(Frozen, frozen=True):
+    """The sender's state, at the start of every message."""
+
     state: SequenceState = SequenceState.DSC
     history: int = 0
     seat: int = 0
     tenure: int = 0
     """How many seats this process has had before."""
     wants: bool = False
-    """It waits for the lock."""
+    """The sender waits for the lock."""
     remembers: bool = False
-    """It has known a history, and must not help to begin another without everybody."""
+    """The sender has known a history. It must not help to found another unless all listed nodes take part."""
     promised: Ballot = NO_BALLOT
     head: LogLength = LogLength(NO_BALLOT, 0)
     decided: int = 0
     decided_hash: bytes = NO_HASH
     events: int = 0
-    """Published in this history, as far as it is decided."""
+    """Decided events of this history."""
 
 
 class DscReq(Frozen, frozen=True):
-    """I am looking for others. These are the ones I know."""
+    """Discovery request: the sender looks for other nodes, and lists those it knows."""
 
     bearing: Bearing
     neighbours: Mapping[int, str] = {}
@@ -102,13 +104,15 @@ class DscRes(Frozen, frozen=True):
 
 
 class SeqRes(Frozen, frozen=True):
-    """Without a history: what is the number? With one: I hold what is remembered of it, and want a seat."""
+    """Without a history: request for a window base (`Seq`). With one: the sender holds the window and asks
+    for a seat.
+    """
 
     bearing: Bearing
 
 
 class Seq(Frozen, frozen=True):
-    """The oldest number that the sender can go on from, and all else that is needed to do so."""
+    """The window base of the sender: the oldest entry after which a joining node can start, and the state there."""
 
     bearing: Bearing
     index: int
@@ -120,11 +124,13 @@ class Seq(Frozen, frozen=True):
 
 
 class Beat(Frozen, frozen=True):
+    """Heartbeat and acknowledgement: only the bearing."""
+
     bearing: Bearing
 
 
 class EntryBatch(Frozen, frozen=True):
-    """Entries from `previous` on."""
+    """Entries after `previous`."""
 
     bearing: Bearing
     previous: int
@@ -133,13 +139,15 @@ class EntryBatch(Frozen, frozen=True):
 
 
 class Lock(Frozen, frozen=True):
-    """The ballot is the promised one in the bearing."""
+    """Request for the lock under the promised ballot of the bearing."""
 
     bearing: Bearing
 
 
 class LockGranted(Frozen, frozen=True):
-    """The ballot is promised. What I hold behind `previous`, if that is more than the asker has."""
+    """The sender promises the ballot. It includes its entries after `previous` if its log is longer than the
+    asker's.
+    """
 
     bearing: Bearing
     ballot: Ballot
@@ -154,7 +162,7 @@ class LockRefused(Frozen, frozen=True):
 
 
 class Fill(Frozen, frozen=True):
-    """Tell me what follows on the agreed entry in my bearing."""
+    """Request for the entries after the decided index of the bearing."""
 
     bearing: Bearing
 
@@ -163,12 +171,12 @@ Message: TypeAlias = DscReq | DscRes | SeqRes | Seq | Beat | EntryBatch | Lock |
 
 
 def encode(message: Message) -> tuple[bytes, bytes]:
-    """Body and payload of the parcel. Those that come with every entry go first, here and in `decode`."""
+    """The parcel's body and payload. The most frequent messages come first, here and in `decode`."""
     match message:
         case Beat():
             return _lead(SequenceMessageType.BEAT, message.bearing), b""
         case EntryBatch():
-            fixed = _BEHIND.pack(message.previous, message.previous_hash)
+            fixed = _PREVIOUS.pack(message.previous, message.previous_hash)
             return _lead(SequenceMessageType.EVENTS, message.bearing) + fixed, message.entries
         case DscReq():
             return _lead(SequenceMessageType.DSCREQ, message.bearing) + _put_neighbours(message.neighbours), b""
@@ -210,7 +218,9 @@ def _lead(kind: SequenceMessageType, bearing: Bearing) -> bytes:
 
 def _put_neighbours(neighbours: Mapping[int, str]) -> bytes:
     listed = sorted(neighbours.items())[:NEIGHBOURS_MAX]
-    return bytes((len(listed),)) + b"".join(put_number(who, 4) + put_string(where) for who, where in listed)
+    return bytes((len(listed),)) + b"".join(
+        put_number(identifier, 4) + put_string(where) for identifier, where in listed
+    )
 
 
 def _put_streams(streams: Mapping[str, tuple[int, bytes]]) -> bytes:
@@ -224,8 +234,8 @@ def decode(body: bytes, payload: bytes) -> Message:
     size = len(body) - BEARING_BYTES
     if kind == _BEAT and not size and not payload:
         return Beat(bearing)
-    if kind == _EVENTS and size == _BEHIND.size:
-        previous, hash_ = _BEHIND.unpack_from(body, BEARING_BYTES)
+    if kind == _EVENTS and size == _PREVIOUS.size:
+        previous, hash_ = _PREVIOUS.unpack_from(body, BEARING_BYTES)
         return EntryBatch(bearing, previous, hash_, payload)
     cursor = Cursor(body, BEARING_BYTES)
     message = _decode_rest(kind, bearing, cursor, payload)
@@ -245,8 +255,8 @@ def _take_bearing(body: bytes) -> tuple[int, Bearing]:
     promised = Ballot(r, s)
     head = LogLength(promised if hr == r and hs == s else Ballot(hr, hs), index)
     wants, remembers = flags & _WANTS != 0, flags & _REMEMBERS != 0
-    told = (wants, remembers, promised, head, decided, hash_, events)
-    return kind, Bearing(_STATES[state], history, seat, tenure, *told)
+    fields = (wants, remembers, promised, head, decided, hash_, events)
+    return kind, Bearing(_STATES[state], history, seat, tenure, *fields)
 
 
 _STATES = tuple(SequenceState)

@@ -1,1 +1,1 @@
-"""The part of the sequence that a node holds in memory."""
+"""The window: the entries that a node keeps in memory."""

@@ -1,6 +1,6 @@
-"""What a node remembers of delivered events, for readers: what the window holds, because others can learn that.
+"""The delivered events that readers can fetch: those in the window, which a joining node can copy, too.
 
-Invariant: what is remembered of a stream has no gaps and ends at its head.
+Invariant: the kept events of a stream have no gaps and end at its head.
 """
 
 from __future__ import annotations
@@ -18,25 +18,27 @@ class DeliveredWindow:
         self.history = 0
         self._heads: dict[str, int] = {}
         self._runs: dict[str, deque[Delivered]] = {}
-        self._ages: deque[Delivered] = deque()
+        self._by_age: deque[Delivered] = deque()
+        """All kept runs, oldest first."""
 
-    def began(self, began: HistoryBegan) -> None:
+    def restart(self, began: HistoryBegan) -> None:
+        """Start anew with another history."""
         self.history = began.history
         self._heads = {stream: number for stream, (number, _) in began.streams.items()}
         self._runs.clear()
-        self._ages.clear()
+        self._by_age.clear()
 
-    def put(self, delivered: Delivered) -> None:
+    def add(self, delivered: Delivered) -> None:
         stream = delivered.run.stream
         assert delivered.first == self._heads.get(stream, 0) + 1, "deliveries have no gaps"
         self._heads[stream] = delivered.first + len(delivered.run.lengths) - 1
         self._runs.setdefault(stream, deque()).append(delivered)
-        self._ages.append(delivered)
+        self._by_age.append(delivered)
 
-    def forget(self, index: int) -> None:
-        """Everything up to this entry has left the window."""
-        while self._ages and self._ages[0].index <= index:
-            oldest = self._ages.popleft()
+    def drop_through(self, index: int) -> None:
+        """Drop everything up to this entry."""
+        while self._by_age and self._by_age[0].index <= index:
+            oldest = self._by_age.popleft()
             runs = self._runs[oldest.run.stream]
             runs.popleft()
             if not runs:
@@ -53,7 +55,7 @@ class DeliveredWindow:
         return runs[0].first if runs else self.head(stream) + 1
 
     def page(self, stream: str, start: int, bytes_max: int) -> SequencePage:
-        """Events from this number on, at least one run of them if there is one."""
+        """Events from this number on: at least one run, if there is one."""
         runs = self._runs.get(stream) or deque()
         place = max(0, bisect_right(runs, start, key=lambda run: run.first) - 1)
         chosen: list[PageRun] = []

@@ -1,4 +1,4 @@
-"""What the log of a sequence holds, and what of it this node has published."""
+"""Entries of the log, and the publishes of this node that they contain."""
 
 from __future__ import annotations
 
@@ -10,13 +10,15 @@ from chaplain.sequence.messages.entry import NO_BALLOT, NO_HASH, Ballot, Sequenc
 
 
 class HeldEntry(Frozen, frozen=True):
+    """An entry with its index and hash."""
+
     index: int
     entry: SequenceEntry
     hash: bytes
 
 
 class EntryBase(Frozen, frozen=True):
-    """The entry before the first that is held: all that must be known of it."""
+    """What must be known of the last entry before the window."""
 
     index: int = 0
     hash: bytes = NO_HASH
@@ -25,12 +27,18 @@ class EntryBase(Frozen, frozen=True):
 
 
 class PlacedRun(Frozen, frozen=True):
+    """Where a publish of this node is in an entry: the index of the run, and the offset of its first event in
+    that run.
+    """
+
     publish: Publish
     run: int
     offset: int
 
 
 class LostEntry(NamedTuple):
+    """An entry that was displaced from the log before it was decided."""
+
     at: int
     hash: bytes
     placed: list[PlacedRun]

@@ -1,9 +1,9 @@
-"""The log of one node: the entries it holds, which of them are agreed, and the work set behind each.
+"""The log of one node: the entries it holds, which of them are decided, and the work set after each.
 
-It decides what fits where: an entry follows the hash before it. It refuses to know ballots' owners, peers and time.
+Decides where entries fit: an entry follows the hash before it. Does not know peers, time or the owners of ballots.
 
-Invariants: what is decided never changes; `decided` never goes back; the hash chain holds; an entry that changes the
-work set is written only when all before it is decided.
+Invariants: decided entries never change; `decided` never decreases; the hash chain is unbroken; an entry that changes
+the work set is written only when all entries before it are decided.
 """
 
 from __future__ import annotations
@@ -34,19 +34,21 @@ class SequenceLog:
         self._held: deque[HeldEntry] = deque()
         self._bytes = 0
         self.head = LogLength(base.ballot, base.index)
-        """How long the log is; it and what follows here only change with its last entry."""
+        """The log's length. This and the next three attributes change only with the last entry."""
         self.head_hash = base.hash
-        self.turn = base.next
-        """The seat that writes next, under the head's ballot."""
+        self.next_seat = base.next
+        """The seat that writes the next entry under the head's ballot."""
         self.author: int | None = None
-        """Who wrote the last entry, if it is held."""
+        """The author of the last entry, if that entry is held."""
         self.decided = base.index
         self.decided_hash = base.hash
         self.members: WorkSet = members
-        """The work set behind the last decided entry."""
+        """The work set after the last decided entry."""
         self.undecided_bytes = 0
         self.changing = 0
-        """Undecided entries that change the work set: behind one nothing is written."""
+        """Number of undecided entries that change the work set. Nothing is written after such an entry until it is
+        decided.
+        """
 
     # Reading.
 
@@ -67,16 +69,16 @@ class SequenceLog:
         return self._held[place] if 0 <= place < len(self._held) else None
 
     def after(self, index: int) -> list[HeldEntry]:
-        """What is held behind an index that is held itself."""
+        """The held entries after an index that is itself held."""
         count = self.head.index - index
         return [self._held[place] for place in range(len(self._held) - count, len(self._held))]
 
     def since(self, index: int) -> Iterator[HeldEntry]:
-        """The same one by one, for somebody who may be far behind."""
+        """The same as an iterator, for a node that may be far behind."""
         return islice(self._held, index - self._base.index, None)
 
     def is_near(self, index: int, bytes_max: int) -> bool:
-        """Whether what is held behind an index is no more than that."""
+        """True if the entries after this index take at most `bytes_max`."""
         size = 0
         for held in reversed(self._held):
             if held.index <= index or size > bytes_max:
@@ -99,27 +101,30 @@ class SequenceLog:
         """The work sets from the last decided entry to the head."""
         if not self.changing:
             return [self.members]
-        return sets_behind(self.members, [held.entry for held in self.after(self.decided)])
+        return sets_after(self.members, [held.entry for held in self.after(self.decided)])
 
-    def asked(self, ballot: Ballot) -> list[WorkSet]:
-        """The work sets that must agree before the head is decided under a ballot.
+    def required_sets(self, ballot: Ballot) -> list[WorkSet]:
+        """The work sets that must have a quorum to decide the head under a ballot.
 
-        Under its own, all but that which it brings itself; under a higher one an entry must be written behind it.
+        Under the head's own ballot these are all sets except the one that the head itself brings. Under a higher ballot
+        another entry must follow the head, so that set is required, too.
         """
         sets = self.sets()
         brings = len(sets) > 1 and self._held[-1].entry.kind is EntryKind.CHANGE and self.head.ballot == ballot
         return [one for one in (sets[:-1] if brings else sets) if one]
 
     def set_for(self, held: HeldEntry) -> WorkSet:
-        """The work set that decides about an undecided entry; the first entry of all is decided by those it names."""
-        members = self.members or set_behind((), held.entry)
+        """The work set that decides an undecided entry. The first entry of a history is decided by the set that it
+        names.
+        """
+        members = self.members or set_after((), held.entry)
         if not self.changing:
             return members
         for before in self.after(self.decided)[: held.index - self.decided - 1]:
-            members = set_behind(members, before.entry)
+            members = set_after(members, before.entry)
         return members
 
-    # Changing.
+    # Changing the log.
 
     def append(self, entry: SequenceEntry) -> HeldEntry:
         index = self.head.index + 1
@@ -132,15 +137,15 @@ class SequenceLog:
         size = len(entry.encoded)
         self._held.append(held)
         self.head = LogLength(entry.ballot, held.index)
-        self.head_hash, self.turn, self.author = held.hash, entry.next, entry.author
+        self.head_hash, self.next_seat, self.author = held.hash, entry.next, entry.author
         self._bytes += size
         self.undecided_bytes += size
         if entry.kind is not EntryKind.EVENTS:
             self.changing += _changes(entry)
 
     def cut(self, index: int) -> list[HeldEntry]:
-        """Drop everything behind an index, and give it back."""
-        assert index >= self.decided, "what is decided is never cut"
+        """Drop all entries after an index, and return them."""
+        assert index >= self.decided, "a decided entry is never dropped"
         dropped: list[HeldEntry] = []
         while self._held and self._held[-1].index > index:
             held = self._held.pop()
@@ -151,14 +156,14 @@ class SequenceLog:
         if dropped:
             last = self.base_at(index)
             self.head = LogLength(last.ballot, last.index)
-            self.head_hash, self.turn = last.hash, last.next
+            self.head_hash, self.next_seat = last.hash, last.next
             self.author = self._held[-1].entry.author if self._held else None
         return dropped[::-1]
 
     def fit(
         self, previous: int, previous_hash: bytes, entries: list[SequenceEntry]
     ) -> tuple[int, list[SequenceEntry]] | None:
-        """Where in this log the entries belong, without those that are decided here already; None: nowhere yet."""
+        """Where the entries belong in this log, without those already decided here. None if they do not fit yet."""
         if previous > self.head.index:
             return None
         if previous >= self.decided:
@@ -172,7 +177,7 @@ class SequenceLog:
         return self.decided, entries[skip:]
 
     def attach(self, previous: int, entries: list[SequenceEntry]) -> list[HeldEntry]:
-        """Hold these entries behind `previous`; what contradicts them is dropped and given back."""
+        """Add the entries after `previous`. Drop conflicting entries, and return them."""
         dropped: list[HeldEntry] = []
         before = self.head_hash if previous == self.head.index else self.hash_at(previous)
         assert before is not None
@@ -188,7 +193,7 @@ class SequenceLog:
         return dropped
 
     def decide_next(self) -> HeldEntry:
-        assert self.decided < self.head.index, "only what is held is decided"
+        assert self.decided < self.head.index, "only a held entry can be decided"
         held = self._held[self.decided - self._base.index]
         entry = held.entry
         self.decided += 1
@@ -196,14 +201,14 @@ class SequenceLog:
         self.undecided_bytes -= len(entry.encoded)
         if entry.kind is not EntryKind.EVENTS:
             self.changing -= _changes(entry)
-            behind = set_behind(self.members, entry)
+            behind = set_after(self.members, entry)
             if entry.kind is not EntryKind.FOUND:
                 assert len(set(behind) ^ set(self.members)) <= 1, "work sets change by one member"
             self.members = behind
         return held
 
     def trim(self, bytes_max: int, entries_max: int) -> list[HeldEntry]:
-        """Forget the oldest decided entries beyond the window, and give them back."""
+        """Drop the oldest decided entries until the window is within its bounds, and return them."""
         forgotten: list[HeldEntry] = []
         while self._held and self._held[0].index < self.decided:
             if self._bytes <= bytes_max and len(self._held) <= entries_max:
@@ -219,7 +224,8 @@ def _changes(entry: SequenceEntry) -> bool:
     return entry.kind is EntryKind.FOUND or entry.kind is EntryKind.CHANGE
 
 
-def set_behind(members: WorkSet, entry: SequenceEntry) -> WorkSet:
+def set_after(members: WorkSet, entry: SequenceEntry) -> WorkSet:
+    """The work set after an entry."""
     match entry.kind:
         case EntryKind.FOUND:
             return decode_members(entry.body)
@@ -229,11 +235,11 @@ def set_behind(members: WorkSet, entry: SequenceEntry) -> WorkSet:
             return members
 
 
-def sets_behind(members: WorkSet, entries: Iterable[SequenceEntry]) -> list[WorkSet]:
-    """A work set and those that entries bring behind it, one after the other."""
+def sets_after(members: WorkSet, entries: Iterable[SequenceEntry]) -> list[WorkSet]:
+    """The given work set, followed by each set that the entries bring."""
     sets = [members]
     for entry in entries:
-        behind = set_behind(sets[-1], entry)
+        behind = set_after(sets[-1], entry)
         if behind != sets[-1]:
             sets.append(behind)
     return sets

@@ -298,12 +298,12 @@ def test_a_log_of_another_cluster_is_refused(cluster: Cluster) -> None:
     from random import Random
 
     from chaplain.journal.consensus.core import SerializerCore
-    from simulator.adapters.consensus_node import Tape, identity_of
+    from simulator.adapters.consensus_node import CountingExecution, identity_of
 
     files = {name: bytes(data) for name, data in desk.files.items()}
     other = replace(settings, genesis=genesis("another"))
     with pytest.raises(StorageError, match="another cluster"):
-        SerializerCore(other, identity_of(1), Random(1), Tape((1, 2, 3)), segments=segments_of(files))
+        SerializerCore(other, identity_of(1), Random(1), CountingExecution((1, 2, 3)), segments=segments_of(files))
 
 
 def test_a_follower_far_behind_reads_what_left_memory() -> None:

@@ -1,1 +1,1 @@
-"""The executor's database on PostgreSQL."""
+"""The PostgreSQL engine of the executor."""

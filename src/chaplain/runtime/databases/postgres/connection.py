@@ -1,7 +1,7 @@
-"""A node's PostgreSQL server: how to reach it, and what it must be like before anything is executed on it.
+"""Connections to a node's PostgreSQL server, and the checks of the server before anything is executed on it.
 
-Every connection has the same settings, whatever the server, its databases and roles say: what a statement gives must
-not depend on who installed the server. Whoever set something up wrongly is told in one sentence what to do.
+Every connection has the same settings, whatever the server, its databases and roles configure: the result of a
+statement must not depend on the installation. Each error message about the setup says how to correct it.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from chaplain.runtime.databases.postgres.schema import Layout
 VERSION_MIN = 150000
 CONNECT_SECONDS_MAX = 10
 PATIENCE_S = 5.0
-"""How long a server may take to answer at all when an executor begins."""
+"""How long an executor waits at start-up for a server that does not answer."""
 STARTING_S = 60.0
-"""How long it may take if it says that it is starting."""
+"""How long it waits for a server that reports that it is starting."""
 STATEMENT_SECONDS_MAX = 600
-"""A statement of a request that takes longer stops this executor: how long it takes is no result."""
+"""A request's statement that takes longer stops this executor: a duration must not become a result."""
 NAME_MAX = 32
-"""Of a database: names of roles are made from it."""
+"""Length of a database name; role names are derived from it."""
 FIXED = {
     "timezone": "UTC",
     "datestyle": "ISO, YMD",
@@ -48,10 +48,10 @@ FIXED = {
     "lock_timeout": "60s",
     "statement_timeout": f"{STATEMENT_SECONDS_MAX}s",
     "idle_in_transaction_session_timeout": "0",
-    # As with SQLite: what the machine loses, the journal has.
+    # As with SQLite: after a machine failure, the journal has the missing transactions.
     "synchronous_commit": "off",
 }
-STIFF = {
+PLANNER = {
     "jit": "off",
     "max_parallel_workers_per_gather": "0",
     "synchronize_seqscans": "off",
@@ -66,22 +66,23 @@ STIFF = {
     "enable_mergejoin": "off",
     "enable_memoize": "off",
 }
-"""For requests, one plan wherever it can be: what a plan meets first decides which error comes. An index if there is
-one, and tables joined as they are written."""
+"""Planner settings of requests. They fix the plan where possible, because the plan decides which error comes first: an
+index if there is one, and joins in the order of the text.
+"""
 
 Connection = psycopg.Connection[TupleRow]
 
 
 class NoServer(EngineFailed):
-    """Nobody answers."""
+    """No server answers."""
 
 
 class Starting(NoServer):
-    """Somebody will."""
+    """The server is starting or shutting down."""
 
 
 def connect(server: Server, layout: Layout, *, reads: bool = False) -> Connection:
-    """A connection of the executor's own role, with the settings that all have."""
+    """A connection of the executor's own role with the fixed settings."""
     if len(server.database.encode()) > NAME_MAX:
         raise EngineFailed(f"postgres.database must have at most {NAME_MAX} octets")
     try:
@@ -100,14 +101,16 @@ def connect(server: Server, layout: Layout, *, reads: bool = False) -> Connectio
         )
     except psycopg.OperationalError as error:
         raise _advice(server, error) from None
-    settings = {**FIXED, **({} if reads else STIFF)}
+    settings = {**FIXED, **({} if reads else PLANNER)}
     words = [f"set {name} = '{value}'" for name, value in settings.items()]
     connection.execute(";".join([*words, f"set search_path = {layout.path}"]).encode())
     return connection
 
 
 def first_connection(server: Server, layout: Layout) -> Connection:
-    """Of an executor: a server may be started after its node, or be busy with what it did before it was killed."""
+    """The executor's first connection: the server may start after the node, or may be recovering after it was
+    killed.
+    """
     begun_s = time.monotonic()
     while True:
         try:
@@ -120,7 +123,7 @@ def first_connection(server: Server, layout: Layout) -> Connection:
 
 
 def check(connection: Connection, server: Server) -> None:
-    """Whether the server, the role and the database are such that executors can be alike."""
+    """Check that the server, role and database have the properties that all executors need."""
     if connection.info.server_version < VERSION_MIN:
         raise EngineFailed(
             f"the server at {server.place} is PostgreSQL {connection.info.parameter_status('server_version')}: "
@@ -166,23 +169,25 @@ def _password(file: str) -> str | None:
 
 
 def _advice(server: Server, error: psycopg.OperationalError) -> EngineFailed:
-    """What libpq says may hold what it was given; only what is known is told. It has no code for most of this."""
-    said = str(error).lower()
-    if "password" in said or "authentication" in said or "no pg_hba.conf entry" in said or "peer" in said:
+    """A message for known errors only: libpq's text may contain credentials. libpq has no codes for most of these
+    errors.
+    """
+    message = str(error).lower()
+    if "password" in message or "authentication" in message or "no pg_hba.conf entry" in message or "peer" in message:
         return EngineFailed(
             f"the server at {server.place} does not let {server.user} in: correct postgres.user and the password in"
             f" postgres.password_file, or the server's pg_hba.conf"
         )
-    if "database" in said and "does not exist" in said:
+    if "database" in message and "does not exist" in message:
         return EngineFailed(
             f"there is no database {server.database} at {server.place}: `create database {server.database} owner"
             f" {server.user} template template0 encoding 'UTF8' lc_collate 'C' lc_ctype 'C'`"
         )
-    if "role" in said and "does not exist" in said:
+    if "role" in message and "does not exist" in message:
         return EngineFailed(
             f"there is no role {server.user} at {server.place}: `create role {server.user} login createrole password …`"
         )
-    if "starting up" in said or "recovery" in said or "shutting down" in said:
+    if "starting up" in message or "recovery" in message or "shutting down" in message:
         return Starting(f"the PostgreSQL server at {server.place} is starting or ending: start the node again later")
     return NoServer(
         f"no PostgreSQL server answers at {server.place}: start it, or correct postgres.host and postgres.port"

@@ -1,10 +1,10 @@
-"""A stream's database in PostgreSQL: a schema of its own in the node's own server, each request one transaction.
+"""A stream's database in PostgreSQL: a schema in the node's own server. Each request is one transaction.
 
-The position, which is the message and how many of its requests are done, commits with the data: whatever dies, node or
-server, what is in the database says what comes next. Commits are not synced, as with SQLite: if the machine fails, or
-the server is killed, the database is a little behind, and the journal has the rest.
+The position, the message and the number of its requests that are applied, commits with the data. So after a crash of
+the node or the server the database itself shows what comes next. Commits are not synced, as with SQLite: after a
+machine failure, or if the server is killed, the database is a little behind, and the journal has the rest.
 
-Invariants: no request is applied twice, none is passed over; nothing here depends on when or how often it was opened.
+Invariants: no request is applied twice or skipped; the contents do not depend on when or how often it was opened.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from chaplain.runtime.databases.change_log import CHANGES, ChangeLog, quoted
 from chaplain.runtime.databases.interface import EngineFailed, Server
 from chaplain.runtime.databases.postgres.connection import check, first_connection
 from chaplain.runtime.databases.postgres.errors import stop
-from chaplain.runtime.databases.postgres.execute import ClientConnections, PostgresRunner, draws
+from chaplain.runtime.databases.postgres.execute import ClientConnections, PostgresRunner, uses_random
 from chaplain.runtime.databases.postgres.metadata import PostgresState, PostgresStore
 from chaplain.runtime.databases.postgres.queries import PostgresReaders
 from chaplain.runtime.databases.postgres.row_tracker import PostgresRowTracker
 from chaplain.runtime.databases.postgres.schema import Layout
 from chaplain.runtime.databases.requests import DatabaseRequest, requests_of, runs_of
 
-NOBODY = b"rehearsal"
-"""In place of an identity."""
+DRY_RUN_IDENTITY = b"rehearsal"
+"""The identity under which dry runs execute."""
 
 
 class PostgresDatabase:
@@ -41,23 +41,23 @@ class PostgresDatabase:
             self._store = PostgresStore(self._own, self._layout)
             self._changes = ChangeLog(folder / CHANGES / quoted(stream), stream, rows_bytes)
             if self._changes.is_behind(self._store.state.changes):
-                self._store.begin_anew()
+                self._store.rebuild()
             state = self._store.state
-            self._ledger = PostgresRowTracker(self._layout, Tallies(state.tallies), state.made)
-            self._ledger.open(self._own)
+            self._tracker = PostgresRowTracker(self._layout, Tallies(state.tallies), state.definitions)
+            self._tracker.open(self._own)
         except BaseException as error:
             self._own.close()
             if isinstance(error, psycopg.Error):
                 stop(error)
             raise
-        self._shadows = ClientConnections(server, self._layout, self._own, self._ledger)
-        self._runner = PostgresRunner(self._layout, self._ledger, self._shadows)
+        self._client_connections = ClientConnections(server, self._layout, self._own, self._tracker)
+        self._runner = PostgresRunner(self._layout, self._tracker, self._client_connections)
         self._readers = PostgresReaders(server, self._layout)
         self._failed = ""
 
     @property
     def index(self) -> int:
-        """The last message that is wholly applied."""
+        """The last message that is completely applied."""
         return self._store.state.applied
 
     @property
@@ -77,7 +77,7 @@ class PostgresDatabase:
             self._failed = "the database failed before"
             stop(error)
         except BaseException:
-            # What is known here may be ahead of the database. Whoever opens it again reads where it is.
+            # The state in memory may be ahead of the database. The next open reads the stored position.
             self._failed = "the database failed before"
             raise
 
@@ -89,34 +89,36 @@ class PostgresDatabase:
             following = requests[number] if number < len(requests) else None
             begun = following is not None and following.acl == request.acl
             then = self._runner.opening(work, following) if following is not None and begun else []
-            pairs = self._ledger.settle()
+            pairs = self._tracker.settle()
             if pairs:
                 self._changes.write(self._store.state.changes, pairs, work.timestamp_ns)
             state = self._state((work.index, number, number == len(requests)), len(pairs))
             self._store.commit(connection, state, list(runs_of(work, [request], [outcome])), then)
-        if self._store.state.index < work.index:  # no statement is in it
+        if self._store.state.index < work.index:  # the message contains no statement
             self._own.execute(b"begin")
             self._store.commit(self._own, self._state((work.index, 0, True), 0), [])
         return MessageApplied(work.index, self.fingerprint, len(requests), self._store.take_failures())
 
     def rehearse(self, values: Sequence[bytes], timestamp_ns: int) -> StatementError | None:
-        """In a transaction that is taken back, as a client that nobody is."""
+        """Run in a rolled-back transaction under a reserved role."""
         try:
             nowhere = Work(0, timestamp_ns, b"", ())
-            connection, outcome = self._runner.run(nowhere, DatabaseRequest(0, 0, 0, values, NOBODY), begun=False)
+            connection, outcome = self._runner.run(
+                nowhere, DatabaseRequest(0, 0, 0, values, DRY_RUN_IDENTITY), begun=False
+            )
             connection.execute(b"rollback")
         except BaseException:
-            self._shadows.close(NOBODY)
+            self._client_connections.close(DRY_RUN_IDENTITY)
             raise
         finally:
-            self._ledger.take_back()
-        return None if draws(values) else outcome.error
+            self._tracker.roll_back()
+        return None if uses_random(values) else outcome.error
 
     def _state(self, position: tuple[int, int, bool], changed: int) -> PostgresState:
-        ledger, changes = self._ledger, self._store.state.changes + changed
-        return PostgresState(*position, ledger.tallies().values(), ledger.fingerprint(), changes, ledger.made)
+        tracker, changes = self._tracker, self._store.state.changes + changed
+        return PostgresState(*position, tracker.tallies().values(), tracker.fingerprint(), changes, tracker.definitions)
 
-    # What others ask.
+    # Queries and results.
 
     def query(self, sql: str, parameters: Parameters, stopped: Callable[[], bool] = bool) -> Rows:
         return self._readers.query(sql, parameters, stopped)
@@ -136,6 +138,6 @@ class PostgresDatabase:
 
     def close(self) -> None:
         self._readers.close()
-        self._shadows.close()
+        self._client_connections.close()
         self._own.close()
         self._changes.close()

@@ -1,7 +1,7 @@
-"""What a server's refusal of a statement means: a result, in words of ours that every server would give, or an end.
+"""Translates PostgreSQL errors: into a statement's result, in words that are the same for every server, or into a stop.
 
-PostgreSQL has a code for each kind of error. Its own words depend on its version and language; ours on the code alone,
-and on the name of the constraint, which every executor has given alike.
+PostgreSQL has a code for each kind of error. Its messages depend on version and language; ours depend only on the code
+and on the name of the constraint, which is the same on every executor.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from chaplain.runtime.databases.interface import EngineFailed
 from chaplain.runtime.databases.postgres.connection import STATEMENT_SECONDS_MAX
 
 RESULTS = ("0A", "21", "22", "23", "26", "2B", "42", "44", "54")
-"""Classes of errors that follow from a statement and the rows there are."""
+"""Classes of errors that follow from the statement and the existing rows."""
 TOO_DEEP = "54001"
-"""But this one, which follows from how much stack a server has. The guard lets nothing come near it."""
+"""An exception in class 54: it depends on the server's stack size. The guard refuses statements that come near it."""
 _CONSTRAINTS = {
     "23502": "NOT NULL constraint failed",
     "23503": "FOREIGN KEY constraint failed",
@@ -55,7 +55,7 @@ _WORDS = {
 
 
 def described(error: psycopg.Error, number: int) -> StatementError:
-    """For a client; raises `EngineFailed` if it is not the statement's fault."""
+    """The error for the client; raises `EngineFailed` if it is not the statement's fault."""
     code = error.sqlstate or ""
     if code[:2] not in RESULTS or code == TOO_DEEP:
         stop(error)
@@ -68,7 +68,9 @@ def described(error: psycopg.Error, number: int) -> StatementError:
 
 
 def stop(error: psycopg.Error) -> NoReturn:
-    """Not a statement's fault: the executor stops. What the server says may hold rows; its code does not."""
+    """Stop the executor: the error is not the statement's fault. The server's message may contain rows; its code does
+    not.
+    """
     code = error.sqlstate
     if code is None or code.startswith(("08", "57P")):
         raise EngineFailed(

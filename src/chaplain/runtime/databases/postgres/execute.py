@@ -1,11 +1,12 @@
-"""Runs one request on PostgreSQL: its statements in one transaction, in the name of the client that wrote it.
+"""Runs one request on PostgreSQL: its statements in one transaction, under the role of the client that wrote it.
 
-Each client has a role and a connection of its own; what it does is also judged by the server, by that role's rights.
-Tables are made and altered as the role that owns the stream's tables. The transaction is left open: whoever asked
-writes the position into it, and commits.
+Each client has its own role and connection, so the server also checks each statement against the role's rights. Tables
+are created and altered under the role that owns the stream's tables. The transaction stays open: the caller writes the
+position into it and commits.
 
-Bounds fall alike everywhere: the work of a statement is bounded by how many rows the tables have that it names, which
-every executor knows from its tallies. Time is no bound, but an end: see `STATEMENT_SECONDS_MAX`.
+Bounds are the same on every node: the work of a statement is bounded by the row counts of the tables that it names, and
+every executor knows these from its tallies. Time does not bound a statement; it stops the executor, see
+`STATEMENT_SECONDS_MAX`.
 """
 
 from __future__ import annotations
@@ -38,18 +39,18 @@ from chaplain.runtime.databases.postgres.connection import Connection, connect
 from chaplain.runtime.databases.postgres.errors import described
 from chaplain.runtime.databases.postgres.grammar import TYPES
 from chaplain.runtime.databases.postgres.guard_result import Denied, GuardResult
-from chaplain.runtime.databases.postgres.parameters import Unfit, arranged, translated
-from chaplain.runtime.databases.postgres.row_tracker import Made, PostgresLimitExceeded, PostgresRowTracker
+from chaplain.runtime.databases.postgres.parameters import ParameterMismatch, arranged, translated
+from chaplain.runtime.databases.postgres.row_tracker import PostgresLimitExceeded, PostgresRowTracker, SchemaDefinition
 from chaplain.runtime.databases.postgres.schema import Layout, make_role
 from chaplain.runtime.databases.postgres.statement_guard import judge
 from chaplain.runtime.databases.requests import DatabaseRequest
 
-SHADOWS_MAX = 8
-"""Connections of clients that are kept."""
+CLIENT_CONNECTIONS_MAX = 8
+"""Client connections that are kept open."""
 WORK_MAX = 100_000_000
-"""The rows of all tables that a statement names, multiplied, if it names more than one."""
+"""Product of the row counts of all tables that a statement names, if it names more than one."""
 STEPS_MAX = 10_000_000_000
-"""The same for every statement, times the parts of its text."""
+"""The same product times the number of parts of the text, for every statement."""
 ANSWER_ROWS_MAX = 1000
 ANSWER_BYTES_MAX = 64 * 1024
 _INT4, _INT8 = 1 << 31, 1 << 63
@@ -60,17 +61,17 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 class RelationMissing(Exception):
-    """A statement names what is not there, or makes what is."""
+    """A statement names a relation that does not exist, or creates one that does."""
 
 
 class ClientConnections:
-    """A connection for each client, with the role that its identity has."""
+    """A connection for each client, with the role of its identity."""
 
-    def __init__(self, server: Server, layout: Layout, own: Connection, ledger: PostgresRowTracker) -> None:
+    def __init__(self, server: Server, layout: Layout, own: Connection, tracker: PostgresRowTracker) -> None:
         self._server = server
         self._layout = layout
         self._own = own
-        self._ledger = ledger
+        self._tracker = tracker
         self._roles: set[bytes] = set()
         self._open: OrderedDict[bytes, Connection] = OrderedDict()
 
@@ -79,9 +80,9 @@ class ClientConnections:
         if connection is None:
             self._make_role(acl)
             connection = connect(self._server, self._layout)
-            connection.add_notice_handler(self._ledger.note)
+            connection.add_notice_handler(self._tracker.note)
             self._open[acl] = connection
-            if len(self._open) > SHADOWS_MAX:
+            if len(self._open) > CLIENT_CONNECTIONS_MAX:
                 self._open.popitem(last=False)[1].close()
         self._open.move_to_end(acl)
         return connection
@@ -100,19 +101,19 @@ class ClientConnections:
 
 
 class PostgresRunner:
-    def __init__(self, layout: Layout, ledger: PostgresRowTracker, shadows: ClientConnections) -> None:
+    def __init__(self, layout: Layout, tracker: PostgresRowTracker, client_connections: ClientConnections) -> None:
         self._layout = layout
-        self._ledger = ledger
-        self._shadows = shadows
+        self._tracker = tracker
+        self._client_connections = client_connections
 
     def opening(self, work: Work, request: DatabaseRequest) -> list[str]:
-        """What a request's transaction begins with."""
-        return ["begin", f"set local role {self._layout.client(request.acl)}", *surroundings(work, request.offset)]
+        """The statements at the start of a request's transaction."""
+        return ["begin", f"set local role {self._layout.client(request.acl)}", *session_settings(work, request.offset)]
 
     def run(self, work: Work, request: DatabaseRequest, *, begun: bool) -> tuple[Connection, RequestOutcome]:
-        """What became of it, and the transaction in which that is so."""
-        connection = self._shadows.of(request.acl)
-        self._ledger.begin()
+        """The connection with the open transaction, and the outcome of the request in it."""
+        connection = self._client_connections.of(request.acl)
+        self._tracker.begin()
         role = self._layout.client(request.acl)
         if not begun:
             connection.execute(";".join(self.opening(work, request)).encode())
@@ -128,23 +129,23 @@ class PostgresRunner:
             error = self._judged(answers)
         if error is None:
             return connection, RequestOutcome(request.offset, tuple(answers))
-        self._ledger.take_back()
+        self._tracker.roll_back()
         return self._emptied(request.acl, connection), RequestOutcome(request.offset, (), error)
 
     def _judged(self, answers: list[StatementResult]) -> StatementError | None:
-        if self._ledger.fault:
-            return StatementError("limit", self._ledger.fault)
+        if self._tracker.fault:
+            return StatementError("limit", self._tracker.fault)
         if sum(len(answer.rows) for answer in answers) > ANSWER_ROWS_MAX:
             return StatementError("limit", f"gives more than {ANSWER_ROWS_MAX} rows: use query")
         return None
 
     def _emptied(self, acl: bytes, connection: Connection) -> Connection:
-        """The transaction anew, with nothing in it."""
+        """Restart the transaction, without any changes in it."""
         try:
             connection.execute(b"rollback; begin")
-        except psycopg.errors.QueryCanceled:  # it was to stop giving rows, and heard it late
-            self._shadows.close(acl)
-            connection = self._shadows.of(acl)
+        except psycopg.errors.QueryCanceled:  # a cancel request for the streamed rows arrived late
+            self._client_connections.close(acl)
+            connection = self._client_connections.of(acl)
             connection.execute(b"begin")
         return connection
 
@@ -153,12 +154,12 @@ class PostgresRunner:
             return self._execute(connection, decode_statement(value), role)
         except Denied as denied:
             return StatementError("refused", str(denied)[:500], number)
-        except (Malformed, Unfit) as wrong:
+        except (Malformed, ParameterMismatch) as wrong:
             return StatementError("refused", str(wrong)[:500], number)
         except RelationMissing as missing:
             return StatementError("error", str(missing)[:500], number)
-        except PostgresLimitExceeded as beyond:
-            return StatementError("limit", str(beyond), number)
+        except PostgresLimitExceeded as exceeded:
+            return StatementError("limit", str(exceeded), number)
         except psycopg.Error as error:
             return described(error, number)
 
@@ -180,8 +181,8 @@ class PostgresRunner:
         return StatementResult(0 if verdict.kind == "select" else count, columns, tuple(rows))
 
     def _admit(self, verdict: GuardResult) -> None:
-        """Whether what it names is there, and is not too much."""
-        shapes = self._ledger.shapes
+        """Check that the relations exist and the work is within the bounds."""
+        shapes = self._tracker.shapes
         written = [verdict.target] if verdict.kind in ("insert", "update", "delete") else []
         for table in [*written, *(table for table, _ in verdict.weight.tables), *verdict.refers]:
             if table not in shapes and not (verdict.kind == "create table" and table == verdict.target):
@@ -190,11 +191,11 @@ class PostgresRunner:
             self._admit_keys(verdict.computed & shapes[verdict.target].uniques)
         work, named = verdict.weight.factor, 0
         for table, times in verdict.weight.tables:
-            work *= max(1, self._ledger.rows(table)) ** times
+            work *= max(1, self._tracker.rows(table)) ** times
             named += times
         if verdict.kind in ("update", "delete"):
             children = [name for name, shape in shapes.items() if verdict.target in shape.refers]
-            work *= 1 + sum(map(self._ledger.rows, children))
+            work *= 1 + sum(map(self._tracker.rows, children))
             named += len(children)
         if (named > 1 or verdict.weight.factor > 1) and work > WORK_MAX:
             raise PostgresLimitExceeded(
@@ -206,7 +207,9 @@ class PostgresRunner:
             )
 
     def _admit_keys(self, computed: frozenset[str]) -> None:
-        """Keys are compared row by row, so one that is worked out may meet another that is about to go, or may not."""
+        """Refuse computed keys: unique keys are checked row by row, so the outcome would depend on the order
+        of rows.
+        """
         if computed:
             raise Denied(
                 f"{min(computed)} is part of a unique key and would be worked out for each row: servers meet rows in"
@@ -234,67 +237,79 @@ class PostgresRunner:
     # The schema.
 
     def _reshape(self, connection: Connection, verdict: GuardResult, raw: str, text: str, role: str) -> StatementResult:
-        ledger, table = self._ledger, verdict.target
-        there = {name for _, name, _, _ in ledger.made}
-        indexes = {name for kind, name, _, _ in ledger.made if kind == "index"}
+        tracker, table = self._tracker, verdict.target
+        there = {name for _, name, _, _ in tracker.definitions}
+        indexes = {name for kind, name, _, _ in tracker.definitions if kind == "index"}
         if verdict.kind in ("create table", "create index"):
             name = verdict.name or table
             if name in there:
                 if verdict.if_exists:
                     return StatementResult()
                 raise RelationMissing(f"there is already a table or an index named {name}")
-        if table not in (indexes if verdict.kind == "drop index" else ledger.shapes) and verdict.kind != "create table":
+        if (
+            table not in (indexes if verdict.kind == "drop index" else tracker.shapes)
+            and verdict.kind != "create table"
+        ):
             if verdict.if_exists and verdict.kind.startswith("drop"):
                 return StatementResult()
             raise RelationMissing(f"no such {'index' if verdict.kind == 'drop index' else 'table'}: {table}")
         connection.execute(b"reset role")
         if verdict.kind in ("alter", "drop"):
-            ledger.leave(connection, table)
+            tracker.remove_rows_of(connection, table)
         connection.execute(f"set local role {self._layout.role('owner')}".encode())
         connection.execute(text.encode())
         connection.execute(b"reset role")
-        ledger.look(connection)
+        tracker.reload_schema(connection)
         left = {name for (name,) in connection.execute(_INDEXES, (self._layout.schema,))}
-        ledger.made = [one for one in remade(ledger.made, verdict, raw, text) if one[0] != "index" or one[1] in left]
+        tracker.definitions = [
+            one
+            for one in updated_definitions(tracker.definitions, verdict, raw, text)
+            if one[0] != "index" or one[1] in left
+        ]
         connection.execute(f"set local role {role}".encode())
         return StatementResult()
 
 
-def remade(made: list[Made], verdict: GuardResult, raw: str, text: str) -> list[Made]:
-    """The schema, in the words that made it, as SQLite keeps it; alterations are added to a table's words."""
+def updated_definitions(
+    definitions: list[SchemaDefinition], verdict: GuardResult, raw: str, text: str
+) -> list[SchemaDefinition]:
+    """The schema as the statements that created it, as SQLite stores it; alterations are appended to a table's
+    statement.
+    """
     table = verdict.target
     if verdict.kind in ("create table", "create index"):
         found = _HEAD.match(raw) or _HEAD.match(text)
         assert found is not None, "the grammar saw CREATE"
         words = f"CREATE {'UNIQUE ' if found[1] else ''}{found[2].upper()} {found[3]}"
         kind = found[2].lower()
-        return [*made, (kind, verdict.name or table, table, words)]
+        return [*definitions, (kind, verdict.name or table, table, words)]
     if verdict.kind == "drop":
-        return [one for one in made if one[2] != table]
+        return [one for one in definitions if one[2] != table]
     if verdict.kind == "drop index":
-        return [one for one in made if one[:2] != ("index", table)]
+        return [one for one in definitions if one[:2] != ("index", table)]
     name = verdict.name or table
     return [
         ("table", name, name, f"{sql}; {raw.strip()}")
         if kind == "table" and of == table
         else (kind, one, name if of == table else of, sql)
-        for kind, one, of, sql in made
+        for kind, one, of, sql in definitions
     ]
 
 
-def draws(values: Sequence[bytes]) -> bool:
-    """Whether chance has a part in one of these statements."""
+def uses_random(values: Sequence[bytes]) -> bool:
+    """True if one of these statements uses random values."""
     with suppress(Denied, Malformed):
-        return any(judge(translated(decode_statement(value).sql)[0]).draws for value in values)
+        return any(judge(translated(decode_statement(value).sql)[0]).uses_random for value in values)
     return False
 
 
-def surroundings(work: Work, offset: int) -> list[str]:
-    """Time and chance, from the cluster message: the same on every executor."""
-    return around(work.timestamp_ns, sha256(work.hash + offset.to_bytes(8, "big")).hexdigest())
+def session_settings(work: Work, offset: int) -> list[str]:
+    """Settings for time and random values, from the cluster message: the same on every executor."""
+    return message_settings(work.timestamp_ns, sha256(work.hash + offset.to_bytes(8, "big")).hexdigest())
 
 
-def around(timestamp_ns: int, seed: str) -> list[str]:
+def message_settings(timestamp_ns: int, seed: str) -> list[str]:
+    """The settings for this time and seed."""
     seconds = timestamp_ns // 1_000_000_000
     now = datetime.datetime.fromtimestamp(seconds, datetime.UTC).strftime("%Y-%m-%d %H:%M:%S")
     settings = {"now": now, "seconds": seconds, "seed": seed, "turn": 0}
@@ -302,15 +317,15 @@ def around(timestamp_ns: int, seed: str) -> list[str]:
 
 
 def typed(values: list[Value]) -> list[Any]:
-    """Numbers say how large they are; what text is meant to be, the server finds out."""
+    """Wrap integers in the type of their size; the server infers the types of texts."""
     found: list[Any] = []
     for value in values:
         if isinstance(value, int):
             if not -_INT8 <= value < _INT8:
-                raise Unfit("a number beyond 64 bits")
+                raise ParameterMismatch("a number beyond 64 bits")
             found.append(Int4(value) if -_INT4 <= value < _INT4 else Int8(value))
         elif isinstance(value, str) and "\x00" in value:
-            raise Unfit("PostgreSQL keeps no text with a zero character: use octets")
+            raise ParameterMismatch("PostgreSQL keeps no text with a zero character: use octets")
         else:
             found.append(value)
     return found
@@ -320,12 +335,12 @@ def checked_columns(cursor: psycopg.Cursor[Any]) -> tuple[str, ...]:
     description = cursor.description or []
     for column in description:
         if column.type_code not in _VALUE_TYPES:
-            raise Denied(f"column {column.name} has a type that is not given: write a cast")
+            raise Denied(f"column {column.name} has an unsupported type: write a cast")
     return tuple(column.name for column in description)
 
 
 def plain(row: tuple[Any, ...]) -> tuple[Value, ...]:
-    """As values travel: a boolean as 0 or 1, a whole number as such, another as a floating-point one."""
+    """Values as they are sent: booleans as 0 or 1, integral decimals as int, other decimals as float."""
     return tuple(cell if cell is None or type(cell) in (int, str, bytes, float) else _plain(cell) for cell in row)
 
 

@@ -1,9 +1,8 @@
-"""What a statement for PostgreSQL may be made of: nodes of the server's own grammar, their fields, functions and types.
+"""Allow-lists for PostgreSQL statements: nodes of the server's own grammar, their fields, functions and types.
 
-Lists of what is allowed, never of what is not: whatever a newer grammar brings is refused until it is named here. A
-*request* changes the database of every node, so it may hold nothing whose value depends on the order in which a server
-finds rows: no LIMIT, no ORDER BY, no window, no aggregate that strings rows together. A *query* reads one node's copy
-and may hold these.
+There are only allow-lists: whatever a newer grammar adds is refused until it is named here. A *request* changes the
+database of every node, so nothing in it may depend on the order in which a server finds rows: no LIMIT, no ORDER BY, no
+window, no aggregate that concatenates rows. A *query* reads one node's copy and may use these.
 """
 
 from __future__ import annotations
@@ -11,11 +10,11 @@ from __future__ import annotations
 from typing import Any, Final, TypeAlias
 
 NODE: Final = "node"
-"""A node with its kind, or a list of such."""
+"""A node with its kind, or a list of such nodes."""
 ANY: Final = "any"
 """Not a node: a name, a number, a flag."""
 Spec: TypeAlias = str | frozenset[Any]
-"""`NODE`, `ANY`, the kind of a node that stands there without its kind, or the values that are allowed."""
+"""`NODE`, `ANY`, the kind of a node that appears without its kind, or the set of allowed values."""
 
 
 def _words(text: str) -> frozenset[str]:
@@ -235,15 +234,19 @@ FUNCTIONS = _words("""
     floor left length lower ltrim max md5 min mod now octet_length reverse right round rtrim sha256 sign sqrt
     starts_with strpos substr substring sum trunc unixepoch upper
 """)
-"""Of their arguments alone, whatever the order of rows; `now` and `unixepoch` are the executor's own."""
+"""Functions that depend only on their arguments, not on the order of rows; `now` and `unixepoch` are the executor's
+own.
+"""
 CHANCES = frozenset(("random", "gen_random_uuid"))
-"""The executor's own, too. A different value for each row: only where the statement itself says which row is which."""
+"""The executor's own random functions. Each row gets another value, so they are allowed only where the statement itself
+identifies each row.
+"""
 QUERY_FUNCTIONS = _words("""
     concat concat_ws cume_dist dense_rank first_value lag last_value lead nth_value ntile percent_rank rank
     row_number string_agg split_part translate initcap
 """)
 SPOKEN = frozenset(("btrim", "ltrim", "rtrim", "substring", "position"))
-"""Functions that the grammar writes with the catalogue's name, for TRIM, SUBSTRING and POSITION."""
+"""Functions that the grammar qualifies with the catalogue's name, for TRIM, SUBSTRING and POSITION."""
 
 TYPES = {
     "int2": 21,
@@ -257,17 +260,21 @@ TYPES = {
     "uuid": 2950,
     "numeric": 1700,
 }
-"""Of values, by the server's own names and numbers. `numeric` is no type of a column: 1.0 and 1.00 are equal there."""
+"""Types of values, with the server's names and OIDs. No column is `numeric`: 1.0 and 1.00 are equal but encoded
+differently.
+"""
 COLUMN_TYPES = frozenset(TYPES) - {"numeric"}
 SERIALS = frozenset(("serial", "bigserial", "smallserial", "serial2", "serial4", "serial8"))
 SYSTEM_COLUMNS = frozenset(("ctid", "xmin", "xmax", "cmin", "cmax", "tableoid", "oid"))
 ROWS_TO_VALUES = _words("""
     any_value array_agg json_agg jsonb_agg pg_collation_for pg_column_compression pg_column_size pg_typeof string_agg
 """)
-"""`t.f` calls f on a row of t if t has no column f: no column has the name of one that tells of the row's place."""
+"""`t.f` calls f on a row of t if t has no column f. So no column may have the name of a function that reveals a row's
+physical place.
+"""
 ADVICE = {
-    "CONSTR_IDENTITY": "numbers are given by whoever writes: take bigint, and max + 1 or a number of your own",
-    "CONSTR_GENERATED": "generated columns are not taken: write the value",
+    "CONSTR_IDENTITY": "identity columns are not supported: use bigint, and max + 1 or a number of your own",
+    "CONSTR_GENERATED": "generated columns are not supported: write the value",
     "CONSTR_ATTR_DEFERRABLE": "constraints are checked at once",
     "limitCount": "which rows come first differs between servers: choose them by a condition; in a query it is allowed",
     "sortClause": "rows of a request come in the order of their values; in a query ORDER BY is allowed",
@@ -279,7 +286,7 @@ ADVICE = {
     "schemaname": "tables have plain names, without a schema",
     "fk_del_action": "rows that refer to a row are deleted by a statement of their own, before it",
     "fk_upd_action": "rows that refer to a row are updated by a statement of their own",
-    "SQLValueFunction": "use now() for the time; who executes is not told",
+    "SQLValueFunction": "use now() for the time; the current user is not available",
     "inhRelations": "tables stand alone",
     "CreateTableAsStmt": "create the table, then insert into it",
 }

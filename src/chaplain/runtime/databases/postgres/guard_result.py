@@ -1,4 +1,4 @@
-"""What the guard finds in a statement for PostgreSQL: why it is denied, or what to see to when it is executed."""
+"""The guard's result for a PostgreSQL statement: why it is denied, or what the runner must check."""
 
 from __future__ import annotations
 
@@ -6,39 +6,39 @@ import msgspec
 
 
 class Denied(Exception):
-    """A statement that no request, or no query, may hold."""
+    """A statement that is not allowed in a request or query."""
 
 
 class Weight(msgspec.Struct, frozen=True):
-    """How many rows something may give: a number times the rows of some tables."""
+    """An upper bound of a row count: a factor times the row counts of some tables."""
 
     factor: int = 1
-    """Rows that the text itself gives."""
+    """Rows that the statement's text itself contains."""
     tables: tuple[tuple[str, int], ...] = ()
 
 
 class GuardResult(msgspec.Struct, frozen=True):
-    """What is to be seen to when an allowed statement is executed."""
+    """What the runner must check when it executes an allowed statement."""
 
     kind: str
     target: str = ""
-    """The table that is changed, made or altered."""
+    """The table that is changed, created or altered."""
     weight: Weight = Weight()
     parts: int = 0
-    """How much there may be to do for each row."""
+    """Upper bound of the work per row."""
     ordered: bool = False
-    """Whether its rows come in an order that the text gives."""
+    """True if the statement's text orders its rows."""
     gives_rows: bool = False
     name: str = ""
-    """Of an index, or the new one of a table that is renamed."""
+    """Name of an index, or the new name of a table."""
     if_exists: bool = False
-    """Whether it may have nothing to do."""
+    """True if the statement may have nothing to do."""
     refers: frozenset[str] = frozenset()
-    """Tables that a constraint refers to."""
-    draws: bool = False
-    """Whether chance has a part in it."""
+    """Tables that a constraint references."""
+    uses_random: bool = False
+    """True if the statement uses random values."""
     computed: frozenset[str] = frozenset()
-    """Columns that an UPDATE sets to what may differ from row to row."""
+    """Columns that an UPDATE sets to values that may differ from row to row."""
 
     @property
     def reshapes(self) -> bool:

@@ -1,7 +1,8 @@
-"""The executor's own tables in PostgreSQL: its position in a stream, results, and which of these were read.
+"""The executor's own tables in PostgreSQL: position in a stream, results, and read positions.
 
-Decides what is kept and how long, as `sqlite_store` does. The position is written only over the one that is known here:
-whatever else wrote it, a transaction that began before a crash or another node, nothing is applied twice.
+Decides what is kept and for how long, as `sqlite.metadata` does. The position is updated only if the stored one is the
+one known here (compare-and-set). So nothing is applied twice, even if a transaction from before a crash, or another
+node, has changed it.
 """
 
 from __future__ import annotations
@@ -19,21 +20,21 @@ from chaplain.executor.statement import OutcomeRun, encode_run
 from chaplain.runtime.databases.interface import EngineFailed
 from chaplain.runtime.databases.position import Position
 from chaplain.runtime.databases.postgres.connection import Connection
-from chaplain.runtime.databases.postgres.row_tracker import Made
+from chaplain.runtime.databases.postgres.row_tracker import SchemaDefinition
 from chaplain.runtime.databases.postgres.schema import OWN, TABLES, Layout, drop_stream, literal, make_stream
 
 VERSION = 1
 RESULT_BYTES_MAX = 16 * 1024 * 1024
-"""Results kept for one identity."""
+"""Size of the results kept for one identity."""
 PATIENCE_S = 30.0
-"""How long a process that was killed may keep its connections."""
+"""How long the connections of a killed process may last."""
 _WRITE = """
 with wrote as (
     update {own}.state set idx = {index}, requests = {requests}, whole = {whole}, tallies = {tallies},
     fingerprint = {fingerprint}, changes = {changes}, shape = {shape}
     where stream = {stream} and idx = {old_index} and requests = {old_requests} and whole = {old_whole} returning 1)
 select 1 / pg_catalog.count(*) from wrote"""
-"""Divides by zero if the position is another: then nothing is committed."""
+"""Divides by zero if the stored position differs: then nothing is committed."""
 _KEEP = f"insert into {OWN}.results(stream, acl, client_id, first_id, last_id, body) values ({{}})"
 _READ = f"""
 select version, idx, requests, whole, tallies, fingerprint, changes, shape from {OWN}.state where stream = $1::text"""
@@ -47,13 +48,13 @@ delete from {OWN}.read where stream = $1::text and number <=
 (select number from {OWN}.read where stream = $1::text order by number desc limit 1 offset $2::bigint)"""
 _NOTED = f"select acl, client_id, last_id from {OWN}.read where stream = $1::text order by number"
 _tallies = msgspec.msgpack.Decoder(dict[str, RowTally])
-_shape = msgspec.msgpack.Decoder(list[Made])
+_shape = msgspec.msgpack.Decoder(list[SchemaDefinition])
 
 
 class PostgresState(Position, frozen=True):
     changes: int
     """Row changes so far."""
-    made: list[Made]
+    definitions: list[SchemaDefinition]
 
 
 class PostgresStore:
@@ -75,7 +76,7 @@ class PostgresStore:
         self.read = tuple((bytes(acl), int(client_id), int(last_id)) for acl, client_id, last_id in noted)
 
     def _take(self, connection: Connection) -> None:
-        """One executor at a time: as long as this connection lasts, no other has this stream here."""
+        """Take an advisory lock: while this connection lasts, no other executor uses this stream here."""
         end_s = time.monotonic() + PATIENCE_S
         lock = f"select pg_catalog.pg_try_advisory_lock({_lock_of(self._layout.stream)})"
         while True:
@@ -88,7 +89,7 @@ class PostgresStore:
             time.sleep(0.05)
 
     def _end_others(self, connection: Connection) -> None:
-        """Connections of a process that was killed, whose last transaction may not be over."""
+        """Terminate the connections of a killed process, whose last transaction may still be open."""
         others = (
             "select pid, pg_catalog.pg_terminate_backend(pid) from pg_catalog.pg_stat_activity where datname ="
             " pg_catalog.current_database() and usename = session_user and application_name = $1"
@@ -115,13 +116,13 @@ class PostgresStore:
             raise EngineFailed(f"the database's state is of version {version}, not {VERSION}")
         try:
             known = _tallies.decode(tallies)
-            made = _shape.decode(shape)
+            definitions = _shape.decode(shape)
         except msgspec.MsgspecError as error:
             raise EngineFailed(f"the database's state: {error}") from None
-        return PostgresState(index, requests, whole, known, bytes(fingerprint), changes, made)
+        return PostgresState(index, requests, whole, known, bytes(fingerprint), changes, definitions)
 
-    def begin_anew(self) -> None:
-        """Everything of the stream goes; it is made again from the journal."""
+    def rebuild(self) -> None:
+        """Delete everything of the stream; it is rebuilt from the journal."""
         with self._connection.transaction():
             for words in [*drop_stream(self._layout), *make_stream(self._layout)]:
                 self._connection.execute(words.encode())
@@ -137,7 +138,9 @@ class PostgresStore:
         runs: Sequence[tuple[bytes, OutcomeRun]],
         then: Sequence[str] = (),
     ) -> None:
-        """Position and results, COMMIT, and what comes next, in one go; nothing if the position is another."""
+        """Write position and results, commit, and run `then`, in one round trip. Commits nothing if the stored position
+        differs.
+        """
         encode, old = msgspec.msgpack.encode, self.state
         write = _WRITE.format(
             own=OWN,
@@ -148,7 +151,7 @@ class PostgresStore:
             tallies=literal(encode(state.tallies)),
             fingerprint=literal(state.fingerprint),
             changes=state.changes,
-            shape=literal(encode(state.made)),
+            shape=literal(encode(state.definitions)),
             old_index=old.index,
             old_requests=old.requests,
             old_whole=old.whole,
@@ -163,7 +166,7 @@ class PostgresStore:
         self.state = state
         for acl, _ in runs:
             if self._kept[acl] > RESULT_BYTES_MAX:
-                self._let_go(acl)
+                self._drop_oldest(acl)
 
     def _keep(self, acl: bytes, run: OutcomeRun) -> str:
         self._failures += sum(outcome.error is not None for outcome in run.outcomes)
@@ -179,8 +182,8 @@ class PostgresStore:
         )
         return _KEEP.format(", ".join(literal(value) for value in values))
 
-    def _let_go(self, acl: bytes) -> None:
-        """The oldest, down to three quarters: seldom, and then some at once."""
+    def _drop_oldest(self, acl: bytes) -> None:
+        """Delete the oldest results down to three quarters of the bound, so that this happens seldom."""
         those = f"from {OWN}.results where stream = $1::text and acl = $2::bytea"
         oldest = f"select number, length(body) {those} order by number"
         through = 0
@@ -199,7 +202,9 @@ class PostgresStore:
     # Between requests.
 
     def clear(self, acl: bytes, through: Sequence[tuple[int, int]]) -> None:
-        """Results of these lanes of an identity, up to an id each, were read. Others are told so after a restart."""
+        """Delete the results of these lanes of an identity, up to an id each, and record the read positions for other
+        executors.
+        """
         gone = (
             f"delete from {OWN}.results where stream = $1::text and acl = $2::bytea and client_id = $3::bigint"
             " and last_id <= $4::bigint returning length(body)"

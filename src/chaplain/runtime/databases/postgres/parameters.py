@@ -1,8 +1,8 @@
-"""A statement's text before the grammar sees it: marks for parameters in the form that PostgreSQL takes.
+"""Translates the parameter markers of a statement to those of PostgreSQL, before the grammar sees it.
 
-`?` and `:name` become `$1`, `$2` …, so that the same statement runs on every kind of database; `$1` may be written as
-well. CURRENT_TIMESTAMP, which PostgreSQL lets nobody replace, becomes a call of the executor's own `now()`. Text in
-quotes and comments is left alone.
+`?` and `:name` become `$1`, `$2` …, so that the same statement runs on every engine; `$1` is accepted, too.
+CURRENT_TIMESTAMP, which cannot be redefined in PostgreSQL, becomes a call of the executor's own `now()`. Quoted text
+and comments stay unchanged.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ _COMMENT = re.compile(r"/\*|\*/")
 _REMEMBERED_MAX = 1024
 
 
-class Unfit(Exception):
-    """Parameters that do not fit the statement."""
+class ParameterMismatch(Exception):
+    """The parameters do not fit the statement."""
 
 
 def translated(sql: str) -> tuple[str, tuple[str, ...]]:
-    """The text for PostgreSQL, and the names of its parameters in order; `?` has the name of its number."""
+    """The text for PostgreSQL, and its parameter names in order; a `?` is named by its number."""
     return _remembered(sql) if len(sql) <= _REMEMBERED_MAX else _translate(sql)
 
 
@@ -72,7 +72,7 @@ _remembered = lru_cache(maxsize=_REMEMBERED_MAX)(_translate)
 
 
 def _comment_end(sql: str, start: int) -> int:
-    """Comments may hold comments."""
+    """Comments may be nested."""
     depth = 1
     for found in _COMMENT.finditer(sql, start):
         depth += 1 if found[0] == "/*" else -1
@@ -88,12 +88,12 @@ def _number(names: list[str], name: str) -> str:
 
 
 def arranged(names: tuple[str, ...], parameters: Parameters) -> list[Value]:
-    """In the order in which the text wants them."""
+    """The parameters in the order of the text."""
     if isinstance(parameters, dict):
         missing = [name for name in names if name not in parameters]
         if missing or len(names) < len(parameters):
-            raise Unfit("parameters by name are those that the statement names, no more and no fewer")
+            raise ParameterMismatch("parameters by name are those that the statement names, no more and no fewer")
         return [parameters[name] for name in names]
     if names and ([str(n + 1) for n in range(len(names))] != list(names) or len(names) != len(parameters)):
-        raise Unfit(f"the statement takes {len(names)} parameters, not {len(parameters)}")
+        raise ParameterMismatch(f"the statement takes {len(names)} parameters, not {len(parameters)}")
     return list(parameters)

@@ -1,7 +1,7 @@
-"""Reads a stream's schema in PostgreSQL beside the thread that writes it: queries of clients, and results.
+"""Reads a stream's schema in PostgreSQL in parallel with its writer: client queries, and results.
 
-A query sees the database as some message left it, in a transaction that may change nothing, as a role that may only
-read this stream's tables; it is bounded in rows, octets and time. Connections are kept for the next one.
+A query sees the database after some complete request, in a read-only transaction, under a role that may only read this
+stream's tables. It is bounded in rows, bytes and time. Connections are reused.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from chaplain.executor.statement import Parameters, Rows
 from chaplain.runtime.databases.interface import EngineFailed, QueryFailed, Server
 from chaplain.runtime.databases.postgres.connection import Connection, connect
 from chaplain.runtime.databases.postgres.errors import described, stop
-from chaplain.runtime.databases.postgres.execute import around, checked_columns, plain, size_of, typed
+from chaplain.runtime.databases.postgres.execute import checked_columns, message_settings, plain, size_of, typed
 from chaplain.runtime.databases.postgres.guard_result import Denied
-from chaplain.runtime.databases.postgres.parameters import Unfit, arranged, translated
+from chaplain.runtime.databases.postgres.parameters import ParameterMismatch, arranged, translated
 from chaplain.runtime.databases.postgres.schema import OWN, Layout
 from chaplain.runtime.databases.postgres.statement_guard import judge
 
@@ -28,15 +28,15 @@ QUERY_SECONDS_MAX = 10
 QUERY_ROWS_MAX = 100_000
 QUERY_BYTES_MAX = 4 * 1024 * 1024
 RESULTS_BYTES_MAX = 1024 * 1024
-"""Of one answer; whoever wants more reads on."""
+"""Size of one answer; clients request the rest afterwards."""
 _LOOK_S = 0.1
-"""How often it is asked whether anybody still wants the answer."""
+"""How often a running query is checked for cancellation."""
 _POSITION = f"select idx, whole from {OWN}.state where stream = $1::text"
 _TABLES = "select tablename from pg_catalog.pg_tables where schemaname = $1::text"
 
 
 class PostgresReaders:
-    """As many as are used at a time."""
+    """A pool of connections, as many as are in use at a time."""
 
     def __init__(self, server: Server, layout: Layout) -> None:
         self._server = server
@@ -52,15 +52,17 @@ class PostgresReaders:
         try:
             yield connection
         except (QueryFailed, Denied, psycopg.Error) as error:
-            self._give_back(connection, sound=not isinstance(error, psycopg.errors.QueryCanceled))
+            self._return(connection, sound=not isinstance(error, psycopg.errors.QueryCanceled))
             raise
         except BaseException:
             connection.close()
             raise
-        self._give_back(connection)
+        self._return(connection)
 
-    def _give_back(self, connection: Connection, *, sound: bool = True) -> None:
-        """For the next one, unless it was told to stop, which it may hear late, or is lost."""
+    def _return(self, connection: Connection, *, sound: bool = True) -> None:
+        """Return the connection to the pool; close it if it was cancelled, because the cancellation may arrive late, or
+        is lost.
+        """
         try:
             if sound:
                 connection.execute(b"rollback")
@@ -81,7 +83,7 @@ class PostgresReaders:
             with self._one() as connection, _watched(connection, stopped):
                 index = self._begin(connection, tables)
                 return self._read(connection, text, values, index)
-        except (Denied, Unfit) as error:
+        except (Denied, ParameterMismatch) as error:
             failed = QueryFailed(str(error)[:500])
         except psycopg.errors.QueryCanceled:
             failed = QueryFailed(f"the query took more than {QUERY_SECONDS_MAX} s, or was given up")
@@ -100,7 +102,7 @@ class PostgresReaders:
         words = [
             f"set local role {self._layout.role('reader')}",
             f"set local statement_timeout = '{QUERY_SECONDS_MAX}s'",
-            *around(time.time_ns(), "00"),
+            *message_settings(time.time_ns(), "00"),
         ]
         connection.execute(";".join(words).encode())
         return int(row[0] if row[1] else row[0] - 1)
@@ -146,13 +148,15 @@ class PostgresReaders:
 
 @contextmanager
 def _watched(connection: Connection, stopped: Callable[[], bool]) -> Iterator[None]:
-    """Nobody waits for the server but this thread; another one asks whether anybody still wants the answer."""
+    """Cancel the query once the client no longer waits. This thread waits for the server, so another one polls
+    `stopped`.
+    """
     over = threading.Event()
 
     def watch() -> None:
         while not over.wait(_LOOK_S):
             if stopped():
-                with suppress(psycopg.Error):  # then the query ends by its time
+                with suppress(psycopg.Error):  # if cancelling fails, the query ends by its timeout
                     connection.cancel_safe(timeout=5)
                 return
 

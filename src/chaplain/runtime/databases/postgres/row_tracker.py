@@ -1,11 +1,11 @@
-"""The rows of a stream's tables in PostgreSQL as they change: told by a trigger of ours, tallied, given on as changes.
+"""Tracks row changes of a stream's tables in PostgreSQL with a trigger: records them and updates the tallies.
 
-A row's key is its primary key, which every table has. The trigger tells of each row that a statement inserts, updates
-or deletes, by a notice, which comes in order with the statement's answer and needs no table. Rows whose table is
-altered or dropped are read, before and after. Values are written as SQLite's are: a boolean as 0 or 1, a UUID as text.
+A row's key is its primary key, which every table must have. The trigger reports each inserted, updated or deleted row
+by a notice; notices arrive in order with the statement's result and need no table. Rows of a table that is altered or
+dropped are read before and after. Values are encoded as SQLite's are: a boolean as 0 or 1, a UUID as text.
 
-Invariants: tallies are those of the rows in the database, at every request's end; no row holds a number that equals
-another and is written differently (negative zero, not a number).
+Invariants: at the end of every request the tallies match the rows in the database; no row contains a number that equals
+another but is encoded differently (negative zero, NaN).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from chaplain.runtime.databases.postgres.schema import CHANGED, OWN, Layout, quo
 ROWS_MAX = 100_000
 """Rows that one request may change, and that a table may have when it is altered or dropped."""
 BYTES_MAX = 16 * 1024 * 1024
-"""Of all rows that one request changes."""
+"""Size of all rows that one request changes."""
 VALUE_BYTES_MAX = 256 * 1024
 _encode = msgspec.msgpack.Encoder().encode
 _NAMES = {number: name for name, number in TYPES.items()}
@@ -49,50 +49,50 @@ where n.nspname = $1 and i.indisunique"""
 
 
 class PostgresLimitExceeded(Exception):
-    """A request wanted what no request may have."""
+    """A request exceeded a limit, or used something that is not supported."""
 
 
 class PostgresTableSchema(msgspec.Struct, frozen=True):
-    """A table: its columns with their types, and which of them are its key."""
+    """A table's columns with their types, its primary key and its constraints."""
 
     name: str
     columns: tuple[tuple[str, str], ...]
     key: tuple[int, ...]
     refers: frozenset[str] = frozenset()
     uniques: frozenset[str] = frozenset()
-    """Columns that are in a key of which no two rows have the same."""
+    """Columns that are part of a unique key."""
 
 
-Made = tuple[str, str, str, str]
-"""Of the schema: type, name, table, and the words that made it."""
+SchemaDefinition = tuple[str, str, str, str]
+"""An object of the schema: type, name, table, and the statement that created it."""
 
 
 class PostgresRowTracker:
-    def __init__(self, layout: Layout, tallies: Tallies, made: list[Made]) -> None:
+    def __init__(self, layout: Layout, tallies: Tallies, definitions: list[SchemaDefinition]) -> None:
         self._layout = layout
         self._tallies = tallies
-        self.made = made
+        self.definitions = definitions
         self.shapes: dict[str, PostgresTableSchema] = {}
-        self._told = self._before = made
-        """The schema that row changes told of last, and that the request began with."""
+        self._reported = self._before = definitions
+        """The schema that the row changes last reported, and the schema at the start of the request."""
         self._shapes_before = self.shapes
         self._size_bytes = 0
         self._changes: list[RowChange] = []
         self.fault = ""
-        """Why the present request must not stand, though the server let it."""
+        """Why the current request must fail although the server accepted it."""
 
-    # Within a request.
+    # During a request.
 
     def begin(self) -> None:
         self._changes, self._size_bytes, self.fault = [], 0, ""
-        self._before, self._shapes_before = self.made, self.shapes
+        self._before, self._shapes_before = self.definitions, self.shapes
 
-    def take_back(self) -> None:
-        self.made, self.shapes = self._before, self._shapes_before
+    def roll_back(self) -> None:
+        self.definitions, self.shapes = self._before, self._shapes_before
         self.begin()
 
     def note(self, notice: psycopg.errors.Diagnostic) -> None:
-        """From the trigger; whatever else the server has to say is passed over."""
+        """Process a notice of the trigger; other notices are ignored."""
         if notice.sqlstate != CHANGED or self.fault:
             return
         shape = self.shapes.get(notice.message_primary or "")
@@ -100,16 +100,16 @@ class PostgresRowTracker:
             self.fault = "a row of an unknown table has changed"
             return
         try:
-            old = self._told_row(shape, notice.message_detail)
-            new = self._told_row(shape, notice.message_hint)
+            old = self._decode_row(shape, notice.message_detail)
+            new = self._decode_row(shape, notice.message_hint)
             self._add(shape, old, new)
-        except PostgresLimitExceeded as beyond:
-            self.fault = str(beyond)
+        except PostgresLimitExceeded as exceeded:
+            self.fault = str(exceeded)
 
-    def _told_row(self, shape: PostgresTableSchema, told: str | None) -> list[object] | None:
-        if not told:
+    def _decode_row(self, shape: PostgresTableSchema, row_json: str | None) -> list[object] | None:
+        if not row_json:
             return None
-        row = json.loads(told, parse_int=_whole)
+        row = json.loads(row_json, parse_int=_whole)
         return [_from_json(kind, row[name]) for name, kind in shape.columns]
 
     def _add(self, shape: PostgresTableSchema, old: list[object] | None, new: list[object] | None) -> None:
@@ -126,13 +126,13 @@ class PostgresRowTracker:
             raise PostgresLimitExceeded(f"one request changes at most {ROWS_MAX} rows and {BYTES_MAX} bytes of them")
 
     def rows(self, table: str) -> int:
-        """How many a table has, or fewer: those that the request changed may all be in it."""
+        """An upper bound of the table's row count: all rows that the request changed may be in it."""
         return self._tallies.count(table) + len(self._changes)
 
     # When the schema changes.
 
-    def leave(self, connection: Connection, table: str) -> None:
-        """It is about to be altered or dropped: its rows go."""
+    def remove_rows_of(self, connection: Connection, table: str) -> None:
+        """Record the rows of a table that is about to be altered or dropped as removed."""
         shape = self.shapes.get(table)
         if shape is None:
             return
@@ -142,8 +142,8 @@ class PostgresRowTracker:
             self._add(shape, row, None)
         self.shapes = {name: one for name, one in self.shapes.items() if name != table}
 
-    def look(self, connection: Connection) -> None:
-        """Read the schema again; tables that are new here get the trigger, rights, and their rows tallied."""
+    def reload_schema(self, connection: Connection) -> None:
+        """Read the schema again; new tables get the trigger and rights, and their rows are tallied."""
         known = self.shapes
         self.shapes = self._read_shapes(connection)
         for name, shape in self.shapes.items():
@@ -153,16 +153,16 @@ class PostgresRowTracker:
                     self._add(shape, None, row)
 
     def open(self, connection: Connection) -> None:
-        """Read the schema of a database whose rows are tallied, and told of, already."""
+        """Read the schema of a database whose rows are already tallied and reported."""
         self.shapes = self._shapes_before = self._read_shapes(connection)
-        self._told = self.made
+        self._reported = self.definitions
 
     def _adopt(self, connection: Connection, name: str) -> None:
         table = f"{quoted_name(self._layout.schema)}.{quoted_name(name)}"
         writer, reader = self._layout.role("writer"), self._layout.role("reader")
-        told = f"after insert or update or delete on {table} for each row execute function {OWN}.note()"
+        trigger = f"after insert or update or delete on {table} for each row execute function {OWN}.note()"
         words = [
-            f"create or replace trigger chaplain {told}",
+            f"create or replace trigger chaplain {trigger}",
             f"grant select, insert, update, delete on {table} to {writer}",
             f"grant select on {table} to {reader}",
             f"alter table {table} set (autovacuum_analyze_threshold = 2147483647)",
@@ -173,7 +173,7 @@ class PostgresRowTracker:
         columns: dict[str, list[tuple[str, str]]] = {}
         for table, column, kind in connection.execute(_COLUMNS, (self._layout.schema,)):
             if _NAMES.get(kind) not in COLUMN_TYPES:
-                raise PostgresLimitExceeded(f"{table}.{column} has a type that is not taken")
+                raise PostgresLimitExceeded(f"{table}.{column} has an unsupported type")
             columns.setdefault(table, []).append((column, _NAMES[kind]))
         keys: dict[str, list[str]] = {}
         refers: dict[str, set[str]] = {}
@@ -199,11 +199,13 @@ class PostgresRowTracker:
     # When a request ends.
 
     def settle(self) -> list[tuple[bytes, bytes]]:
-        """The request stands: what is now under which key, by key, the schema first if it has changed."""
+        """The request succeeded: return the new row of each changed key, ordered by key, preceded by the schema if it
+        changed.
+        """
         self._tallies.add(self._changes)
         pairs = [(change.key, change.after) for change in by_key(self._changes)]
-        if self.made != self._told:
-            self._told = self.made
+        if self.definitions != self._reported:
+            self._reported = self.definitions
             pairs.insert(0, (SCHEMA_KEY, self.schema()))
         gone = {table for kind, table, _, _ in self._before if kind == "table"} - set(self.shapes)
         for table in gone:
@@ -212,7 +214,7 @@ class PostgresRowTracker:
         return pairs
 
     def schema(self) -> bytes:
-        return _encode(sorted(self.made))
+        return _encode(sorted(self.definitions))
 
     def tallies(self) -> Tallies:
         return self._tallies
@@ -236,7 +238,7 @@ def _key(shape: PostgresTableSchema, row: list[object] | None) -> bytes:
 
 
 def _whole(text: str) -> int | float:
-    """A floating-point number may come without a point; its zero may be a negative one."""
+    """Parse a JSON integer. A float may have no decimal point, and its zero may be negative."""
     return -0.0 if text == "-0" else int(text)
 
 

@@ -1,12 +1,12 @@
-"""What an executor makes in its PostgreSQL database: schemas, roles, its own tables and functions.
+"""The objects that an executor creates in its PostgreSQL database: schemas, roles, its own tables and functions.
 
     chaplain             state and results of every stream; only the executor's own role may use it
-    chaplain_functions   time, chance and sums for statements, in place of the server's own
+    chaplain_functions   time, random values and sums for statements, replacing the server's functions
     stream_NAME          the tables of a stream
 
-For each stream there are three roles that nobody can log in as: one that owns its tables, one that may change rows, one
-that may read them; and one for each client that has executed something, which is let into the second. Names of roles
-begin with the database's, because a server's roles are common to its databases.
+Each stream has three roles without login: an owner of its tables, a writer that may change rows, and a reader. Each
+client that has executed a request has a role, too, which is a member of the writer role. Role names begin with the name
+of the database, because all databases of a server share its roles.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ import msgspec
 OWN = "chaplain"
 FUNCTIONS = "chaplain_functions"
 CHANGED = "CHAP1"
-"""The code of the notices that tell of changed rows."""
+"""SQLSTATE of the notices that report changed rows."""
 _PLAIN = re.compile(r"[a-z0-9_]{1,40}\Z")
 
 
 class Layout(msgspec.Struct, frozen=True):
-    """Names, all of them safe to put into a statement."""
+    """Names of the objects, all of them safe in a statement."""
 
     database: str
     stream: str
@@ -37,12 +37,12 @@ class Layout(msgspec.Struct, frozen=True):
 
     @property
     def path(self) -> str:
-        """The executor's functions come before the server's own."""
+        """The search path: the executor's functions come before the server's."""
         return f'"{self.schema}", {FUNCTIONS}, pg_catalog'
 
     @property
     def label(self) -> str:
-        """What its connections are called."""
+        """Application name of the connections."""
         return f"chaplain {self.schema}"[:63]
 
     def role(self, of: str) -> str:
@@ -58,7 +58,7 @@ def quoted_name(name: str) -> str:
 
 
 def literal(value: str | bytes | int) -> str:
-    """A value of ours as part of a statement."""
+    """A value as an SQL literal."""
     if isinstance(value, bytes):
         return f"'\\x{value.hex()}'::bytea"
     return str(value) if isinstance(value, int) else "'" + value.replace("'", "''") + "'"
@@ -115,11 +115,11 @@ create or replace aggregate {FUNCTIONS}.avg(double precision) (
     sfunc = {FUNCTIONS}.avg_more, stype = numeric[], initcond = '{{0,0}}', finalfunc = {FUNCTIONS}.avg_end);
 grant usage on schema {FUNCTIONS} to public
 """
-"""Sums of floating-point numbers are added up exactly, so that they do not depend on the order of rows."""
+"""Sums of floating-point numbers are computed exactly, so that they do not depend on the order of rows."""
 
 
 def make_stream(layout: Layout) -> list[str]:
-    """Statements, in order; roles that are there already stay."""
+    """The statements that create a stream's schema and roles, in order; existing roles are kept."""
     owner, writer, reader = layout.role("owner"), layout.role("writer"), layout.role("reader")
     schema = quoted_name(layout.schema)
     return [
@@ -141,7 +141,7 @@ def make_role(role: str) -> list[str]:
 
 
 def drop_stream(layout: Layout) -> list[str]:
-    """Everything of a stream but its roles, and what its clients have read."""
+    """The statements that delete a stream, except its roles and read positions."""
     stream = literal(layout.stream)
     return [
         f"drop schema if exists {quoted_name(layout.schema)} cascade",

@@ -1,10 +1,10 @@
-"""What a statement may do in PostgreSQL: decided from its parse tree alone, before the server sees it.
+"""The statement guard for PostgreSQL: decides from the parse tree alone, before the server sees the statement.
 
-The tree is that of the server's own grammar (`pglast`); each of its nodes, fields, functions, operators and types must
-be on a list of `postgres_grammar`. Tables have plain names: no other schema, no catalogue. What is left to the moment
-of execution is said in the verdict: which tables must be there, and how the work grows with their rows.
+The tree is that of the server's own grammar (`pglast`). Each of its nodes, fields, functions, operators and types must
+be on an allow-list of `grammar`. Tables have plain names: no other schema, no catalogue. The result lists what the
+runner must check at execution: which tables must exist, and how the work grows with their rows.
 
-Invariant: a verdict follows from the text alone, so every executor has the same.
+Invariant: a result follows from the text alone, so it is the same on every executor.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ SQL_BYTES_MAX = 64 * 1024
 DEPTH_MAX = 100
 SELECTS_MAX = 16
 JOINTS_MAX = 6
-"""How often a statement may put texts together that may be long: each time the longest may become twice as long."""
+"""How often a statement may concatenate texts that may be long: each concatenation may double the longest text."""
 _REMEMBERED_MAX = 1024
 _PLACES = frozenset(("location", "list_start", "list_end", "rexpr_list_start", "rexpr_list_end"))
 Tree: TypeAlias = Any
@@ -51,7 +51,7 @@ Env: TypeAlias = Mapping[str, "Weight"]
 
 
 def judge(text: str, *, reads: bool = False) -> GuardResult:
-    """Of a text that is translated already. Raises `Denied`."""
+    """Judge a statement with translated parameters. Raises `Denied`."""
     found = _remembered(text, reads) if len(text) <= _REMEMBERED_MAX else _judge(text, reads)
     if isinstance(found, str):
         raise Denied(found)
@@ -59,7 +59,7 @@ def judge(text: str, *, reads: bool = False) -> GuardResult:
 
 
 def _judge(text: str, reads: bool) -> GuardResult | str:
-    """A verdict, or why there is none: that is remembered as well."""
+    """The result, or the reason of the denial; both are cached."""
     try:
         if len(text.encode()) > SQL_BYTES_MAX:
             raise Denied(f"a statement has at most {SQL_BYTES_MAX} octets")
@@ -92,7 +92,7 @@ def _parse(text: str) -> list[Tree]:
 
 
 class _Reading:
-    """One statement, node by node."""
+    """Walks the tree of one statement."""
 
     def __init__(self, reads: bool) -> None:
         self._rules = QUERY if reads else REQUEST
@@ -104,7 +104,7 @@ class _Reading:
         self._tables: Counter[str] = Counter()
         self._refers: set[str] = set()
         self._chance = reads
-        """Whether a value for each row is asked for where rows have an order."""
+        """True where random values are allowed, because the statement itself defines the order of rows."""
         self._constant = False
 
     def statement(self, kind: str, fields: dict[str, Tree]) -> GuardResult:
@@ -133,7 +133,7 @@ class _Reading:
             name=self._new_name(kind, fields),
             if_exists=bool(fields.get("if_not_exists") or fields.get("missing_ok")),
             refers=frozenset(self._refers),
-            draws=self._draws,
+            uses_random=self._draws,
             computed=_computed(fields["targetList"]) if kind == "UpdateStmt" else frozenset(),
         )
 
@@ -343,7 +343,7 @@ def _computed(targets: list[Tree]) -> frozenset[str]:
 
 
 def _is_fixed(value: Tree) -> bool:
-    """Whether it is the same for every row: a constant, a parameter or the default, which no row has a part in."""
+    """True if the value is the same for every row: a constant, a parameter or the default."""
     while "TypeCast" in value:
         value = value["TypeCast"]["arg"]
     return bool(value.keys() & {"A_Const", "ParamRef", "SetToDefault"})
@@ -358,7 +358,7 @@ def _type_name(fields: dict[str, Tree]) -> str:
 
 
 def _named(name: str) -> str:
-    """A table's or index's name. A table's row is a type of that name, which must not come before the server's own."""
+    """Check a table's or index's name. A table also defines a type of its name, which must not shadow a server type."""
     if name in TYPES or name.startswith(("pg_", "chaplain")):
         raise Denied(f"{name} is not a name for a table or an index")
     return name
@@ -374,7 +374,7 @@ _HUMPS = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
 
 def _said(name: str) -> str:
-    """A name of the grammar, for people."""
+    """A name of the grammar as shown in messages."""
     plain = name.removesuffix("Stmt").removesuffix("Expr").replace("_", " ")
     return _HUMPS.sub(" ", plain).upper()[:60]
 

@@ -1,1 +1,1 @@
-"""The executor's database on SQLite."""
+"""The SQLite engine of the executor."""

@@ -1,13 +1,13 @@
-"""Copies of SQLite files: made by SQLite's own backup beside the running database, kept, given away and taken in.
+"""Copies of SQLite files: made online with SQLite's backup API, kept, sent and installed.
 
-    NAME.sqlite.kept   a whole, synced copy of the database at some message; the journal may drop what came before
-    NAME.sqlite.copy   another node's copy, on its way here
-    NAME.sqlite.damaged, NAME.sqlite.kept.damaged   what was found to be damaged, and made anew
+    NAME.sqlite.kept   a complete, synced copy of the database at some message; the journal may drop earlier messages
+    NAME.sqlite.copy   another node's copy while it is being received
+    NAME.sqlite.damaged, NAME.sqlite.kept.damaged   a damaged file that was replaced
 
-Decides how files lie and when they are safe. Refuses to know when a copy is wanted.
+Decides the file layout and when files are durable. Does not know when a copy is needed.
 
-Invariants: a kept copy is replaced by a whole one or not at all; the database is replaced only by a copy whose digest
-holds, that is of the same stream and whose rows add up.
+Invariants: a kept copy is replaced atomically by a complete one; the database is replaced only by a copy of the same
+stream with the right digest and right tallies.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def beside(path: Path, suffix: str) -> Path:
 
 
 def make_copy(path: Path) -> Path:
-    """A copy of the database as it is now, not yet in place; whoever writes meanwhile is not held up."""
+    """Copy the database as it is now to a temporary file; the writer is not blocked."""
     new = beside(path, KEPT + NEW)
     new.unlink(missing_ok=True)
     source, target = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY), apsw.Connection(str(new))
@@ -50,7 +50,7 @@ def make_copy(path: Path) -> Path:
 
 
 def put_in_place(new: Path, path: Path) -> None:
-    """The copy, which was checked, is the kept one from now on."""
+    """Make a checked copy the kept one."""
     durable.sync(new)
     kept = beside(path, KEPT)
     new.rename(kept)
@@ -58,7 +58,7 @@ def put_in_place(new: Path, path: Path) -> None:
 
 
 def index_of(file: Path, stream: str) -> int:
-    """The last message that is wholly in a copy; 0 if there is none, or it does not say."""
+    """The last complete message in a copy; 0 if there is no copy, or its position cannot be read."""
     if not file.exists():
         return 0
     try:
@@ -87,7 +87,7 @@ def read_piece(file: Path, position: int) -> bytes:
 
 
 def write_piece(path: Path, position: int, data: bytes) -> Path:
-    """Append to the copy that is on its way here; its first piece begins it."""
+    """Write a piece of the copy that is being received; position 0 starts a new one."""
     copy = beside(path, COPY)
     with copy.open("wb" if not position else "r+b") as opened:
         opened.seek(position)
@@ -97,7 +97,7 @@ def write_piece(path: Path, position: int, data: bytes) -> Path:
 
 
 def restore(path: Path, stream: str) -> int:
-    """Put the kept copy in the database's place, if there is one and it is whole; gives the row changes it has made."""
+    """Replace the database with the kept copy, if there is an intact one. Return its number of row changes, else 0."""
     kept, copy = beside(path, KEPT), beside(path, COPY)
     changes = 0
     if kept.exists():
@@ -112,7 +112,7 @@ def restore(path: Path, stream: str) -> int:
 
 
 def set_aside(file: Path) -> None:
-    """Out of the way, for whoever wants to know what became of it; only the latest is left."""
+    """Rename a damaged file for later inspection; only the latest one is kept."""
     for suffix in _BESIDE:
         if beside(file, suffix).exists():
             beside(file, suffix).rename(beside(file, ASIDE + suffix))
@@ -121,17 +121,17 @@ def set_aside(file: Path) -> None:
     durable.sync(file.parent)
 
 
-def make_anew(folder: Path, path: Path, stream: str) -> None:
-    """What is there is set aside, and the kept copy put in its place, if that is whole.
+def rebuild(folder: Path, path: Path, stream: str) -> None:
+    """Set the damaged database aside and restore the kept copy, if it is intact.
 
-    What the damaged one told of its rows counts for nothing, either: the log of row changes begins again.
+    The row changes that the damaged database reported are invalid, too: the log of row changes starts again.
     """
     set_aside(path)
     begin_at(folder / CHANGES / quoted(stream), restore(path, stream))
 
 
 def replace(copy: Path, path: Path) -> None:
-    """A copy takes the place of the database, which is closed."""
+    """Replace the database, which is closed, with a copy."""
     durable.sync(copy)
     remove(path)
     copy.rename(path)
@@ -139,6 +139,6 @@ def replace(copy: Path, path: Path) -> None:
 
 
 def remove(path: Path) -> None:
-    """The database, which is closed, with what SQLite keeps beside it."""
+    """Delete the database, which is closed, with SQLite's files beside it."""
     for suffix in _BESIDE:
         beside(path, suffix).unlink(missing_ok=True)

@@ -1,15 +1,15 @@
-"""A stream's database in SQLite: one file, to which each cluster message is one transaction.
+"""A stream's database in SQLite: one file. Each cluster message is one transaction.
 
-    chaplain_state    one row: the position, the tallies and the fingerprint at it
-    chaplain_results  runs of outcomes, until they are read or too many
-    chaplain_read     up to where they were read, lane by lane
+    chaplain_state    one row: the position, with the tallies and the fingerprint at it
+    chaplain_results  runs of outcomes, until they are read or exceed the bound
+    chaplain_read     read positions, per lane
 
-The position commits with the data, so a process that dies goes on exactly behind what is in the file. A request that
-needs care (`sqlite_requests`) gets a transaction of its own; then the position is within a message, and counts the
-requests that are done. The file is written ahead and not synced at each commit: if the machine fails, it is a little
-behind, and the journal, which is synced, has the rest.
+The position commits with the data, so a restarted process continues exactly after the last commit. A request that needs
+care (`execute`) gets its own transaction; then the position is inside a message and counts the requests applied. The
+file uses a write-ahead log that is not synced at each commit. After a machine failure it is a little behind, and the
+journal, which is synced, has the rest.
 
-Invariants: no message is applied twice, none is passed over; nothing here depends on when or how often it was opened.
+Invariants: no message is applied twice or skipped; the contents do not depend on when or how often the file was opened.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from chaplain.runtime.databases.sqlite.execute import (
     NeedsCare,
     SqliteRunner,
 )
-from chaplain.runtime.databases.sqlite.functions import Surroundings
+from chaplain.runtime.databases.sqlite.functions import DeterministicFunctions
 from chaplain.runtime.databases.sqlite.integrity import MALFORMED
 from chaplain.runtime.databases.sqlite.metadata import SqliteStore
 from chaplain.runtime.databases.sqlite.queries import SqliteReaders
@@ -43,7 +43,7 @@ from chaplain.runtime.databases.sqlite.statement_guard import Guard
 
 SUFFIX = ".sqlite"
 _SPARED = STEPS_A_CALL * (QUICK_CALLS_MAX + 2)
-"""Whether a request of fewer steps was run carefully may differ between executors: it is not charged for."""
+"""Executors may differ in whether they run a request of fewer steps carefully, so such a request is not charged."""
 
 
 def file_name(stream: str) -> str:
@@ -56,17 +56,17 @@ class SqliteDatabase:
         self._rows_bytes = rows_bytes
         self.path = folder / file_name(stream)
         self.damage = ""
-        """Why it was made anew just now."""
+        """Why the database was rebuilt when it was opened."""
         self._closed_well = not backup.beside(self.path, "-wal").exists()
         try:
             self._open(folder)
         except DatabaseDamaged as error:
             self.damage = str(error)
-            backup.make_anew(folder, self.path, stream)
+            backup.rebuild(folder, self.path, stream)
             self._open(folder)
         if self._changes.is_behind(self._store.state.changes) or self.index < self.kept:
-            # Made anew: from the copy that is kept, whose row changes were synced with it, or from the beginning. The
-            # copy was synced, too, and the log may have gone up to it: a database that is behind it is of no use.
+            # Rebuild from the kept copy, whose row changes were synced with it, or from the start of the log. The copy
+            # was synced, too, and the log may be dropped up to it: a database that is behind it cannot continue.
             self._connection.close()
             self._changes.close()
             backup.remove(self.path)
@@ -79,13 +79,13 @@ class SqliteDatabase:
         self._connection = apsw.Connection(str(self.path), statementcachesize=512)
         try:
             self._store = SqliteStore(self._connection, self.stream)
-            self._around = Surroundings(self._connection)
+            self._functions = DeterministicFunctions(self._connection)
             state = self._store.state
-            self._ledger = SqliteRowTracker(self._connection, Tallies(state.tallies))
-            self._guard = Guard(self._connection, lambda: self._ledger.names, writes=True)
-            self._runner = SqliteRunner(self._connection, self._guard, self._ledger, self._around)
-            self._runner.free(self._ledger.open)
-            if self._ledger.fingerprint() != state.fingerprint:
+            self._tracker = SqliteRowTracker(self._connection, Tallies(state.tallies))
+            self._guard = Guard(self._connection, lambda: self._tracker.names, writes=True)
+            self._runner = SqliteRunner(self._connection, self._guard, self._tracker, self._functions)
+            self._runner.free(self._tracker.open)
+            if self._tracker.fingerprint() != state.fingerprint:
                 raise DatabaseDamaged("its schema and tallies do not add up to its fingerprint")
         except (apsw.Error, EngineFailed, SqliteLimitExceeded, UnicodeDecodeError) as error:
             self._connection.close()
@@ -99,11 +99,11 @@ class SqliteDatabase:
             )
             raise kind(f"{self.path}: {type(error).__name__}: {error}") from error
         self._budget: dict[bytes, int] = {}
-        self._mark = self._ledger.mark()
+        self._mark = self._tracker.mark()
 
     @property
     def index(self) -> int:
-        """The last message that is wholly applied."""
+        """The last message that is completely applied."""
         return self._store.state.applied
 
     @property
@@ -129,7 +129,7 @@ class SqliteDatabase:
         run_quickly = self._runner.run_quickly
         for request in requests[done:]:
             try:
-                self._around.set(work.timestamp_ns, work.hash, request.offset)
+                self._functions.set(work.timestamp_ns, work.hash, request.offset)
                 outcomes.append(run_quickly(request))
             except NeedsCare:
                 done = self._isolate(work, requests, done, request, outcomes)
@@ -138,7 +138,7 @@ class SqliteDatabase:
         return MessageApplied(work.index, self.fingerprint, len(requests), self._store.take_failures())
 
     def _quickly(self, work: Work, request: DatabaseRequest) -> RequestOutcome:
-        self._around.set(work.timestamp_ns, work.hash, request.offset)
+        self._functions.set(work.timestamp_ns, work.hash, request.offset)
         return self._runner.run_quickly(request)
 
     def _isolate(
@@ -149,8 +149,10 @@ class SqliteDatabase:
         request: DatabaseRequest,
         before: list[RequestOutcome],
     ) -> int:
-        """Commit what came before, run this one alone, commit it, too. Gives how many are done."""
-        self._take_back()
+        """Commit the requests before this one, then run it alone and commit it. Return how many requests are
+        applied.
+        """
+        self._roll_back()
         self._begin()
         again = [self._quickly(work, one) for one in requests[done : done + len(before)]]
         assert again == before, "a request has two outcomes"
@@ -159,14 +161,14 @@ class SqliteDatabase:
         self._begin()
         outcome = self._carefully(work, request)
         if outcome.error is not None:
-            self._take_back()
+            self._roll_back()
             self._begin()
         self._end(work, requests, done, [outcome], whole=False)
         self._begin()
         return done + 1
 
     def _carefully(self, work: Work, request: DatabaseRequest) -> RequestOutcome:
-        self._around.set(work.timestamp_ns, work.hash, request.offset)
+        self._functions.set(work.timestamp_ns, work.hash, request.offset)
         left = self._budget.get(request.acl, STEPS_MAX)
         outcome, steps = self._runner.run_carefully(request, left)
         if steps >= _SPARED:
@@ -174,49 +176,49 @@ class SqliteDatabase:
         return outcome
 
     def rehearse(self, values: Sequence[bytes], timestamp_ns: int) -> StatementError | None:
-        """Carefully, as a request that is run alone; it may fail in a way that takes the transaction with it."""
+        """Run the request carefully, alone, because it may fail in a way that rolls back the whole transaction."""
         request = DatabaseRequest(0, 0, 0, values)
         self._runner.begin_message()
         self._begin()
         try:
-            self._around.set(timestamp_ns, b"", 0)
+            self._functions.set(timestamp_ns, b"", 0)
             outcome, _ = self._runner.run_carefully(request, STEPS_MAX)
         finally:
-            self._take_back()
-        return None if self._around.drew else outcome.error
+            self._roll_back()
+        return None if self._functions.used_random else outcome.error
 
     # Transactions.
 
     def _begin(self) -> None:
-        self._runner.own("begin immediate")
-        self._mark = self._ledger.mark()
+        self._runner.run_own("begin immediate")
+        self._mark = self._tracker.mark()
 
-    def _take_back(self) -> None:
-        """SQLite may have done so already."""
+    def _roll_back(self) -> None:
+        """Roll back, unless SQLite has already done so."""
         if self._connection.in_transaction:
-            self._runner.own("rollback")
-        self._ledger.restore(self._mark)
+            self._runner.run_own("rollback")
+        self._tracker.restore(self._mark)
 
     def _end(
         self, work: Work, requests: list[DatabaseRequest], done: int, outcomes: list[RequestOutcome], *, whole: bool
     ) -> None:
-        changes = self._ledger.take_pairs()
+        changes = self._tracker.take_pairs()
         position = (work.index, done + len(outcomes), whole)
         runs = list(runs_of(work, requests[done : done + len(outcomes)], outcomes))
         first = self._store.state.changes
         if changes:
             self._changes.write(first, changes, work.timestamp_ns)
         self._runner.free(self._write, position, runs, first + len(changes))
-        self._runner.own("commit")
+        self._runner.run_own("commit")
         self._store.committed()
 
     def _write(self, position: tuple[int, int, bool], runs: list[tuple[bytes, OutcomeRun]], changes: int) -> None:
         self._store.put_results(runs)
         budget = {} if position[2] else self._budget
-        ledger = self._ledger
-        self._store.put_state(position, ledger.tallies().values(), ledger.fingerprint(), budget, changes)
+        tracker = self._tracker
+        self._store.put_state(position, tracker.tallies().values(), tracker.fingerprint(), budget, changes)
 
-    # What others ask.
+    # Queries and results.
 
     def query(self, sql: str, parameters: Parameters, stopped: Callable[[], bool] = bool) -> Rows:
         return self._readers.query(sql, parameters, stopped)
@@ -236,20 +238,20 @@ class SqliteDatabase:
 
     @property
     def kept(self) -> int:
-        """The last message in the copy beside it."""
+        """The last message in the kept copy."""
         return backup.index_of(backup.beside(self.path, backup.KEPT), self.stream)
 
     @property
     def doubtful_rows(self) -> int:
-        """How many there are, if whoever had it last did not close it."""
+        """The number of rows if the database was not closed properly; else 0."""
         return 0 if self._closed_well else sum(tally.count for tally in self._store.state.tallies.values())
 
     def sync_changes(self) -> None:
-        """The log of row changes is on disk, as far as it goes now. In turn with `apply`."""
+        """Sync the log of row changes. Takes turns with `apply`."""
         self._changes.sync()
 
     def close(self) -> None:
         self._readers.close()
-        self._around.close()
+        self._functions.close()
         self._connection.close()
         self._changes.close()

@@ -1,11 +1,12 @@
-"""Runs one request on SQLite: its statements, within bounds that are the same everywhere.
+"""Runs one request on SQLite: its statements, within bounds that are the same on every node.
 
-Two ways. *Quick*: statements that cannot change the schema, compiled once and kept, among others in one transaction.
-*Careful*: alone in its own transaction, compiled anew. SQLite counts its steps from the compilation on, so only then
-the bound falls on the same step on every executor; and some failures take the whole transaction with them. A request
-that turns out to need care is stopped (`NeedsCare`) and run again carefully.
+There are two ways. *Quick*: statements that cannot change the schema run from the statement cache, together with other
+requests in one transaction. *Careful*: the request runs alone in its own transaction, compiled anew. SQLite counts
+steps from the compilation on, so only then does the step bound fall on the same step on every executor. Some failures
+also roll back the whole transaction. A quick request that turns out to need care is stopped (`NeedsCare`) and run again
+carefully.
 
-Invariant: whichever way it is run, a request has the same outcome and leaves the same rows.
+Invariant: both ways give a request the same outcome and leave the same rows.
 """
 
 from __future__ import annotations
@@ -27,28 +28,28 @@ from chaplain.executor.statement import (
 )
 from chaplain.runtime.databases.interface import EngineFailed
 from chaplain.runtime.databases.requests import DatabaseRequest
-from chaplain.runtime.databases.sqlite.functions import Surroundings, ZoneAsked
+from chaplain.runtime.databases.sqlite.functions import DeterministicFunctions, LocalTimeUsed
 from chaplain.runtime.databases.sqlite.row_tracker import SqliteLimitExceeded, SqliteRowTracker
 from chaplain.runtime.databases.sqlite.statement_guard import QUICK, SLOW, Guard, first_word
 
 T = TypeVar("T")
 Table: TypeAlias = tuple[tuple[str, ...], tuple[tuple[Value, ...], ...]]
-"""The names of the columns, and the rows; neither, if there are no rows."""
+"""Column names and rows; both empty if there are no rows."""
 
 STEPS_A_CALL = 1000
 QUICK_CALLS_MAX = 100
 """A statement that takes more calls of the progress handler is run carefully."""
 STEPS_MAX = 10_000_000
-"""Of one request. Also of all requests of an identity in one message that take more than a quick one may."""
+"""Steps of one request. Also of all careful requests of one identity in one message."""
 MESSAGE_CPU_S_MAX = 300.0
-"""Steps differ in what they take, and a statement may be made of those that take most. Whoever gets here stops this
-executor, as a full disk would: it is not the same moment on every executor, so no outcome may depend on it.
+"""CPU time of one message. Steps differ in cost, and a statement may consist of the most expensive ones. At this bound
+the executor stops, as it would on a full disk: the moment differs between executors, so no outcome may depend on it.
 """
 ANSWER_ROWS_MAX = 1000
 ANSWER_BYTES_MAX = 64 * 1024
 MESSAGE_MAX = 500
 ONE_ROW = (StatementResult(1),)
-"""The answers of most requests: one statement that changed one row. Made once."""
+"""The result of most requests: one statement that changed one row. Shared to save allocations."""
 _UNBOUNDED = 1 << 62
 
 STOPS = (
@@ -67,11 +68,11 @@ STOPS = (
     apsw.NoLFSError,
     MemoryError,
 )
-"""Not a statement's fault: the executor stops."""
+"""Errors that are not the statement's fault: the executor stops."""
 FAULTS = (
     apsw.Error,
     SqliteLimitExceeded,
-    ZoneAsked,
+    LocalTimeUsed,
     Malformed,
     ValueError,
     OverflowError,
@@ -79,23 +80,27 @@ FAULTS = (
     KeyError,
     RecursionError,
 )
-"""A statement's fault: a result."""
+"""Errors of the statement: they become its result."""
 
 
 class NeedsCare(Exception):
-    """Not to be run among others."""
+    """The request must not run in a transaction with others."""
 
 
 class SqliteRunner:
     def __init__(
-        self, connection: apsw.Connection, guard: Guard, ledger: SqliteRowTracker, around: Surroundings
+        self,
+        connection: apsw.Connection,
+        guard: Guard,
+        tracker: SqliteRowTracker,
+        message_settings: DeterministicFunctions,
     ) -> None:
         self._connection = connection
         self._guard = guard
-        self._ledger = ledger
-        self._around = around
+        self._tracker = tracker
+        self._functions = message_settings
         self._quick = connection.cursor()
-        """For statements that are run as they are: a cursor for each would cost more than most of them."""
+        """A shared cursor for cached statements: a cursor for each would cost more than most of them."""
         self._calls = 0
         self._calls_max = self._limit = QUICK_CALLS_MAX
         self._spent = 0
@@ -103,7 +108,7 @@ class SqliteRunner:
         connection.set_progress_handler(self._progress, STEPS_A_CALL)
 
     def begin_message(self) -> None:
-        """What follows is charged to another message."""
+        """Start the CPU budget of another message."""
         self._began_s = time.thread_time()
 
     def _progress(self) -> bool:
@@ -112,11 +117,13 @@ class SqliteRunner:
             raise EngineFailed(f"the statements of a message take more than {MESSAGE_CPU_S_MAX:g} s")
         return self._calls > self._calls_max
 
-    # Quickly.
+    # The quick way.
 
     def run_quickly(self, request: DatabaseRequest) -> RequestOutcome:
-        """Its outcome; the transaction goes on, with what the request did or as it was."""
-        self._ledger.begin_request()
+        """Run the request in the open transaction and return its outcome; a failed request leaves the transaction as it
+        was.
+        """
+        self._tracker.begin_request()
         try:
             if len(request.values) == 1:
                 return self._run_single(request, decode_statement(request.values[0]))
@@ -125,7 +132,9 @@ class SqliteRunner:
             return _failed(request, wrong, 0, "")
 
     def _run_single(self, request: DatabaseRequest, statement: Statement) -> RequestOutcome:
-        """SQLite takes back a statement that fails by itself, but for those that ask to be left half done."""
+        """Run a request of one statement without a savepoint: SQLite rolls back a failed statement by itself, except
+        for those with a conflict clause that keeps partial changes.
+        """
         if first_word(statement.sql) not in QUICK:
             raise NeedsCare
         before = self._connection.total_changes()
@@ -135,37 +144,39 @@ class SqliteRunner:
         except STOPS as error:
             _stop(error)
         except FAULTS as error:
-            if self._spoiled() or self._connection.total_changes() != before:
+            if self._transaction_lost() or self._connection.total_changes() != before:
                 raise NeedsCare from None
-            self._ledger.undo_request()
+            self._tracker.undo_request()
             return _failed(request, error, 0, self._guard.denied)
-        ledger = self._ledger
-        if ledger.fault or (ledger.refers and self._owes()):
+        tracker = self._tracker
+        if tracker.fault or (tracker.refers and self._has_deferred_violation()):
             raise NeedsCare
         return RequestOutcome(request.offset, ONE_ROW if answer is ONE_ROW[0] else (answer,))
 
     def _run_several(self, request: DatabaseRequest, statements: list[Statement]) -> RequestOutcome:
         if any(first_word(statement.sql) not in QUICK for statement in statements):
             raise NeedsCare
-        self.own("savepoint request")
+        self.run_own("savepoint request")
         outcome = self._run_all(request, statements, cached=True)
-        if self._spoiled() or self._ledger.fault or self._owes():
+        if self._transaction_lost() or self._tracker.fault or self._has_deferred_violation():
             raise NeedsCare
         if outcome.error is not None:
-            self.own("rollback to request")
-            self._ledger.undo_request()
-        self.own("release request")
+            self.run_own("rollback to request")
+            self._tracker.undo_request()
+        self.run_own("release request")
         return outcome
 
-    def _spoiled(self) -> bool:
-        """Whether SQLite has given up the transaction, or the statement was stopped for its steps."""
+    def _transaction_lost(self) -> bool:
+        """True if SQLite rolled back the transaction, or the statement exceeded its steps."""
         return not self._connection.in_transaction or self._calls > self._calls_max
 
-    # Carefully.
+    # The careful way.
 
     def run_carefully(self, request: DatabaseRequest, steps_max: int) -> tuple[RequestOutcome, int]:
-        """Its outcome and how many steps it took; if it failed, the transaction must be taken back."""
-        self._ledger.begin_request()
+        """Return the request's outcome and the steps it took. If it failed, the caller must roll back the
+        transaction.
+        """
+        self._tracker.begin_request()
         self._calls = self._spent = 0
         self._calls_max = self._limit = steps_max // STEPS_A_CALL
         try:
@@ -179,9 +190,9 @@ class SqliteRunner:
         if self._calls > self._calls_max:
             reason = f"takes more than the {STEPS_MAX} steps that a request, and a client in one message, may take"
             return _refused(request, "limit", reason)
-        if self._ledger.fault:
-            return _refused(request, "limit", self._ledger.fault)
-        if outcome.error is None and self._owes():
+        if self._tracker.fault:
+            return _refused(request, "limit", self._tracker.fault)
+        if outcome.error is None and self._has_deferred_violation():
             return _refused(request, "constraint", "FOREIGN KEY constraint failed at the end of the request")
         return outcome
 
@@ -208,7 +219,7 @@ class SqliteRunner:
         self._spent = self._calls
 
     def _execute(self, statement: Statement, before: int, *, cached: bool) -> StatementResult:
-        """`before`: how many rows were changed on this connection until now."""
+        """Run one statement. `before` is the connection's count of changed rows."""
         if self._guard.asked:
             self._guard.begin()
         if cached and ";" not in statement.sql:
@@ -227,11 +238,13 @@ class SqliteRunner:
             )
         found = self._rows(self._watched(word), statement, can_cache=cached)
         if word in SLOW:
-            self.free(self._ledger.look)
+            self.free(self._tracker.reload_schema)
         return found
 
     def _watched(self, word: str) -> apsw.Cursor:
-        """For one that is looked at before it runs: there may be another behind it, or rows that will go."""
+        """A cursor that inspects a statement before it runs: another may follow it, or it may remove rows with their
+        table.
+        """
         cursor = self._connection.cursor()
         begun = 0
 
@@ -243,12 +256,12 @@ class SqliteRunner:
             if cursor.is_explain:
                 raise SqliteLimitExceeded("EXPLAIN tells about the file, which differs between executors")
             if word in SLOW:
-                self.free(self._ledger.leave, self._guard.reshaped)
+                self.free(self._tracker.remove_rows_of, self._guard.reshaped)
             self._calls, self._calls_max = self._spent, self._limit
             return True
 
         cursor.exec_trace = trace
-        self._calls_max = _UNBOUNDED  # what compiling takes depends on what was compiled before
+        self._calls_max = _UNBOUNDED  # the steps of compilation depend on what was compiled before
         return cursor
 
     def _rows(self, cursor: apsw.Cursor, statement: Statement, *, can_cache: bool) -> Table:
@@ -257,7 +270,7 @@ class SqliteRunner:
             first = cursor.fetchone()
             return ((), ()) if first is None else self._all_rows(cursor, first)
         except BaseException:
-            # At once, not when it is collected: a statement that is under way would keep the transaction from ending.
+            # Close it now, not when it is collected: an open statement would keep the transaction from ending.
             cursor.close(True)
             self._quick = self._connection.cursor()
             raise
@@ -274,17 +287,20 @@ class SqliteRunner:
                 raise SqliteLimitExceeded(reason)
         return columns, tuple(rows)
 
-    def _owes(self) -> bool:
-        """Whether a foreign key that is checked later is not met."""
-        return self._ledger.refers and bool(self._connection.status(apsw.SQLITE_DBSTATUS_DEFERRED_FKS)[0])
+    def _has_deferred_violation(self) -> bool:
+        """True if a deferred foreign key is violated."""
+        return self._tracker.refers and bool(self._connection.status(apsw.SQLITE_DBSTATUS_DEFERRED_FKS)[0])
 
     # The executor's own statements.
 
-    def own(self, sql: str) -> None:
-        """Never from the cache of statements, nor into it: a client that sends the same words must be refused."""
+    def run_own(self, sql: str) -> None:
+        """Run a statement of the executor, bypassing the statement cache: the same text from a client must be
+        refused.
+        """
         self.free(lambda: self._connection.execute(sql, can_cache=False))
 
     def free(self, do: Callable[..., T], *arguments: object) -> T:
+        """Call a function without the guard and without counting steps."""
         calls, calls_max = self._calls, self._calls_max
         self._calls_max = _UNBOUNDED
         try:
@@ -307,11 +323,11 @@ def _failed(request: DatabaseRequest, error: BaseException, number: int, denied:
 
 
 def _described(error: BaseException, denied: str) -> tuple[str, str]:
-    """Kind and message, in words that depend on the statement alone."""
+    """Kind and message, which depend on the statement alone."""
     match error:
         case apsw.AuthError():
             return "refused", f"not allowed: {denied}"
-        case SqliteLimitExceeded() | ZoneAsked() | Malformed():
+        case SqliteLimitExceeded() | LocalTimeUsed() | Malformed():
             return "refused", str(error)[:MESSAGE_MAX]
         case apsw.ConstraintError():
             return "constraint", str(error)[:MESSAGE_MAX]

@@ -1,8 +1,8 @@
-"""Time and chance in SQL: both come from the cluster message, so that every executor has the same.
+"""Deterministic time and random functions for SQL: both derive from the cluster message, so all executors agree.
 
-Functions of time are computed by SQLite itself, on a second connection whose clock stands at the message. Its local
-time is the machine's, so nobody may ask for it. Chance is a sequence of hashes that begins with the message's hash and
-the request's place in the stream.
+SQLite itself computes functions of time, on a second connection whose clock shows the time of the message. Local time
+is refused, because it depends on the machine. Random values are a sequence of hashes, seeded with the message's hash
+and the request's offset in the stream.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from chaplain.runtime.databases.sqlite.statement_guard import LENGTH_MAX
 
 _CLOCK = "chaplain-clock"
 _EPOCH_MS = 210_866_760_000_000
-"""1970, in milliseconds of the Julian day."""
+"""1970-01-01 in milliseconds of the Julian day."""
 _TIMES = ("date", "time", "datetime", "julianday", "unixepoch", "strftime", "timediff")
 _NOWS = {"current_date": "date", "current_time": "time", "current_timestamp": "datetime"}
 _local = threading.local()
 
 
-class ZoneAsked(Exception):
-    """Somebody wanted local time."""
+class LocalTimeUsed(Exception):
+    """A statement asked for local time."""
 
 
 class _Clock(apsw.VFS):
-    """Tells whoever opened through it the time that its thread has set."""
+    """A VFS whose clock shows the time that the calling thread has set."""
 
     def __init__(self) -> None:
         super().__init__(_CLOCK, "")
@@ -41,14 +41,14 @@ _clock: list[_Clock] = []
 _clock_lock = threading.Lock()
 
 
-class Surroundings:
-    """Time and chance for one connection. Set before each request."""
+class DeterministicFunctions:
+    """Time and random functions of one connection. Call `set` before each request."""
 
     def __init__(self, connection: apsw.Connection) -> None:
         with _clock_lock:
             if not _clock:
                 _clock.append(_Clock())
-        self._clerk = apsw.Connection(":memory:", vfs=_CLOCK)
+        self._clock_connection = apsw.Connection(":memory:", vfs=_CLOCK)
         self._now_ns = 0
         self._seed = (b"", 0)
         self._count = 0
@@ -65,12 +65,12 @@ class Surroundings:
         self._count = 0
 
     @property
-    def drew(self) -> bool:
-        """Whether chance was asked for since the request was set."""
+    def used_random(self) -> bool:
+        """True if the request has used a random function since `set`."""
         return self._count > 0
 
     def close(self) -> None:
-        self._clerk.close()
+        self._clock_connection.close()
 
     def _register(self, connection: apsw.Connection, name: str, function: Callable[..., object], count: int) -> None:
         connection.create_scalar_function(name, function, count, flags=apsw.SQLITE_INNOCUOUS)
@@ -81,7 +81,7 @@ class Surroundings:
         def compute(*arguments: object) -> object:
             for argument in arguments[1:]:
                 if isinstance(argument, str) and argument.strip().lower().startswith(("localtime", "utc")):
-                    raise ZoneAsked("local time differs between machines: use UTC")
+                    raise LocalTimeUsed("local time differs between machines: use UTC")
             return self._ask(name, arguments)
 
         return compute
@@ -92,10 +92,10 @@ class Surroundings:
     def _ask(self, name: str, arguments: tuple[object, ...]) -> object:
         _local.now_ms = self._now_ns // 1_000_000
         marks = ",".join("?" * len(arguments))
-        (row,) = self._clerk.execute(f"select {name}({marks})", arguments)
+        (row,) = self._clock_connection.execute(f"select {name}({marks})", arguments)
         return row[0]
 
-    # Chance.
+    # Random values.
 
     def _next(self) -> bytes:
         self._count += 1

@@ -1,7 +1,7 @@
-"""The executor's own tables in a SQLite file: its position, results, and which of these were read.
+"""The executor's own tables in a SQLite file: position, results, and read positions.
 
-Decides what is kept and how long. Results are outside of the fingerprint: which of them are left depends on what was
-read where. An identity that never reads loses its oldest ones first, and nobody else's.
+Decides what is kept and for how long. Results are not part of the fingerprint, because how many are left depends on
+which clients have read where. An identity that never reads its results loses its own oldest ones first.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from chaplain.runtime.databases.sqlite.statement_guard import OWN
 
 VERSION = 1
 RESULT_BYTES_MAX = 16 * 1024 * 1024
-"""Results kept for one identity."""
+"""Size of the results kept for one identity."""
 _TABLES = f"""
 create table if not exists {OWN}state(
     one integer primary key check (one = 1), version integer, stream text, idx integer, requests integer,
@@ -47,7 +47,7 @@ delete from {OWN}read where number <= (select number from {OWN}read order by num
 
 class SqliteState(Position, frozen=True):
     budget: dict[bytes, int]
-    """Steps that identities have left in a message that is not whole."""
+    """Steps that identities have left in a message that is not complete."""
     changes: int
     """Row changes so far."""
 
@@ -58,17 +58,17 @@ def _values(state: SqliteState) -> tuple[object, ...]:
 
 
 def _seal(values: tuple[object, ...]) -> bytes:
-    """Of the whole row: nothing else would show that a position, of all things, has rotted."""
+    """A checksum of the whole row: nothing else would detect bit rot in the position."""
     return sha256(_encode(values)).digest()
 
 
 def stream_in(connection: apsw.Connection) -> str:
-    """The stream whose database this says it is; empty if it has not begun."""
+    """The stream that the database names as its own; empty if it has no state yet."""
     return next((str(stream) for (stream,) in connection.execute(f"select stream from {OWN}state")), "")
 
 
 def state_of(connection: apsw.Connection, stream: str) -> SqliteState | None:
-    """What a database says of itself; None if it has not begun."""
+    """The stored state; None if there is none yet."""
     rows = list(connection.execute(f"select * from {OWN}state"))
     if not rows:
         return None
@@ -98,7 +98,7 @@ class SqliteStore:
         connection.set_busy_timeout(0)
         connection.execute(_TABLES)
         columns = [name for (name,) in connection.execute("select name from pragma_table_info(?)", (f"{OWN}state",))]
-        if "seal" not in columns:  # an earlier version's
+        if "seal" not in columns:  # the file was written by an earlier version
             connection.execute(f"alter table {OWN}state add column seal blob")
         self._stream = stream
         self.state = state_of(connection, stream) or self._begin()
@@ -110,7 +110,7 @@ class SqliteStore:
 
     def _begin(self) -> SqliteState:
         if list(self._connection.execute("select 1 from sqlite_master where tbl_name not glob ?", (OWN + "*",))):
-            raise DatabaseDamaged("there are tables, and not how they came about")
+            raise DatabaseDamaged("the database contains tables but no state")
         blank = SqliteState(0, 0, True, {}, fingerprint_of(b"\x90", {}), {}, 0)
         values = (VERSION, self._stream, *_values(blank))
         self._connection.execute(f"insert into {OWN}state values (1,?,?,?,?,?,?,?,?,?,?)", (*values, _seal(values)))
@@ -137,10 +137,10 @@ class SqliteStore:
             self._connection.execute(_KEEP, (acl, run.client_id, run.first_id, run.last_id, body))
             self._kept[acl] = self._kept.get(acl, 0) + len(body)
             if self._kept[acl] > RESULT_BYTES_MAX:
-                self._let_go(acl)
+                self._drop_oldest(acl)
 
-    def _let_go(self, acl: bytes) -> None:
-        """The oldest, down to three quarters: seldom, and then some at once."""
+    def _drop_oldest(self, acl: bytes) -> None:
+        """Delete the oldest results down to three quarters of the bound, so that this happens seldom."""
         oldest = f"select number, length(body) from {OWN}results where acl = ? order by number"
         through = 0
         for number, size in self._connection.execute(oldest, (acl,)):
@@ -160,7 +160,9 @@ class SqliteStore:
     # Between messages.
 
     def clear(self, acl: bytes, through: Sequence[tuple[int, int]]) -> None:
-        """Results of these lanes of an identity, up to an id each, were read. Others are told so after a restart."""
+        """Delete the results of these lanes of an identity, up to an id each, and record the read positions for other
+        executors.
+        """
         gone = f"delete from {OWN}results where acl = ? and client_id = ? and last_id <= ? returning length(body)"
         with self._connection:
             for client_id, last_id in through:

@@ -1,7 +1,7 @@
-"""Reads a SQLite file beside the thread that writes it: queries of clients, and results.
+"""Reads a SQLite file in parallel with its writer: client queries, and results.
 
-A query sees the database as some message left it, may not change anything, and is bounded in steps, rows, octets and
-time. Connections are kept for the next one.
+A query sees the database after some complete message, is read-only, and is bounded in steps, rows, bytes and time.
+Connections are reused.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import apsw
 
 from chaplain.executor.statement import Parameters, Rows
 from chaplain.runtime.databases.interface import EngineFailed, QueryFailed
-from chaplain.runtime.databases.sqlite.functions import Surroundings, ZoneAsked
+from chaplain.runtime.databases.sqlite.functions import DeterministicFunctions, LocalTimeUsed
 from chaplain.runtime.databases.sqlite.statement_guard import OWN, QUICK, Guard, first_word
 
 CONNECTIONS_MAX = 4
@@ -24,14 +24,14 @@ QUERY_SECONDS_MAX = 10.0
 QUERY_ROWS_MAX = 100_000
 QUERY_BYTES_MAX = 4 * 1024 * 1024
 RESULTS_BYTES_MAX = 1024 * 1024
-"""Of one answer; whoever wants more reads on."""
+"""Size of one answer; clients request the rest afterwards."""
 QUERY_MEMORY_MAX = 256 * 1024 * 1024
-"""By how much SQLite's memory may grow meanwhile, also for others."""
+"""How much SQLite's memory may grow during a query, including that of other queries."""
 _STEPS_A_CALL = 500
-"""Some steps take a good part of a second."""
+"""Steps between calls of the progress handler; some steps take a good part of a second."""
 _UNBOUNDED = 1 << 62
 _POSITION = f"select case when whole then idx else idx - 1 end from {OWN}state"
-_WRONG = (apsw.Error, ZoneAsked, ValueError, OverflowError, TypeError, KeyError)
+_WRONG = (apsw.Error, LocalTimeUsed, ValueError, OverflowError, TypeError, KeyError)
 _BROKEN = (apsw.IOError, apsw.CorruptError, apsw.NotADBError, apsw.CantOpenError, apsw.NoMemError, MemoryError)
 
 
@@ -40,7 +40,7 @@ class _Reader:
         self.connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY, statementcachesize=64)
         self.connection.pragma("query_only", True)
         self.connection.set_busy_timeout(1000)
-        self.around = Surroundings(self.connection)
+        self.functions = DeterministicFunctions(self.connection)
         self.guard = Guard(self.connection, lambda: self._names, writes=False)
         self._end_s = 0.0
         self._memory_max = _UNBOUNDED
@@ -70,7 +70,7 @@ class _Reader:
                 ((index,),) = connection.execute(_POSITION)
                 self._look()
             self.guard.begin()
-            self.around.set(time.time_ns(), b"query", 0)
+            self.functions.set(time.time_ns(), b"query", 0)
             self._end_s, self._stopped = time.monotonic() + QUERY_SECONDS_MAX, stopped
             self._memory_max = apsw.memory_used() + QUERY_MEMORY_MAX
             return self._read(sql, parameters, index)
@@ -79,7 +79,7 @@ class _Reader:
                 connection.execute("rollback", can_cache=False)
 
     def _look(self) -> None:
-        """Which tables there are, if that has changed."""
+        """Reload the table names if the schema has changed."""
         version = self.connection.pragma("schema_version")
         if version != self._version:
             names = self.connection.execute("select lower(name) from sqlite_master where type in ('table', 'view')")
@@ -109,7 +109,7 @@ class _Reader:
 
 
 class SqliteReaders:
-    """As many as are used at a time."""
+    """A pool of connections, as many as are in use at a time."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -160,5 +160,5 @@ class SqliteReaders:
 
     def close(self) -> None:
         for reader in self._idle:
-            reader.around.close()
+            reader.functions.close()
             reader.connection.close()

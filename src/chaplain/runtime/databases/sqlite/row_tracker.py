@@ -1,11 +1,11 @@
-"""The rows of a SQLite database as they change: noted by the engine's own hook, tallied, and given on as changes.
+"""Tracks row changes of a SQLite database with SQLite's preupdate hook: records them and updates the tallies.
 
-A row's key is its rowid, or the primary key of a table without rowids. SQLite tells of every row that a statement
-inserts, updates or deletes, also through triggers, cascades and REPLACE. It does not tell of rows that go with their
-table, that a new table is made with, or whose columns change: those are read, before and after.
+A row's key is its rowid, or the primary key of a table without rowids. The hook reports every row that a statement
+inserts, updates or deletes, also through triggers, cascades and REPLACE. It does not report rows that are dropped with
+their table, inserted by CREATE TABLE AS, or changed by ALTER TABLE: those are read before and after.
 
-Invariants: tallies are those of the rows in the database, at every request's end; the largest rowid is in no table,
-because SQLite would choose the next one by chance.
+Invariants: at the end of every request the tallies match the rows in the database; no table contains the largest rowid,
+because SQLite would choose the next rowid at random.
 """
 
 from __future__ import annotations
@@ -24,27 +24,28 @@ ROWID_MAX = (1 << 63) - 1
 ROWS_MAX = 100_000
 """Rows that one request may change, and that a table may have when it is altered or dropped."""
 BYTES_MAX = 16 * 1024 * 1024
-"""Of all rows that one request changes."""
+"""Size of all rows that one request changes."""
 READ_AGAIN_ROWS = 200
+"""Rows between two pauses of `read_again`."""
 _encode = msgspec.msgpack.Encoder().encode
 
 
 class SqliteLimitExceeded(Exception):
-    """A request wanted what no request may have."""
+    """A request exceeded a limit, or used something that is not supported."""
 
 
 class SqliteTableSchema(msgspec.Struct, frozen=True):
-    """How a table's rows are named."""
+    """A table's columns and key."""
 
     name: str
     sql: str
     columns: tuple[str, ...]
     key: tuple[int, ...] = ()
-    """Which columns are the primary key, for a table without rowids."""
+    """Positions of the primary-key columns, for a table without rowids."""
 
 
 class TransactionMark(msgspec.Struct, frozen=True):
-    """Where a transaction began."""
+    """The tracker's state at the start of a transaction."""
 
     tallies: Tallies
     shapes: dict[str, SqliteTableSchema]
@@ -59,22 +60,22 @@ class SqliteRowTracker:
         self._tallies = tallies
         self._shapes: dict[str, SqliteTableSchema] = {}
         self._schema = b""
-        self._told = b""
-        """The schema that row changes told of last."""
+        self._reported = b""
+        """The schema that the row changes last reported."""
         self.names: frozenset[str] = frozenset()
-        """Of tables and views, in lower case."""
+        """Names of tables and views, in lower case."""
         self.changes: list[RowChange] = []
-        """Of the message that is being applied."""
+        """Row changes of the message that is being applied."""
         self._tallied = 0
         self._size_bytes = 0
         self._start = 0
         self.refers = False
-        """Whether a table refers to another: then a transaction may end with something owed."""
+        """True if a table has foreign keys: then a transaction may end with a deferred violation."""
         self.fault = ""
-        """Why the present request must not stand, though SQLite let it."""
-        connection.preupdate_hook(self._note, id=self)
+        """Why the current request must fail although SQLite accepted it."""
+        connection.preupdate_hook(self._on_update, id=self)
 
-    # While statements run.
+    # During statements.
 
     def begin_request(self) -> None:
         count = len(self.changes)
@@ -85,21 +86,21 @@ class SqliteRowTracker:
         self.fault = ""
 
     def _end_request(self) -> None:
-        """The latest request stands."""
+        """The latest request succeeded: tally and sort its changes."""
         if len(self.changes) - self._start > 1:
             self._tally()
             self.changes[self._start :] = by_key(self.changes[self._start :])
 
     def undo_request(self) -> None:
-        """SQLite took back what the request did."""
-        assert self._tallied <= self._start, "tallied before it was sure"
+        """Discard the changes of a request that SQLite rolled back."""
+        assert self._tallied <= self._start, "a request was tallied before its outcome was known"
         del self.changes[self._start :]
 
-    def _note(self, update: Any) -> None:
+    def _on_update(self, update: Any) -> None:
         table = update.table_name
         shape = self._shapes.get(table)
         if shape is None:
-            return  # one of the executor's own, or SQLite's
+            return  # a table of the executor or of SQLite
         before = after = old_key = new_key = GONE
         new = update.new
         if update.op != "INSERT":
@@ -130,8 +131,10 @@ class SqliteRowTracker:
 
     # When the schema changes.
 
-    def leave(self, tables: list[str]) -> None:
-        """These are about to be altered or dropped: their rows go, and nothing more is noted of them until `look`."""
+    def remove_rows_of(self, tables: list[str]) -> None:
+        """Record the rows of tables that are about to be altered or dropped as removed; stop tracking them until
+        `reload_schema`.
+        """
         names = {name.lower() for name in tables}
         leaving = [shape for name, shape in self._shapes.items() if name.lower() in names]
         self._tally()
@@ -139,27 +142,27 @@ class SqliteRowTracker:
             if self._tallies.count(shape.name) > ROWS_MAX:
                 raise SqliteLimitExceeded(f"{shape.name} has more than {ROWS_MAX} rows: delete some first, in parts")
             self.changes += [RowChange(shape.name, key, row, GONE) for key, row in self._rows(shape)]
-        self._know({name: shape for name, shape in self._shapes.items() if shape not in leaving})
+        self._set_shapes({name: shape for name, shape in self._shapes.items() if shape not in leaving})
         self._tally()
         for shape in leaving:
             self._tallies.forget(shape.name)
 
-    def look(self) -> None:
-        """Read the schema again; rows of tables that are new here come."""
+    def reload_schema(self) -> None:
+        """Read the schema again; record the rows of new tables as inserted."""
         known = self._shapes
-        self._know({shape.name: shape for shape in self._read_shapes()})
-        assert all(name in self._shapes for name in known), "a table went unseen"
+        self._set_shapes({shape.name: shape for shape in self._read_shapes()})
+        assert all(name in self._shapes for name in known), "a table was dropped without being tracked"
         for name, shape in self._shapes.items():
             if name not in known:
-                self._come(shape)
+                self._add_rows_of(shape)
 
     def open(self) -> None:
-        """Read the schema of a database whose rows are tallied, and told of, already."""
-        self._know({shape.name: shape for shape in self._read_shapes()})
-        self._told = self._schema
+        """Read the schema of a database whose rows are already tallied and reported."""
+        self._set_shapes({shape.name: shape for shape in self._read_shapes()})
+        self._reported = self._schema
 
     def read_again(self, pause: Callable[[], object]) -> Tallies:
-        """What all rows add up to, worked out from nothing, with a pause after some of them."""
+        """Compute the tallies from all rows, with a pause after every `READ_AGAIN_ROWS`."""
         tallies = Tallies()
         for shape in self._shapes.values():
             rows = (RowChange(shape.name, key, GONE, row) for key, row in self._rows(shape))
@@ -168,7 +171,7 @@ class SqliteRowTracker:
                 pause()
         return tallies
 
-    def _come(self, shape: SqliteTableSchema) -> None:
+    def _add_rows_of(self, shape: SqliteTableSchema) -> None:
         for number, (key, row) in enumerate(self._rows(shape)):
             if number >= ROWS_MAX:
                 raise SqliteLimitExceeded(
@@ -180,7 +183,7 @@ class SqliteRowTracker:
         quoted = '"' + shape.name.replace('"', '""') + '"'
         columns = ",".join('"' + column.replace('"', '""') + '"' for column in shape.columns)
         first = "null" if shape.key else self._rowid_name(shape)
-        # Never from the cache: a plan made for another form of the table would be made again half-way.
+        # Bypass the statement cache: SQLite would recompile a plan for an earlier schema halfway.
         for rowid, *row in self._connection.execute(f"select {first},{columns} from {quoted}", can_cache=False):
             key = self._key_of(shape, tuple(row)) if shape.key else _encode((shape.name, rowid))
             yield key, _encode(row)
@@ -206,7 +209,7 @@ class SqliteRowTracker:
     def _shape(self, name: str, sql: str) -> SqliteTableSchema:
         columns = list(self._connection.execute("select name, pk, hidden from pragma_table_xinfo(?)", (name,)))
         if any(hidden for _, _, hidden in columns):
-            raise SqliteLimitExceeded(f"{name}: generated and hidden columns are not taken")
+            raise SqliteLimitExceeded(f"{name}: generated and hidden columns are not supported")
         query = "select wr from pragma_table_list where schema = 'main' and name = ?"
         ((without_rowid,),) = self._connection.execute(query, (name,))
         ranked = sorted((pk, place) for place, (_, pk, _) in enumerate(columns) if pk)
@@ -216,11 +219,11 @@ class SqliteRowTracker:
             self._rowid_name(shape)
         return shape
 
-    def _know(self, shapes: dict[str, SqliteTableSchema]) -> None:
+    def _set_shapes(self, shapes: dict[str, SqliteTableSchema]) -> None:
         self._shapes = shapes
         self.refers = any("references" in shape.sql.lower() for shape in shapes.values())
 
-    # When transactions begin and end.
+    # Transactions.
 
     def mark(self) -> TransactionMark:
         self._tally()
@@ -228,18 +231,20 @@ class SqliteRowTracker:
 
     def restore(self, mark: TransactionMark) -> None:
         self._tallies = mark.tallies.copy()
-        self._know(mark.shapes)
+        self._set_shapes(mark.shapes)
         self._schema, self.names = mark.schema, mark.names
         del self.changes[mark.changes :]
         self._tallied = mark.changes
 
     def take_pairs(self) -> list[tuple[bytes, bytes]]:
-        """What is now under which key, request by request, the schema first if it has changed; other changes begin."""
+        """Return and reset the changes: key and new row, request by request, preceded by the schema if it has
+        changed.
+        """
         self._end_request()
         self._tally()
         pairs = [(change.key, change.after) for change in self.changes]
-        if self._schema != self._told:
-            self._told = self._schema
+        if self._schema != self._reported:
+            self._reported = self._schema
             pairs.insert(0, (SCHEMA_KEY, self._schema))
         self.changes, self._tallied, self._start = [], 0, 0
         return pairs

@@ -1,10 +1,10 @@
-"""What a statement may do in SQLite: decided when it is compiled, by lists of what is allowed, never of what is not.
+"""The statement guard for SQLite: decides at compilation what a statement may do, by allow-lists only.
 
-Allowed are ordinary tables, indexes, views and triggers of the main database, and functions whose value depends on
-their arguments alone, or on the message (`sqlite_functions`). Refused are other databases, settings, extensions,
-virtual tables (but two of JSON), temporary things, the executor's own tables, and whatever tells about the file itself.
+Allowed are ordinary tables, indexes, views and triggers of the main database, and functions whose value depends only on
+their arguments or on the message (`functions`). Refused are other databases, settings, extensions, virtual tables
+(except two for JSON), temporary objects, the executor's own tables, and everything that reveals the file itself.
 
-Invariant: what is not named here is denied, so a newer SQLite brings nothing in.
+Invariant: whatever is not named here is denied, so a newer SQLite adds nothing.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from typing import Any
 import apsw
 
 OWN = "chaplain_"
-"""Tables of the executor begin with this."""
+"""Prefix of the executor's tables."""
 OWN_TABLES = tuple(OWN + name for name in ("state", "results", "read"))
 LENGTH_MAX = 256 * 1024
-"""Octets of a text, a blob or a row."""
+"""Size of a text, a blob or a row in bytes."""
 _OWN_LENGTH_MAX = 1 << 30
 LIMITS = {
     apsw.SQLITE_LIMIT_LENGTH: LENGTH_MAX,
@@ -50,19 +50,21 @@ sqlite_rename_table sqlite_rename_column sqlite_rename_test sqlite_rename_quotef
 sqlite_add_constraint sqlite_drop_constraint sqlite_find_constraint sqlite_fail
 """
 FUNCTIONS = frozenset(_FUNCTIONS.split())
-"""By their own value or the message's. The last two lines are what ALTER TABLE calls; SQLite lets nobody else.
+"""Functions that depend only on their arguments or on the message. The last two lines are functions that ALTER TABLE
+calls; SQLite refuses them to clients.
 
-What one call can take for minutes (`json_patch`, `json_pretty`) is not here: no bound of steps sees it.
+Functions of which one call can take minutes (`json_patch`, `json_pretty`) are missing: the step bound does not cover
+them.
 """
 QUERY_FUNCTIONS = FUNCTIONS | {"json_group_array", "json_group_object", "jsonb_group_array", "jsonb_group_object"}
-"""Those of JSON that gather rows keep to no length: only where whoever takes too much can be stopped by its memory."""
+"""The JSON aggregates have no length bound, so they are allowed only in queries, which have a memory bound."""
 _COSTLY = ("unhex", 2)
-"""A form of an allowed function that takes minutes for long arguments."""
+"""An overload of an allowed function that takes minutes for long arguments."""
 
 _TABLES_OF_SQLITE = ("sqlite_master", "sqlite_schema", "sqlite_temp_master", "sqlite_sequence")
 _MODULES_ALLOWED = ("json_each", "json_tree")
 _COME_WHEN_NAMED = ("carray",)
-"""Virtual tables that SQLite makes when they are named, beside those of PRAGMA and JSON."""
+"""Virtual tables that SQLite creates when they are named, in addition to those of PRAGMA and JSON."""
 _FREE = (apsw.SQLITE_SELECT, apsw.SQLITE_RECURSIVE)
 _DROPS = (apsw.SQLITE_DROP_TABLE, apsw.SQLITE_DROP_INDEX, apsw.SQLITE_DROP_VIEW, apsw.SQLITE_DROP_TRIGGER)
 _MAKES = (
@@ -75,16 +77,16 @@ _MAKES = (
 _WRITES = (apsw.SQLITE_INSERT, apsw.SQLITE_UPDATE, apsw.SQLITE_DELETE)
 
 QUICK = frozenset(("insert", "update", "delete", "replace", "select", "with", "values"))
-"""Statements that begin so cannot change the schema."""
+"""First words of statements that cannot change the schema."""
 SLOW = frozenset(("create", "drop", "alter"))
 _FIRST_WORD = re.compile(r"(?>\s+|--[^\n]*(?:\n|\Z)|/\*.*?(?:\*/|\Z)|;)*+([A-Za-z]+)", re.DOTALL)
-"""Never goes back on what it has passed: whoever writes many blanks or comments would have it try for ever."""
+"""Possessive, without backtracking: many blanks or comments must not make it slow."""
 _REMEMBERED_MAX = 1024
-"""Statements, and characters of one, that are remembered."""
+"""Number of cached statements, and the length of one."""
 
 
 def first_word(sql: str) -> str:
-    """What a statement begins with, in lower case, behind blanks and comments."""
+    """The first word of a statement in lower case, after blanks and comments."""
     return _remembered(sql) if len(sql) <= _REMEMBERED_MAX else _look(sql)
 
 
@@ -97,19 +99,21 @@ _remembered = lru_cache(maxsize=_REMEMBERED_MAX)(_look)
 
 
 class Guard:
-    """SQLite asks it about everything a statement would do. `denied` says what it said no to."""
+    """SQLite's authorizer: it is asked about every action of a statement. `denied` names the first refused action."""
 
     def __init__(self, connection: apsw.Connection, names: Callable[[], Set[str]], *, writes: bool) -> None:
-        """`names` gives the tables and views that there are, in lower case: SQLite has others that come when named."""
+        """`names` returns the existing tables and views in lower case: SQLite also has tables that exist only when
+        named.
+        """
         self._connection = connection
         self._names = names
         self._writes = writes
-        self._functions = FUNCTIONS if writes else QUERY_FUNCTIONS
+        self._allowed_functions = FUNCTIONS if writes else QUERY_FUNCTIONS
         self._making = ""
         self.asked = True
-        """Whether anything was asked since `begin`: not for a statement that was compiled before."""
+        """True if SQLite has asked since `begin`. It does not ask for a cached statement."""
         self.free = False
-        """Whether it is the executor itself who asks."""
+        """True while the executor runs its own statements."""
         self.denied = ""
         self.reshaped: list[str] = []
         """Tables that the statement alters or drops."""
@@ -124,7 +128,7 @@ class Guard:
 
     @contextmanager
     def opened(self) -> Iterator[None]:
-        """For the executor's own statements: nothing is refused, and no length is too much."""
+        """For the executor's own statements: nothing is refused, and the length bound is raised."""
         self.free = True
         self._connection.limit(apsw.SQLITE_LIMIT_LENGTH, _OWN_LENGTH_MAX)
         try:
@@ -134,7 +138,7 @@ class Guard:
             self._connection.limit(apsw.SQLITE_LIMIT_LENGTH, LENGTH_MAX)
 
     def begin(self) -> None:
-        """Another statement."""
+        """Start with another statement."""
         self.asked = False
         self.denied = ""
         self.reshaped = []
@@ -154,7 +158,7 @@ class Guard:
         if action in _FREE:
             return True
         if action == apsw.SQLITE_FUNCTION:
-            return str(two).lower() in self._functions
+            return str(two).lower() in self._allowed_functions
         if action == apsw.SQLITE_READ:
             return self._may_read(str(one), str(two))
         if not self._writes or database not in ("main", None, "temp"):
@@ -166,15 +170,15 @@ class Guard:
         return action == apsw.SQLITE_ALTER_TABLE and self._may_reshape(str(two))
 
     def _may_read(self, table: str, column: str) -> bool:
-        """Where a table begins in the file depends on the file's history."""
+        """Allow reading a column. `rootpage` depends on the file's history, so only DROP may read it."""
         if table.lower() in _TABLES_OF_SQLITE:
             return column.lower() != "rootpage" or self._dropping
         if not column and table.lower() not in _COME_WHEN_NAMED:
-            return self._is_ordinary(table)  # may be a name that WITH gives; no virtual table is left under another
+            return self._is_ordinary(table)  # may be a name from WITH; all other virtual tables are unregistered
         return table.lower() in _MODULES_ALLOWED or self._is_there(table)
 
     def _may_write(self, table: str) -> bool:
-        """SQLite keeps clients from its own tables, but for the one with the numbers that it has given."""
+        """SQLite protects its own tables from clients, except `sqlite_sequence`."""
         lower = table.lower()
         if lower == "sqlite_sequence":
             return self._dropping or bool(self.reshaped)
