@@ -37,6 +37,7 @@ from chaplain.link.auth.connect_token import TokenChecker
 from chaplain.link.auth.hello import GREETING_CLIENT, GREETING_NODE
 from chaplain.link.auth.identity import INSTANCE_BYTES, Identity, is_route_of, route_of
 from chaplain.link.auth.keyring import KeyRing
+from chaplain.link.endpoint import split_endpoint
 from chaplain.link.errors import GreetingRefused
 from chaplain.link.events import (
     CommandDropped,
@@ -61,7 +62,7 @@ from chaplain.link.sessions.handshake import Handshake, describe
 from chaplain.link.sessions.hello_checks import HelloChecks
 from chaplain.link.sessions.session import NOD, LinkSession
 from chaplain.link.sessions.tables import LinkTables
-from chaplain.link.settings import LinkSettings, split_endpoint
+from chaplain.link.settings import LinkSettings
 from chaplain.wire.limits import FRAME_BYTES_MAX
 
 

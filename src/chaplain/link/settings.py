@@ -6,14 +6,13 @@ import re
 
 from chaplain.core import Frozen
 from chaplain.errors import ConfigError
+from chaplain.link.endpoint import split_endpoint
 from chaplain.units import MIB, SECOND_NS
 
 GCM = "aes-256-gcm"
 HMAC = "hmac-sha256"
 
 _CLUSTER = re.compile(r"[\x21-\x7e]{1,128}")
-_ENDPOINT = re.compile(r"tcp://([0-9A-Za-z_.:%\[\]-]{1,128}):([1-9][0-9]{0,4})")
-
 
 BUNDLE_BYTES_MAX = 60 * 1024
 """So that a bundle is one message to ZeroMQ, and every size in it fits two octets."""
@@ -74,16 +73,3 @@ class LinkSettings(Frozen, frozen=True):
             raise ConfigError("redial: the shortest wait must be positive and at most the longest")
         if not 0 <= self.bundle_bytes_max <= BUNDLE_BYTES_MAX:
             raise ConfigError(f"bundle_bytes_max: 0 to {BUNDLE_BYTES_MAX} wanted, not {self.bundle_bytes_max}")
-
-
-def split_endpoint(endpoint: str) -> tuple[str, int]:
-    """Address and port of tcp://address:port."""
-    found = _ENDPOINT.fullmatch(endpoint)
-    if not found or int(found[2]) > 0xFFFF:
-        raise ConfigError(f"endpoint: tcp://address:port wanted, not {endpoint!r}")
-    return found[1], int(found[2])
-
-
-def is_endpoint(endpoint: str) -> bool:
-    found = _ENDPOINT.fullmatch(endpoint)
-    return found is not None and int(found[2]) <= 0xFFFF

@@ -52,14 +52,6 @@ def cluster_hash(name: str) -> bytes:
     return hashlib.sha256(name.encode()).digest()[:CLUSTER_BYTES]
 
 
-def split_endpoint(endpoint: str) -> tuple[str, int]:
-    """`tcp://address:port` as the two fields of a greeting. ValueError if it is not one."""
-    address, colon, port = endpoint.removeprefix("tcp://").rpartition(":")
-    if not colon or not address or not port.isdecimal() or not 0 < int(port) < 1 << 16:
-        raise ValueError(f"an endpoint is tcp://address:port, not {endpoint!r}")
-    return address, int(port)
-
-
 def encode(beacon: Beacon, sign: Sign) -> bytes:
     signed = b"".join(
         (

@@ -18,6 +18,7 @@ from collections.abc import Callable
 
 from chaplain.core import Cast, Heard, Report
 from chaplain.errors import Malformed
+from chaplain.link.endpoint import split_endpoint
 from chaplain.link.events import Forget, Meet, Peer
 from chaplain.mesh import beacon as codec
 from chaplain.mesh.beacon import Beacon, BeaconKeys, Sighting
@@ -42,7 +43,7 @@ class BeaconDiscovery:
         self._settings = settings
         self._rng = rng
         self._own = own
-        self._address, self._port = codec.split_endpoint(own.endpoint)
+        self._address, self._port = split_endpoint(own.endpoint)
         self._cluster = codec.cluster_hash(settings.cluster)
         self._keys = keys
         self._counts = counts

@@ -19,6 +19,7 @@ from chaplain.link.auth import hello as codec
 from chaplain.link.auth.connect_token import knock_as_client, knock_as_node
 from chaplain.link.auth.hello import GREETING_CLIENT, RESERVED, Claim
 from chaplain.link.auth.key_exchange import Party, derive
+from chaplain.link.endpoint import split_endpoint
 from chaplain.link.errors import GreetingRefused
 from chaplain.link.events import Introduce, Met, Peer, Pin
 from chaplain.link.sessions.aead import make_seal
@@ -26,7 +27,6 @@ from chaplain.link.sessions.dialing import DialAttempt, DialState, SpeakingChann
 from chaplain.link.sessions.hello_checks import CheckedHello, HelloChecks
 from chaplain.link.sessions.session import NOD, LinkSession
 from chaplain.link.sessions.tables import LinkTables
-from chaplain.link.settings import split_endpoint
 from chaplain.wire import command as commands
 from chaplain.wire.command import Hello
 

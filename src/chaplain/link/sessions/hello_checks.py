@@ -18,10 +18,10 @@ from chaplain.errors import Malformed
 from chaplain.link.auth import hello as codec
 from chaplain.link.auth.hello import GREETING_CLIENT, GREETING_NODE, Claim, Envelope
 from chaplain.link.auth.identity import identifier_of, is_route_of
+from chaplain.link.endpoint import is_endpoint
 from chaplain.link.errors import GreetingRefused
 from chaplain.link.events import Peer
 from chaplain.link.sessions.tables import LinkTables
-from chaplain.link.settings import is_endpoint
 from chaplain.wire.command import Hello
 
 

@@ -31,6 +31,7 @@ from collections.abc import Callable, Iterable
 import zmq
 
 from chaplain.errors import ConfigError
+from chaplain.link.endpoint import split_bind_endpoint
 from chaplain.link.zmq.stalled_messages import StalledMessages
 from chaplain.link.zmq.strangers import Shut, Strangers
 
@@ -56,18 +57,6 @@ _TICK_MS = 100
 _TEND_NS = 5_000_000
 """How often it is looked at who has proven itself, however many come."""
 _EVENT = struct.Struct("=Hi")
-
-
-def split_endpoint(endpoint: str) -> tuple[str, int]:
-    """Host and port of `tcp://host:port`; port `*` is 0, any free one."""
-    scheme, _, rest = endpoint.partition("://")
-    host, colon, port = rest.rpartition(":")
-    if scheme != "tcp" or not colon or not host or not (port == "*" or (port.isascii() and port.isdigit())):
-        raise ConfigError(f"{endpoint!r} is no endpoint: write it like tcp://127.0.0.1:7400")
-    number = 0 if port == "*" else int(port)
-    if number > 0xFFFF:
-        raise ConfigError(f"{endpoint!r}: a port is at most 65535")
-    return host.strip("[]"), number
 
 
 class AcceptLimiter:
@@ -197,7 +186,7 @@ _DROP, _KEEP = _instruction(_RETURN, 0), _instruction(_RETURN, 0xFFFFFFFF)
 
 
 def _listen(endpoint: str) -> socket.socket:
-    host, port = split_endpoint(endpoint)
+    host, port = split_bind_endpoint(endpoint)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -25,8 +25,8 @@ from chaplain.journal.consensus.events import LogRead, ReadLog, SpaceTold
 from chaplain.journal.events import Verified, Verify
 from chaplain.journal.messages.signing import holds
 from chaplain.link.auth.identity import identifier_of, new_instance
+from chaplain.link.endpoint import bare_host, split_bind_endpoint, split_endpoint
 from chaplain.link.settings import LinkSettings
-from chaplain.link.zmq.accept_limiter import split_endpoint
 from chaplain.link.zmq.sockets import Sockets
 from chaplain.mesh.settings import MeshSettings
 from chaplain.node.core import NodeCore
@@ -233,7 +233,7 @@ def make_settings(config: NodeConfig, endpoint: str, node_ids: dict[int, int]) -
 
 def members_of(config: NodeConfig) -> set[str]:
     """The addresses at which the configuration knows nodes of the cluster; names are not looked up."""
-    return {split_endpoint(endpoint)[0] for endpoint in (*config.uris.values(), *config.texts("neighbours"))}
+    return {bare_host(split_endpoint(endpoint)[0]) for endpoint in (*config.uris.values(), *config.texts("neighbours"))}
 
 
 def make_beacon(config: NodeConfig) -> BeaconSocket | None:
@@ -245,7 +245,7 @@ def make_beacon(config: NodeConfig) -> BeaconSocket | None:
 def make_http(config: NodeConfig, host: EventLoop, node: NodeCore) -> HttpServer | None:
     if not config.text("http"):
         return None
-    address, port = split_endpoint("tcp://" + config.text("http"))
+    address, port = split_bind_endpoint("tcp://" + config.text("http"))
 
     def whole_status() -> bytes:
         own = b'"pid":%d,"clock_error_seconds":%.1f' % (os.getpid(), host.clock_error_s)
@@ -259,7 +259,7 @@ def advertised(config: NodeConfig, bound: str) -> str:
     """Where others reach us: as configured, or where we listen if that is one address."""
     if config.text("advertise"):
         return config.text("advertise")
-    if split_endpoint(bound)[0] in ("0.0.0.0", "::"):  # noqa: S104  compared with, not bound to
+    if split_bind_endpoint(bound)[0] in ("0.0.0.0", "::"):  # noqa: S104  compared with, not bound to
         raise ConfigError("advertise must be set, because bind names no one address: others could not reach this node")
     return bound
 
