@@ -135,7 +135,7 @@ def of_members(node: NodeCore) -> list[dict[str, object]]:
 
     What a member says of itself is in its greeting, so it is known of neighbours only.
     """
-    headers = {view.peer.identifier: view.headers for view in node.mesh.roster() if not view.peer.client}
+    headers = {view.peer.identifier: view.headers for view in node.mesh.peer_views() if not view.peer.client}
     headers[node.identifier] = node.settings.mesh.headers
     listed: list[dict[str, object]] = [
         {
