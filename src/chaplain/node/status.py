@@ -33,8 +33,8 @@ def of_node(node: NodeCore) -> dict[str, object]:
         "uptime_ns": node.now_ns - node.started_ns,
         "keys": of_ring(node),
         "used_twice": [
-            {"id": node.node_id(double.identifier), "endpoints": list(double.endpoints)}
-            for double in node.link.doubles(node.now_ns)
+            {"id": node.node_id(duplicate.identifier), "endpoints": list(duplicate.endpoints)}
+            for duplicate in node.link.duplicates(node.now_ns)
         ],
         **journal,
         **{name: value for upper in node.uppers.values() for name, value in upper.status().items()},

@@ -147,7 +147,7 @@ class ThreadEngine:
 
     def _next_look_s(self) -> float:
         """When to look although nothing happens."""
-        left_s = self._sockets.left_alone_s(self._drive.left_ns())
+        left_s = self._sockets.idle_timeout_s(self._drive.left_ns())
         return inf if left_s is None else time.monotonic() + left_s
 
     def _fail(self, failure: BaseException) -> None:
