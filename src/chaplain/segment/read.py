@@ -10,6 +10,7 @@ parts are shown together or none.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import TypeAlias
 
 from chaplain.core import Frozen
 from chaplain.errors import StorageError
@@ -17,6 +18,8 @@ from chaplain.segment.layout import NO_HASH
 from chaplain.segment.record import Flag, Kind, Record
 
 WAITING_MAX = 100_000
+MessageName: TypeAlias = tuple[int, bytes]
+"""Index and chain hash of a message."""
 
 
 class Incomplete(Frozen, frozen=True):
@@ -32,6 +35,8 @@ class Agreement:
 
     def __init__(self, waiting_max: int = WAITING_MAX) -> None:
         self._waiting: list[Record] = []
+        self._previous: dict[MessageName, bytes] = {}
+        """The previous hash of each waiting message. Kept beside `_waiting`, so that a record costs one lookup."""
         self._waiting_max = waiting_max
         self.incomplete: list[Incomplete] = []
         self._shown: tuple[int, bytes] | None = None
@@ -61,33 +66,39 @@ class Agreement:
         if len(self._waiting) >= self._waiting_max:
             raise StorageError(f"{self._waiting_max} records wait for an agreed mark: the log has lost its marks")
         self._waiting.append(record)
+        self._previous[record.index, record.chain_hash] = record.previous_hash
         return shown
 
     def _marked(self, mark: Record) -> list[Record]:
         if mark.chain_hash != NO_HASH:
             return self._chained(mark.index, mark.chain_hash)
         agreed = [record for record in self._waiting if record.index <= mark.index]
-        self._waiting = [record for record in self._waiting if record.index > mark.index]
+        self._keep_after(mark.index)
         return self._whole(agreed)
+
+    def _keep_after(self, index: int) -> None:
+        self._waiting = [record for record in self._waiting if record.index > index]
+        self._previous = {(record.index, record.chain_hash): record.previous_hash for record in self._waiting}
 
     def _chained(self, index: int, chain_hash: bytes) -> list[Record]:
         """Everything that waits and leads, by its hashes, to the message `index` with this chain hash."""
-        on_chain: list[tuple[int, bytes]] = []
-        by_name = {(record.index, record.chain_hash): record for record in self._waiting}
+        # Each part of a message calls this, and a message may have many parts. So a call that shows nothing costs one
+        # lookup; only a call that shows something is linear in the waiting records.
+        on_chain: dict[MessageName, None] = {}
         lowest = self._shown[0] if self._shown else -1
-        while index > lowest and (link := by_name.get((index, chain_hash))) is not None:
-            on_chain.append((index, chain_hash))
-            index, chain_hash = index - 1, link.previous_hash
+        while index > lowest and (previous := self._previous.get((index, chain_hash))) is not None:
+            on_chain[index, chain_hash] = None
+            index, chain_hash = index - 1, previous
         if self._shown is not None and index == lowest and chain_hash != self._shown[1]:
             self.forks.append(index)
             return []
         if not on_chain:
             return []
-        self._shown = last, _ = on_chain[0]
+        self._shown = last, _ = next(iter(on_chain))
         agreed = [record for record in self._waiting if (record.index, record.chain_hash) in on_chain]
         settled = sum(record.index <= last for record in self._waiting)
         self.superseded += settled - len(agreed)
-        self._waiting = [record for record in self._waiting if record.index > last]
+        self._keep_after(last)
         return self._whole(agreed)
 
     def _whole(self, agreed: list[Record]) -> list[Record]:
