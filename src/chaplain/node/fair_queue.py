@@ -1,9 +1,9 @@
-"""Client requests that wait to be served: clients take turns, and so do the sessions of one client.
+"""A fair queue of client requests: clients take turns, and so do the sessions of one client.
 
-Decides whose request is next. Whoever has a thousand requests waiting is served one, then it is everybody else's turn:
-a client with one request waits for one request of each other client, not for all of them.
+It decides which request is next. A client with a thousand waiting requests gets one served before all other clients
+have their turn. So a client with one request waits for one request of each other client, not for all of them.
 
-Invariants: requests of one session are served in the order in which they came; the bytes that wait are bounded for a
+Invariants: requests of one session are served in the order of their arrival; the waiting bytes are bounded for a
 session, for a client (an identity, by its key) and for all clients.
 """
 
@@ -15,15 +15,17 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 ITEM_BYTES = 256
-"""The cost of a request beside its octets: many small ones must reach the bound, too."""
+"""The cost of a request beside its octets, so that many small ones reach the bound, too."""
 
 
 class _Owner(Generic[T]):
+    """The waiting requests of one client."""
+
     __slots__ = ("sessions", "size_bytes")
 
     def __init__(self) -> None:
         self.sessions: dict[bytes, deque[tuple[int, T]]] = {}
-        """Those with requests that wait, in the order of their turns."""
+        """Sessions with waiting requests, in the order of their turns."""
         self.size_bytes = 0
 
 
@@ -33,7 +35,7 @@ class FairQueue(Generic[T]):
         self._owner_bytes_max = owner_bytes_max
         self._bytes_max = bytes_max
         self._owners: dict[bytes, _Owner[T]] = {}
-        """Those with requests that wait, in the order of their turns."""
+        """Clients with waiting requests, in the order of their turns."""
         self._session_bytes: dict[bytes, int] = {}
         self.size_bytes = 0
 
@@ -41,7 +43,7 @@ class FairQueue(Generic[T]):
         return bool(self._owners)
 
     def put(self, owner: bytes, session: bytes, item: T, size_bytes: int) -> bool:
-        """Have it wait for its turn. False if too much waits already: then it does not wait."""
+        """Add a request. Returns False, and does not add it, if too many bytes wait already."""
         size_bytes += ITEM_BYTES
         found = self._owners.get(owner)
         of_session = self._session_bytes.get(session, 0) + size_bytes
@@ -61,33 +63,33 @@ class FairQueue(Generic[T]):
         return True
 
     def take(self) -> T:
-        """The next request. There must be one."""
+        """Remove and return the next request. There must be one."""
         owner, found = next(iter(self._owners.items()))
         session, waiting = next(iter(found.sessions.items()))
         size_bytes, item = waiting.popleft()
-        # Whoever was served goes to the end of the line, if it wants more.
+        # The served session and client move to the end of their queues if more of their requests wait.
         del found.sessions[session]
         if waiting:
             found.sessions[session] = waiting
         del self._owners[owner]
         if found.sessions:
             self._owners[owner] = found
-        self._leave(found, session, size_bytes)
+        self._subtract(found, session, size_bytes)
         return item
 
     def drop(self, owner: bytes, session: bytes) -> int:
-        """Forget what waits of a session; how many requests that were."""
+        """Discard the waiting requests of a session. Returns their number."""
         found = self._owners.get(owner)
         waiting = None if found is None else found.sessions.pop(session, None)
         if found is None or waiting is None:
             return 0
         for size_bytes, _ in waiting:
-            self._leave(found, session, size_bytes)
+            self._subtract(found, session, size_bytes)
         if not found.sessions:
             del self._owners[owner]
         return len(waiting)
 
-    def _leave(self, owner: _Owner[T], session: bytes, size_bytes: int) -> None:
+    def _subtract(self, owner: _Owner[T], session: bytes, size_bytes: int) -> None:
         owner.size_bytes -= size_bytes
         self.size_bytes -= size_bytes
         self._session_bytes[session] -= size_bytes

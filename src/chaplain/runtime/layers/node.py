@@ -31,7 +31,7 @@ from chaplain.link.zmq.sockets import Sockets
 from chaplain.mesh.settings import MeshSettings
 from chaplain.node.core import NodeCore
 from chaplain.node.layer_api import UpperCore
-from chaplain.node.node_ids import Names
+from chaplain.node.node_ids import NodeIds
 from chaplain.node.recorder import Recorder
 from chaplain.node.settings import ClientSettings, NodeSettings, RecorderSettings
 from chaplain.runtime import fd_limits
@@ -120,7 +120,7 @@ def make_node(config: NodeConfig, endpoint: str, instance: bytes, now_ns: int) -
         executor.attach(NodesJournal(journal))
         journal.covering.archive.needs.append(executor.first_needed)
     node_ids = {identifier_of(key): node_id for node_id, key in nodes.items()}
-    names = Names(node_ids, journal)
+    names = NodeIds(node_ids, journal)
     sequence = make_sequence(config, identity.identifier, names, endpoint, now_ns)
     graph = make_graph(config, identity, names, now_ns)
     uppers: dict[Layer, UpperCore] = {Layer.SEQUENCE: sequence, Layer.GRAPH: graph}
@@ -147,7 +147,7 @@ def make_recorder(config: NodeConfig) -> Recorder | None:
     return Recorder(settings, make_tap(config, "pool", StreamKind.POOL), make_tap(config, "event", StreamKind.EVENT))
 
 
-def make_sequence(config: NodeConfig, identifier: int, names: Names, endpoint: str, now_ns: int) -> SequenceLayer:
+def make_sequence(config: NodeConfig, identifier: int, names: NodeIds, endpoint: str, now_ns: int) -> SequenceLayer:
     """The list of a node is all who belong to the cluster, however it finds them (decisions 0135 and 0142)."""
     neighbours = tuple(neighbour for neighbour in config.texts("neighbours") if neighbour != endpoint)
     settings = SequenceSettings(
