@@ -65,7 +65,7 @@ BUGS = [
     _bug(
         "do not count what is heard",
         "failure_detector",
-        "        watch.direct_ns = now_ns\n        return self._known(watch, now_ns, now_ns)",
+        "        watch.direct_ns = now_ns\n        return self._known_alive(watch, now_ns, now_ns)",
         "        watch.direct_ns = now_ns\n        return False",
         "members",
         "views",

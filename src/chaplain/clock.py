@@ -17,14 +17,14 @@ from functools import partial
 
 ELAPSED_NS = partial(time.clock_gettime_ns, time.CLOCK_BOOTTIME)
 FIFTH = 5
-LOOK_NS = 100_000_000
+READ_INTERVAL_NS = 100_000_000
 """The interval at which the clock reads the system clock."""
 SLACK_NS = 100_000_000
 """The clock ignores smaller differences: it cannot read two clocks at the same moment."""
 
 
 class Clock:
-    __slots__ = ("_base_ns", "_elapsed_ns", "_looked_ns", "_to_follow_ns", "_unix_ns", "error_ns")
+    __slots__ = ("_base_ns", "_elapsed_ns", "_read_ns", "_to_follow_ns", "_unix_ns", "error_ns")
 
     def __init__(
         self,
@@ -32,20 +32,20 @@ class Clock:
         elapsed_ns: Callable[[], int] = ELAPSED_NS,
     ) -> None:
         self._unix_ns, self._elapsed_ns = unix_ns, elapsed_ns
-        self._looked_ns, self._base_ns = elapsed_ns(), unix_ns()
+        self._read_ns, self._base_ns = elapsed_ns(), unix_ns()
         self._to_follow_ns = 0
         self.error_ns = 0
         """How far the system clock was ahead of this one at the last reading; negative if it was behind."""
 
     def now_ns(self) -> int:
         elapsed_ns = self._elapsed_ns()
-        passed_ns = elapsed_ns - self._looked_ns
+        passed_ns = elapsed_ns - self._read_ns
         now_ns = self._base_ns + passed_ns
         if self._to_follow_ns:
-            most_ns = passed_ns // FIFTH
-            now_ns += max(-most_ns, min(self._to_follow_ns, most_ns))
-        if passed_ns >= LOOK_NS:
-            self._looked_ns, self._base_ns = elapsed_ns, now_ns
+            change_max_ns = passed_ns // FIFTH
+            now_ns += max(-change_max_ns, min(self._to_follow_ns, change_max_ns))
+        if passed_ns >= READ_INTERVAL_NS:
+            self._read_ns, self._base_ns = elapsed_ns, now_ns
             self.error_ns = self._unix_ns() - now_ns
             self._to_follow_ns = self.error_ns if abs(self.error_ns) > SLACK_NS else 0
         return now_ns

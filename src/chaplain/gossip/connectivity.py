@@ -51,7 +51,6 @@ class Connectivity:
         """For each lost member: when to dial it again, and the pause after that."""
         self._revision = -1
         self._compare_ns = 0
-        self._heal_ns = 0
         self._offer_ns = 0
 
     def add_seed(self, uri: str) -> None:
@@ -122,8 +121,8 @@ class Connectivity:
             self._dissemination.counts["compares_refused"] += 1
             return
         theirs = {entry.identifier: entry for entry in compare.entries}
-        held, leaves = self._newer(ours, theirs)
-        self._membership.send_cards(sender, held[:COMPARE_CARDS_MAX], tuple(leaves[:COMPARE_CARDS_MAX]))
+        newer_cards, leaves = self._newer(ours, theirs)
+        self._membership.send_cards(sender, newer_cards[:COMPARE_CARDS_MAX], tuple(leaves[:COMPARE_CARDS_MAX]))
         by_identifier = {entry.identifier: entry for entry in ours}
         if compare.reply and any(_is_news(entry, by_identifier.get(entry.identifier)) for entry in compare.entries):
             self._dissemination.send(sender, Compare(compare.buckets, compare.bucket, False, tuple(ours)))
@@ -137,7 +136,7 @@ class Connectivity:
     def _newer(
         self, ours: list[ListEntry], theirs: dict[int, ListEntry]
     ) -> tuple[list[MemberRecord], list[LeaveMessage]]:
-        held, leaves = [], []
+        newer_cards, leaves = [], []
         for entry in ours:
             their = theirs.get(entry.identifier)
             record = self._members.get(entry.identifier)
@@ -145,10 +144,10 @@ class Connectivity:
             if their is None and entry.standing is not EntryStanding.PRESENT:
                 continue
             if their is None or their.incarnation < entry.incarnation:
-                held.append(record.card)
+                newer_cards.append(record.card)
             if record.proof is not None and _is_news(entry, their):
                 leaves.append(record.proof)
-        return held, leaves
+        return newer_cards, leaves
 
     def _targets(self) -> dict[int, None]:
         me = self._dissemination.identifier

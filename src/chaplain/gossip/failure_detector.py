@@ -108,12 +108,12 @@ class FailureDetector:
         if watch is None:
             return False
         watch.direct_ns = now_ns
-        return self._known(watch, now_ns, now_ns)
+        return self._known_alive(watch, now_ns, now_ns)
 
     def on_vouched(self, identifier: int, heard_ns: int, now_ns: int) -> bool:
         """Another node heard the member at `heard_ns`. Returns True if that ends our suspicion."""
         watch = self._watches.get(identifier)
-        return watch is not None and self._known(watch, min(heard_ns, now_ns), now_ns)
+        return watch is not None and self._known_alive(watch, min(heard_ns, now_ns), now_ns)
 
     def on_new_record(self, identifier: int) -> None:
         """A later card of the member exists. The suspicion of the earlier incarnation is void, but its silence still
@@ -200,7 +200,7 @@ class FailureDetector:
         asked = watch.suspected_ns is not None and now_ns - watch.suspected_ns >= silence_ns // 2
         return asked and now_ns - watch.known_ns >= silence_ns
 
-    def _known(self, watch: MemberWatch, heard_ns: int, now_ns: int) -> bool:
+    def _known_alive(self, watch: MemberWatch, heard_ns: int, now_ns: int) -> bool:
         watch.known_ns = max(watch.known_ns, heard_ns)
         if watch.suspected_ns is None:
             return False

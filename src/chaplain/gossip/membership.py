@@ -93,9 +93,9 @@ class Membership:
         self._dissemination.send(peer.identifier, Cards((self.card,)))
         if self._joins:
             self._discover()
-        owed = self._pending_acks.pop(peer.identifier, None)
-        if owed is not None:
-            self._dissemination.send(peer.identifier, DiscoveredAck(owed, self.card))
+        pending_ack = self._pending_acks.pop(peer.identifier, None)
+        if pending_ack is not None:
+            self._dissemination.send(peer.identifier, DiscoveredAck(pending_ack, self.card))
 
     def on_exited(self, peer: Peer, *, wanted: bool) -> None:
         """A session ended. The end of an old instance's session does not affect the session of a new one."""
@@ -153,16 +153,18 @@ class Membership:
         others = [identifier for identifier in self._members.present if identifier != newcomer]
         if len(others) > WELCOME_CARDS_MAX:
             others = self._dissemination.rng.sample(others, WELCOME_CARDS_MAX)
-        held = [record.card for identifier in others if (record := self._members.get(identifier)) is not None]
-        self.send_cards(newcomer, held)
+        cards_held = [record.card for identifier in others if (record := self._members.get(identifier)) is not None]
+        self.send_cards(newcomer, cards_held)
 
-    def send_cards(self, identifier: int, held: list[MemberRecord], leaves: tuple[LeaveMessage, ...] = ()) -> None:
+    def send_cards(
+        self, identifier: int, cards_held: list[MemberRecord], leaves: tuple[LeaveMessage, ...] = ()
+    ) -> None:
         """Send cards, `CARDS_PER_BODY` to a body, and leaves with the last one."""
-        while len(held) > CARDS_PER_BODY:
-            self._dissemination.send(identifier, Cards(tuple(held[:CARDS_PER_BODY])))
-            held = held[CARDS_PER_BODY:]
-        if held or leaves:
-            self._dissemination.send(identifier, Cards(tuple(held), leaves))
+        while len(cards_held) > CARDS_PER_BODY:
+            self._dissemination.send(identifier, Cards(tuple(cards_held[:CARDS_PER_BODY])))
+            cards_held = cards_held[CARDS_PER_BODY:]
+        if cards_held or leaves:
+            self._dissemination.send(identifier, Cards(tuple(cards_held), leaves))
 
     # Cards.
 

@@ -23,46 +23,46 @@ class SeedEndpoints:
         self._dissemination = dissemination
         self._members = dissemination.members
         self._membership = membership
-        self._met: dict[str, bool] = {}
+        self._kept: dict[str, bool] = {}
         """For each seed: whether the mesh is asked to keep it."""
-        self._seen: tuple[int, bool] | None = None
+        self._last_state: tuple[int, bool] | None = None
         """The state at the last `on_tick` that did something."""
 
     def __contains__(self, uri: str) -> bool:
-        return uri in self._met
+        return uri in self._kept
 
     def add(self, uri: str) -> None:
-        self._met[uri] = True
+        self._kept[uri] = True
         self._dissemination.out.append(Meet(uri))
 
     def remove(self, uri: str, wanted: Collection[str]) -> None:
         """No node of our cluster is at this URI any more. A session that is wanted for another reason continues."""
-        if self._met.pop(uri, False) and uri not in wanted:
+        if self._kept.pop(uri, False) and uri not in wanted:
             self._dissemination.out.append(Forget(uri))
 
     def clear(self) -> None:
-        self._dissemination.out += [Forget(uri) for uri in self._met]
-        self._met.clear()
+        self._dissemination.out += [Forget(uri) for uri in self._kept]
+        self._kept.clear()
 
     def on_forgotten(self, uri: str) -> None:
         """The mesh was told to forget the URI. A seed is dialled again at the next tick: a node that said good-bye is
         stopping.
         """
-        if uri in self._met:
-            self._met[uri] = False
-            self._seen = None
+        if uri in self._kept:
+            self._kept[uri] = False
+            self._last_state = None
 
     def on_tick(self, wanted: Collection[str]) -> None:
         """Update the seeds if members have changed."""
-        seen = (self._members.revision, self._membership.joined)
-        if not self._met or seen == self._seen:
+        state = (self._members.revision, self._membership.joined)
+        if not self._kept or state == self._last_state:
             return
-        self._seen = seen
+        self._last_state = state
         needless = self._present() - set(wanted)
-        for uri, met in self._met.items():
-            if met == (uri in needless):
-                self._met[uri] = not met
-                self._dissemination.out.append(Forget(uri) if met else Meet(uri))
+        for uri, kept in self._kept.items():
+            if kept == (uri in needless):
+                self._kept[uri] = not kept
+                self._dissemination.out.append(Forget(uri) if kept else Meet(uri))
 
     def _present(self) -> set[str]:
         """URIs of present members, in a cluster that is too large for sessions with all of them."""

@@ -113,8 +113,8 @@ class BeaconDiscovery:
         endpoint.
         """
         others = (seen for other, seen in self._sightings.items() if other != instance)
-        taken = any(seen.endpoint == endpoint and not seen.leaving for seen in others)
-        return [] if taken or self._is_known(instance, endpoint) else [Forget(endpoint)]
+        in_use = any(seen.endpoint == endpoint and not seen.leaving for seen in others)
+        return [] if in_use or self._is_known(instance, endpoint) else [Forget(endpoint)]
 
     def _read(self, now_ns: int, heard: Heard) -> Beacon | None:
         """Decode the beacon. Returns None if it is malformed, old, of another cluster, or our own."""

@@ -99,16 +99,16 @@ class NodeCore:
         self.mesh = MeshCore(settings.mesh, rng, own, beacon_keys(ring) if settings.beacon else None)
         self.gossip = GossipCore(identity, instance, settings.link.endpoint, settings.gossip, rng, now_ns)
         self.journal = journal
-        self._names = NodeIds(settings.node_ids, journal)
+        self._node_ids = NodeIds(settings.node_ids, journal)
         self.uppers: Mapping[Layer, UpperCore] = uppers or {}
         for upper in self.uppers.values():
-            getattr(upper, "name_nodes", _ignore)(self._names.id)
+            getattr(upper, "name_nodes", _ignore)(self._node_ids.id)
         self.recorder = recorder
         self._status = Snapshot(lambda: status.of_node(self))
         self._members = Snapshot(lambda: status.of_members(self))
         authorization = Authorization(journal, self.uppers)
         layers = frozenset(self.uppers)
-        names = (self.node_id, self._names.identifier)
+        names = (self.node_id, self._node_ids.identifier)
         limits = Limits(
             content_bytes_max=settings.gossip.content_bytes_max,
             broadcast_bytes_max=settings.mesh.content_bytes_max - ITEM_BYTES,
@@ -156,7 +156,7 @@ class NodeCore:
         """The layer that gets each type of input unchanged."""
 
     def node_id(self, identifier: int) -> int:
-        return self._names.id(identifier)
+        return self._node_ids.id(identifier)
 
     def status(self) -> bytes:
         """The node's view of itself and its cluster, as JSON."""
@@ -477,7 +477,7 @@ class NodeCore:
         if self.settings.link.seal == HMAC:
             self._work.append((self._desk, Rotated(wanted.call, False, KeyStep.INSTALL, (), NOT_ENCRYPTED)))
             return
-        configured = tuple(identifier for identifier in self._names.members() if identifier != self.identifier)
+        configured = tuple(identifier for identifier in self._node_ids.members() if identifier != self.identifier)
         rotation = self._keyring.rotation(wanted.call, self.settings.rotation_timeout_ns, configured)
         self._work.append((self._gossip, rotation))
 

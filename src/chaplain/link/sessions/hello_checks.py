@@ -69,14 +69,14 @@ class HelloChecks:
     def __init__(self, tables: LinkTables, pinned: frozenset[bytes]) -> None:
         self._tables = tables
         self._pinned = pinned
-        self.bindings = Bindings(self._bound(), tables.settings.bindings_max)
+        self.bindings = Bindings(self._pinned_keys(), tables.settings.bindings_max)
 
     def pin(self, keys: frozenset[bytes], gone: frozenset[bytes]) -> None:
         """Accept these keys from now on, and no longer the `gone` ones."""
         self._pinned = (self._pinned | keys) - gone
-        self.bindings.pin(self._bound())
+        self.bindings.pin(self._pinned_keys())
 
-    def _bound(self) -> list[bytes]:
+    def _pinned_keys(self) -> list[bytes]:
         return [*sorted(self._pinned), self._tables.identity.key]
 
     def check(self, channel: Channel, frame: bytes) -> CheckedHello:
@@ -102,8 +102,8 @@ class HelloChecks:
             return key
         if envelope.octet != GREETING_CLIENT or isinstance(channel, bytes) is not (ring is not None):
             raise GreetingRefused("not a greeting for this channel")
-        welcome = self._pinned if ring is None else self._tables.clients
-        if envelope.prover not in welcome:
+        accepted_keys = self._pinned if ring is None else self._tables.clients
+        if envelope.prover not in accepted_keys:
             raise GreetingRefused("key not pinned" if ring is None else "unknown client", key=envelope.prover.hex())
         if not codec.signature_holds(envelope, envelope.prover):
             raise GreetingRefused("wrong signature")

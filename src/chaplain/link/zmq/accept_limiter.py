@@ -102,12 +102,12 @@ class AcceptLimiter:
                     monitor.close()
                     return
                 now_ns = time.monotonic_ns()
-                self._note(event, value, now_ns)
+                self._on_monitor_event(event, value, now_ns)
                 if now_ns >= self._next_check_ns:  # events may arrive without a pause
                     self._check(now_ns)
             self._check(time.monotonic_ns())
 
-    def _note(self, event: int, descriptor: int, now_ns: int) -> None:
+    def _on_monitor_event(self, event: int, descriptor: int, now_ns: int) -> None:
         if event == zmq.EVENT_DISCONNECTED:
             self._strangers.remove(descriptor)
         else:
@@ -115,7 +115,7 @@ class AcceptLimiter:
             source = self.stalled.opened(descriptor)
             if source is not None:
                 self._strangers.add(now_ns, descriptor, source_of(source))
-                self._decide()
+                self._update_filter()
 
     def _check(self, now_ns: int) -> None:
         self._next_check_ns = now_ns + _CHECK_NS
@@ -123,16 +123,16 @@ class AcceptLimiter:
         for descriptor in self.stalled.take_proven():
             self._strangers.remove(descriptor)
         self._strangers.expire(now_ns - HANDSHAKE_MS * 1_000_000)
-        self._decide()
+        self._update_filter()
 
-    def _decide(self) -> None:
+    def _update_filter(self) -> None:
         blocked = self._strangers.blocked()
         if blocked != self._blocked:
             self._counts["link_door_shut"] += not self._blocked
             self._blocked = blocked
-            self._filter(blocked)
+            self._set_filter(blocked)
 
-    def _filter(self, blocked: BlockedSources) -> None:
+    def _set_filter(self, blocked: BlockedSources) -> None:
         if not blocked:
             self._listener.setsockopt(socket.SOL_SOCKET, _SO_DETACH_FILTER, 0)
             return

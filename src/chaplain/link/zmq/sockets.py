@@ -346,7 +346,9 @@ class Sockets:
         if outbox is None:
             return
         try:
-            sent_bytes = outbox.flush(self._route(channel) if isinstance(channel, bytes) else self._deal(channel))
+            sent_bytes = outbox.flush(
+                self._router_send(channel) if isinstance(channel, bytes) else self._dealer_send(channel)
+            )
         except zmq.ZMQError as error:
             self._disconnect(channel, error.strerror or "unreachable")
             return
@@ -357,11 +359,11 @@ class Sockets:
         if outbox.empty:
             del self._outboxes[channel]
 
-    def _deal(self, dial: int) -> Callable[[bytes], None]:
+    def _dealer_send(self, dial: int) -> Callable[[bytes], None]:
         send = self._connections[dial].dealer.send
         return lambda message: send(message, _NOW)
 
-    def _route(self, route: bytes) -> Callable[[bytes], None]:
+    def _router_send(self, route: bytes) -> Callable[[bytes], None]:
         assert self._router is not None, "only a bound instance has routes"
         send = self._router.send
 

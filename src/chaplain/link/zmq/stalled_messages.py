@@ -134,14 +134,14 @@ class StalledMessages:
         if _cookie_of(at) != connection.cookie:
             return False
         messages, received = self._messages.get(descriptor, 0), _received_bytes(at)
-        kept = received - connection.read
+        buffered = received - connection.read
         if messages != connection.messages:
             connection.messages, connection.read, connection.stalled_since = (
                 messages,
                 received - _unread_bytes(at),
                 None,
             )
-        elif kept > BUFFERED_BYTES_MAX and kept - _unread_bytes(at) > BUFFERED_BYTES_MAX:
+        elif buffered > BUFFERED_BYTES_MAX and buffered - _unread_bytes(at) > BUFFERED_BYTES_MAX:
             if connection.stalled_since is None:
                 connection.stalled_since = self._round
             if self._round - connection.stalled_since >= _ROUNDS:

@@ -69,22 +69,22 @@ class Strangers:
             self.remove(connection)
 
     def blocked(self) -> BlockedSources:
-        """The addresses to block now. A blocked address is admitted again when half of its places are free."""
+        """The addresses to block now. A blocked address is admitted still_blocked when half of its places are free."""
         others = len(self._open_since) >= (self._places_max // 2 if self._blocked.others else self._places_max)
         if others:
             # A member that floods the node is blocked like any other address.
             room = len(self._open_since) < self._places_max + self._places_max // RESERVED_PART
-            kept_in = {one for one in self._members if room and self._counts.get(one, 0) < self._places_max // 2}
-            self._blocked = BlockedSources(frozenset(kept_in), others=True)
+            admitted = {one for one in self._members if room and self._counts.get(one, 0) < self._places_max // 2}
+            self._blocked = BlockedSources(frozenset(admitted), others=True)
             return self._blocked
         part = self._general_max // (len(self._counts) + 1)
         full = len(self._open_since) >= self._general_max
-        again = frozenset() if self._blocked.others else self._blocked.sources
+        still_blocked = frozenset() if self._blocked.others else self._blocked.sources
         self._blocked = BlockedSources(
             frozenset(
                 source
                 for source, count in self._counts.items()
-                if (full and count >= part) or (source in again and count > self._general_max // 2)
+                if (full and count >= part) or (source in still_blocked and count > self._general_max // 2)
             )
         )
         return self._blocked
