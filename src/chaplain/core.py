@@ -54,13 +54,11 @@ def soonest(due: Iterable[int | None]) -> int | None:
 
 
 STATUS_STREAMS_MAX = 256
-"""A node's status lists at most this many streams of each kind, so that its cost is bounded. It also gives their
-number."""
+"""A node's status lists at most this many streams of each kind, to bound its cost. It also gives their number."""
 
 Channel: TypeAlias = int | bytes
 """One connection. An `int` names a connection that this node dialled (the core chose the number). `bytes` is the
-ROUTER's
-routing id of a connection that the peer dialled."""
+ROUTER's routing id of a connection that the peer dialled."""
 
 
 class Frozen(msgspec.Struct, frozen=True, gc=False):
@@ -173,9 +171,7 @@ class WriteAt(Frozen, frozen=True):
 
 
 class Replace(Frozen, frozen=True):
-    """Replace the content atomically: after a crash the file contains `data` or its previous content, never a
-    mixture.
-    """
+    """Replace the content atomically: after a crash the file has `data` or its previous content, never a mixture."""
 
     file: str
     data: bytes

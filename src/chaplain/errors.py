@@ -75,9 +75,7 @@ class Dropped(Missing):
 
 
 class DiskFull(ChaplainError):
-    """The nodes that the message names have no disk space left. Nothing of this request was written; reads still
-    work.
-    """
+    """The nodes that the message names have no disk space left. Nothing of this request was written; reads work."""
 
 
 class Busy(ChaplainError):

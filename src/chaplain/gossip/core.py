@@ -88,8 +88,7 @@ class GossipCore:
         members: MemberList | None = None,
     ) -> None:
         """`incarnation` is a guess that exceeds that of every earlier run; the clock is one. If it is too low, other
-        nodes
-        return the later card, and this node raises it. Cores of a simulation may share `members`.
+        nodes return the later card, and this node raises it. Cores of a simulation may share `members`.
         """
         assert identity.identifier != ALL, "identifier 0 means all nodes: make another key"
         incarnation = max(1, now_ns) if incarnation is None else incarnation
@@ -291,8 +290,9 @@ class GossipCore:
                 assert_never(body)
 
     def _dispatch_message(self, message: GossipMessage, sender: int) -> None:
-        """Process a message for this node. A message of an unknown type was forwarded, which is all that this version
-        can do.
+        """Process a message for this node.
+
+        A message of an unknown type was forwarded, which is all that this version can do.
         """
         match message.type:
             case MessageType.DISCOVERED:

@@ -116,8 +116,9 @@ class FailureDetector:
         return watch is not None and self._known_alive(watch, min(heard_ns, now_ns), now_ns)
 
     def on_new_record(self, identifier: int) -> None:
-        """A later card of the member exists. The suspicion of the earlier incarnation is void, but its silence still
-        counts.
+        """A later card of the member exists.
+
+        The suspicion of the earlier incarnation is void, but its silence still counts.
         """
         watch = self._watches.get(identifier)
         if watch is not None:
@@ -125,8 +126,9 @@ class FailureDetector:
             watch.reported_lost = False
 
     def on_disconnect(self, identifier: int, now_ns: int) -> bool:
-        """The member's connection broke: suspect it at once, but lose it no sooner. Returns True if the suspicion is
-        new.
+        """The member's connection broke: suspect it at once, but lose it no sooner.
+
+        Returns True if the suspicion is new.
         """
         watch = self._watches.get(identifier)
         if watch is None:
@@ -138,8 +140,9 @@ class FailureDetector:
         return True
 
     def accuse(self, identifier: int, now_ns: int, *, lost: bool) -> bool:
-        """Another node suspects the member or declared it lost. Watch it, too. Returns True if it became a suspect
-        now.
+        """Another node suspects the member or declared it lost.
+
+        Watch it, too. Returns True if it became a suspect now.
         """
         watch = self._watches.get(identifier)
         if watch is None:

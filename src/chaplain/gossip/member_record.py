@@ -18,8 +18,8 @@ from chaplain.wire.primitives import Cursor, put_number, put_string
 
 INCARNATION_MAX = (1 << 64) - 1
 VERSION = (1, 0)
-"""Major and minor version of the gossip protocol. Nodes with the same major version interoperate; see
-docs/protocol/gossip.md."""
+"""Major and minor version of the gossip protocol.
+Nodes with the same major version interoperate; see docs/protocol/gossip.md."""
 
 _LABEL = b"gossip card"
 

@@ -253,9 +253,7 @@ class Membership:
             self._on_vouched(card.identifier, self._dissemination.now_ns)
 
     def on_health(self, message: GossipMessage) -> None:
-        """Report when we last heard the subject ourselves. If we are the subject, refute, which overrides all
-        reports.
-        """
+        """Report when we last heard the subject. If we are the subject, refute, which overrides all reports."""
         health = payloads.take_health(message.content)
         origin = message.id.origin
         if health.subject == self._dissemination.identifier:

@@ -54,9 +54,7 @@ class _Run:
 
 class Rotation:
     def __init__(self, dissemination: Dissemination, cluster_nodes: Callable[[], Iterable[int]]) -> None:
-        """`cluster_nodes` returns the other nodes that belong to the cluster, present or not, as far as that is
-        agreed.
-        """
+        """`cluster_nodes` returns the other nodes that belong to the cluster by agreement, present or not."""
         self._dissemination = dissemination
         self._cluster_nodes = cluster_nodes
         self._confirmed: dict[tuple[KeyStep, bytes], dict[int, None]] = {}

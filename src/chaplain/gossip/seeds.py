@@ -45,8 +45,9 @@ class SeedEndpoints:
         self._kept.clear()
 
     def on_forgotten(self, uri: str) -> None:
-        """The mesh was told to forget the URI. A seed is dialled again at the next tick: a node that said good-bye is
-        stopping.
+        """The mesh was told to forget the URI.
+
+        A seed is dialled again at the next tick: a node that said good-bye is stopping.
         """
         if uri in self._kept:
             self._kept[uri] = False

@@ -20,12 +20,11 @@ class GossipSettings(Frozen, frozen=True):
     hops_max: int = 40
     """A message that was forwarded more often is dropped: it is in a loop, or forged."""
     sessions_max: int = 64
-    """Up to this many members every member has a session with every other; above, only ring neighbours at distances 1,
-    2, 4 …"""
+    """Up to this many members, all members have sessions with each other.
+    Above, only ring neighbours at distances 1, 2, 4 … do."""
     always_met: frozenset[int] = frozenset()
     """Members that get a session in a cluster of any size: the configured ones. An attacker who invents thousands of
-    members
-    must not separate the real ones."""
+    members must not separate the real ones."""
     members_max: int = 16_384
     """Members present. At the bound new members are refused and reported."""
     hearsay_max: int = 4_096
@@ -55,8 +54,7 @@ class GossipSettings(Frozen, frozen=True):
     """The interval of DISCOVERED messages while no member has acknowledged the join."""
     bytes_per_second_max: int = 512 * 1024
     """The send budget of gossip. Above it, ordinary messages are dropped and counted (repair delivers them later).
-    Membership
-    messages may use one second's budget more."""
+    Membership messages may use one second's budget more."""
     content_bytes_max: int = CONTENT_BYTES_MAX
     """Content of an event, question or answer."""
     queries_max: int = 256

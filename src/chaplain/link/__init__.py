@@ -1,3 +1,1 @@
-"""Authenticated connections: connect tokens, greetings, sealed frames and the key ring. The layers above use
-sessions.
-"""
+"""Authenticated connections: connect tokens, greetings, sealed frames, key ring. The layers above use sessions."""

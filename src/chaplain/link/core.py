@@ -80,9 +80,7 @@ class LinkCore:
         ring: KeyRing | None = None,
         pinned: frozenset[bytes] = frozenset(),
     ) -> None:
-        """A client (no ring) accepts only pinned nodes. For a node, pinned keys own their identifiers before any other
-        key.
-        """
+        """A client (no ring) accepts only pinned nodes. For a node, pinned keys own their identifiers."""
         if len(instance) != INSTANCE_BYTES:
             raise ValueError(f"an instance has {INSTANCE_BYTES} octets, not {len(instance)}")
         if (ring is None) is not (settings.endpoint == ""):
@@ -97,9 +95,7 @@ class LinkCore:
         self._reserve_bytes = settings.reserve_bytes
         self._bundle_bytes_max = settings.bundle_bytes_max
         self._waiting: list[LinkSession] = []
-        """Sessions with pending commands that wait to be sealed together. It may contain sessions whose commands are
-        sealed
-        already."""
+        """Sessions with commands that wait to be sealed together. Some may have no commands any more."""
         self.instance = instance
         self.identity = identity
         self.ring = ring
@@ -272,9 +268,7 @@ class LinkCore:
             self._handshake.dial(now_ns, call)
 
     def _may_greet_on(self, channel: Channel) -> bool:
-        """A node accepts greetings on routes that an instance dialled, a client on connections that it dialled
-        itself.
-        """
+        """A node accepts greetings on routes that an instance dialled, a client on its own connections."""
         if isinstance(channel, int):
             return self.ring is None and channel in self._tables.outgoing_channels
         return self.ring is not None and is_route_of(channel, channel[1 : 1 + INSTANCE_BYTES])
@@ -420,9 +414,7 @@ class LinkCore:
             self._tables.report(now_ns, "key ring change refused", refusal.reason, "", **refusal.detail)
 
     def _remove_key(self, now_ns: int, ring: KeyRing, key_id: bytes) -> None:
-        """Sessions continue, because they have their own keys. Pending offers made under the removed key are
-        replaced.
-        """
+        """Sessions continue, because they have their own keys. Offers made under the removed key are replaced."""
         key = ring.get(key_id)
         ring.remove(key_id)
         for outgoing in list(self._tables.outgoing_channels.values()):

@@ -58,8 +58,9 @@ class Forget(Frozen, frozen=True):
 
 
 class Dismiss(Frozen, frozen=True):
-    """End the session with a client and greet it. A client that is still there starts a new session and learns of the
-    end.
+    """End the session with a client and greet it.
+
+    A client that is still there starts a new session and learns of the end.
     """
 
     instance: bytes

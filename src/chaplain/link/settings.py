@@ -51,8 +51,7 @@ class LinkSettings(Frozen, frozen=True):
     """Commands of one wake-up share sealed frames up to this size; with 0 each command gets its own frame at once."""
     sessions_max: int = SESSIONS_MAX
     """Sessions with nodes, and as many again with clients, so that clients cannot take the places of nodes. A greeting
-    that
-    would create one more is refused."""
+    that would create one more is refused."""
     sessions_per_client_max: int = 128
     """Sessions of one client's key, so that one client cannot take all places."""
     calls_max: int = 1_024

@@ -39,9 +39,7 @@ _MESH = int(parcel.Layer.MESH)
 
 
 def is_control_message(content: bytes) -> bool:
-    """Whether this parcel belongs to the mesh itself. Checks only the header, because every received ALIVE is
-    checked.
-    """
+    """Whether this parcel belongs to the mesh itself. Reads only the header, because every ALIVE is checked."""
     return len(content) >= _HEADER_BYTES and content[_LAYER_AT] & 0xF == _MESH
 
 

@@ -49,9 +49,7 @@ class MeshCore:
     def __init__(
         self, settings: MeshSettings, rng: random.Random, own: Peer, beacon_keys: BeaconKeys | None = None
     ) -> None:
-        """Without `beacon_keys` the mesh neither sends nor processes beacons and relies on `Meet` for its
-        neighbours.
-        """
+        """Without `beacon_keys` the mesh neither sends nor processes beacons and learns its neighbours from `Meet`."""
         self.counts: Counter[str] = Counter()
         self._settings = settings
         self._own = own
@@ -314,8 +312,9 @@ class MeshCore:
         return effects
 
     def _give_up(self, session: MeshSession) -> list[MeshEffect]:
-        """Remove a silent peer. A node may be dialled again. A client is dismissed, so that it learns that its session
-        ended.
+        """Remove a silent peer. A node may be dialled again.
+
+        A client is dismissed, so that it learns that its session ended.
         """
         self.counts["given_up"] += 1
         effects = self._exit(session, "silent")
@@ -331,7 +330,8 @@ class MeshCore:
 
 
 def _is_same(one: Peer, other: Peer) -> bool:
-    """Whether a second greeting is from the same peer. The instance alone does not prove it: anyone can copy these
-    bits.
+    """Whether a second greeting is from the same peer.
+
+    The instance alone does not prove it: anyone can copy these bits.
     """
     return (one.key, one.identifier, one.client) == (other.key, other.identifier, other.client)

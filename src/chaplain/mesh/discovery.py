@@ -109,9 +109,7 @@ class BeaconDiscovery:
         return self._forget(instance, sighting.endpoint)
 
     def _forget(self, instance: bytes, endpoint: str) -> list[DiscoveryEffect]:
-        """Stop dialling, unless another instance uses the endpoint: a restarted node has a new instance at its old
-        endpoint.
-        """
+        """Stop dialling, unless another instance uses the endpoint: a restarted node has a new instance there."""
         others = (seen for other, seen in self._sightings.items() if other != instance)
         in_use = any(seen.endpoint == endpoint and not seen.leaving for seen in others)
         return [] if in_use or self._is_known(instance, endpoint) else [Forget(endpoint)]

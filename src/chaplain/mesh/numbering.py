@@ -2,8 +2,7 @@
 
 The link delivers in order and refuses replays, so an unexpected number means loss. A loss on the way is seen twice: as
 `Missed` from the link, and as a jump here. A command dropped before it was sealed is seen only here. So the mesh
-reports
-`Missed` at once and subtracts it from the jump that follows.
+reports `Missed` at once and subtracts it from the jump that follows.
 
 Invariants:
 - HELLO is number 1 of its direction, the first command after it 2; numbers wrap after 65535;

@@ -78,8 +78,9 @@ class PoolMembers:
         return tuple(self._pools)
 
     def add(self, session: MeshSession, pool: str) -> bool:
-        """Return False if the peer is in `pools_max` pools already. Joining a pool twice is allowed and changes
-        nothing.
+        """Return False if the peer is in `pools_max` pools already.
+
+        Joining a pool twice is allowed and changes nothing.
         """
         if pool in session.pools:
             return True

@@ -40,8 +40,8 @@ class MeshSession:
         """The pools that the peer is in, as far as we know, in the order in which it joined them."""
         self.status = hello.status
         self.pools_uncertain = False
-        """A command of this peer was lost, or its status octet did not match. `pools` may be wrong until its pool list
-        arrives."""
+        """A command of this peer was lost, or its status octet did not match.
+        `pools` may be wrong until its pool list arrives."""
         self.heard_ns = self.sent_ns = self.heard_or_pinged_ns = NEVER_NS
         self.heartbeat_sent_ns = self.pool_list_asked_ns = self.pool_list_sent_ns = NEVER_NS
         self.pinged_ns: int | None = None

@@ -21,9 +21,8 @@ class MeshSettings(Frozen, frozen=True):
     """Headers of our greeting beside pools and status."""
 
     heartbeat_ns: int = SECOND_NS
-    """A node gets a heartbeat when nothing was sent to it for this long. Also the interval at which one peer may be
-    asked for
-    its pool list."""
+    """A node gets a heartbeat when nothing was sent to it for this long.
+    Also the interval at which one peer may be asked for its pool list."""
     ping_after_ns: int = 5 * SECOND_NS
     """A peer that was silent for this long is pinged, and again after each further interval."""
     gone_after_ns: int = 30 * SECOND_NS
@@ -38,15 +37,13 @@ class MeshSettings(Frozen, frozen=True):
     neighbours_max: int = 1024
     """Endpoints that the layers above may request. A further one is reported and not dialled."""
     content_bytes_max: int = FRAME_BYTES_MAX - 1024
-    """Content of one command; the rest of the frame is for command and seal. Larger content is reported and not
-    sent."""
+    """Content of one command; the rest of the frame is for command and seal. Larger content is reported, not sent."""
 
     beacon_ns: int = SECOND_NS
     """The interval between two beacons, if beacons are enabled."""
     beacon_age_ns: int = 60 * SECOND_NS
     """A beacon whose time differs more than this from ours is ignored. A neighbour found by beacon is forgotten after
-    this
-    time without a beacon."""
+    this time without a beacon."""
     beacons_max: int = 256
     """Neighbours known by beacon alone. A further one is counted and ignored."""
     beacons_per_second_max: int = 1000

@@ -24,8 +24,9 @@ class Authorization:
         return None if wanted is None else wanted(body)
 
     def may(self, key: bytes, want: RequiredRight) -> bool:
-        """Whether the configuration stream grants the right. Without a journal, every admitted client may do
-        everything.
+        """Whether the configuration stream grants the right.
+
+        Without a journal, every admitted client may do everything.
         """
         if self._journal is None:
             return True
@@ -33,8 +34,9 @@ class Authorization:
         return client is not None and client.status == LaneStatus.ACTIVE and rights.may(client, want)
 
     def is_admin(self, key: bytes) -> bool:
-        """Whether the configuration stream makes this client an admin. Without a journal, every admitted client is
-        one.
+        """Whether the configuration stream makes this client an admin.
+
+        Without a journal, every admitted client is one.
         """
         if self._journal is None:
             return True

@@ -265,8 +265,9 @@ class NodeCore:
                 slot.routes[type(effect)](effect)
 
     def _end_round(self, event: host.Drained) -> None:
-        """Send `Drained` to layers that had a step in this round, and after a step of the journal to those that follow
-        it.
+        """Send `Drained` to layers that had a step in this round.
+
+        A step of the journal counts for its followers, too.
         """
         ordered = self._journal is not None and self._journal.stepped
         for slot in self._upper_slots:
@@ -408,9 +409,7 @@ class NodeCore:
         self._work.append((self._desk, RightsChanged()))
 
     def _expel(self, expel: Expel) -> None:
-        """The sessions of removed nodes stay open, but all layers except the journal and `patient` ones see them
-        end.
-        """
+        """The sessions of removed nodes stay open, but only the journal and `patient` layers still see them."""
         self._work += [(self._mesh, expel), (self._gossip, expel)]
         for peer in self._removed_nodes.expel(expel.keys, self.mesh.peers().values()):
             others = (slot for layer, slot in self._uppers.items() if layer not in self._removed_nodes.patient)
@@ -482,8 +481,9 @@ class NodeCore:
         self._work.append((self._gossip, rotation))
 
     def _change_ring(self, change: InstallKey | UseKey | RemoveKey) -> None:
-        """The link applies the change at once. Other nodes learn of it when the ring is on disk, and only if it was
-        applied.
+        """The link applies the change at once.
+
+        Other nodes learn of it when the ring is on disk, and only if it was applied.
         """
         self._link.deadline_known = False
         for one in self._keyring.ring_changes(change):

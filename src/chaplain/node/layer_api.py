@@ -16,14 +16,12 @@ class UpperCore(Protocol):
 
     - `errands` and `answers`: the types of effects that only this layer sends to the host, and of the host's answers;
     - `wants`: for requests about streams, returns the right that each needs; the node refuses requests of clients that
-      lack
-      it;
+      lack it;
     - `follows_journal`: the layer reads what the journal has agreed. It gets `Drained` whenever the journal had a step;
       other layers get it only after steps of their own;
     - `name_nodes`: the node passes it a function from identifier to node id, which the configuration stream may change;
     - `patient`: the layer has to agree on continuing without a removed node. It exchanges parcels with that node until
-      the
-      session ends.
+      the session ends.
     """
 
     counts: Counter[str]

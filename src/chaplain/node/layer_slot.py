@@ -10,8 +10,7 @@ class LayerSlot:
     """A layer, and the route of each type of its effects.
 
     A layer changes only in its steps. So the node computes its deadline once after each step, and sends it `Drained`
-    only if
-    it had a step in the round.
+    only if it had a step in the round.
     """
 
     __slots__ = ("_deadline", "deadline_known", "due_ns", "follows_journal", "routes", "step", "stepped")
@@ -25,8 +24,7 @@ class LayerSlot:
     ) -> None:
         self.step = step
         self.follows_journal = follows_journal
-        """The layer reads what the journal has agreed: it also gets `Drained` after a round in which the journal had a
-        step."""
+        """The layer reads what the journal has agreed. So it also gets `Drained` when the journal had a step."""
         self.routes: dict[type, Callable[[Any], None]] = {}
         """By type of effect: the function that delivers it."""
         self.stepped = True

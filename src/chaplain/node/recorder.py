@@ -23,8 +23,8 @@ from chaplain.wire import parcel
 
 EVERYTHING = "*"
 RECORD_BYTES = 4 << 20
-"""Messages share a record up to this size; a larger one (at most a frame) gets its own record. A record fits in a
-segment."""
+"""Messages share a record up to this size; a larger one (at most a frame) gets its own record.
+A record fits in a segment."""
 ROW_BYTES = 16
 """More than the overhead of a message beside its value and its key."""
 Row: TypeAlias = tuple[bytes, bytes | None]

@@ -43,9 +43,7 @@ class RemovedNodes:
         return out
 
     def is_excluded(self, peer: Peer, layer: int) -> bool:
-        """Whether this layer must not get messages of the peer. Does not apply to the journal, which gets all of
-        them.
-        """
+        """Whether this layer must not get messages of the peer. The journal gets all messages."""
         return self.is_expelled(peer) and not (layer in self.patient and peer.instance in self._lingering)
 
     def end_lingering(self, peer: Peer) -> bool:

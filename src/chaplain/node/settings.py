@@ -16,8 +16,7 @@ class ClientSettings(Frozen, frozen=True):
     """Bounds for the time and memory that client requests take."""
 
     paced: bool = False
-    """Whether the host sends `Serve` for each request and so limits their time; otherwise `Drained` serves all of
-    them."""
+    """Whether the host sends `Serve` for each request, which limits their time; else `Drained` serves all of them."""
     session_bytes_max: int = 16 << 20
     """Waiting requests of one session. Beyond this bound, or the next two, the session is closed."""
     identity_bytes_max: int = 64 << 20

@@ -172,9 +172,7 @@ class _Chunk:
 
 
 class _Cells:
-    """The variable-size parts of packs: which octets belong to which column. All sizes are checked against each
-    other.
-    """
+    """The variable-size parts of packs: which octets belong to which column. All sizes are checked."""
 
     def __init__(self, packs: list[tuple[Octets, PackHead]], row_starts: Ints) -> None:
         self._packs = packs
@@ -248,8 +246,7 @@ def numbers(values: npt.NDArray[Any], kind: Any, missing: npt.NDArray[np.bool_] 
     """A column of numbers, from their representation in memory.
 
     It avoids `pa.array`, which imports pandas to test whether its argument is a pandas object. A Spark process that
-    reads a
-    few rows would spend most of its time on that import.
+    reads a few rows would spend most of its time on that import.
     """
     return pa.Array.from_buffers(kind, len(values), [_valid(missing), pa.py_buffer(np.ascontiguousarray(values))])
 

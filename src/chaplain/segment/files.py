@@ -100,9 +100,7 @@ class OpenSegment:
         os.close(self._descriptor)
 
     def read(self, position: int, size_bytes: int) -> bytes:
-        """A copy of these octets; fewer at the end of the file. Raises `Recycled` if the file was recycled
-        meanwhile.
-        """
+        """A copy of these octets; fewer at the end of the file. Raises `Recycled` if the file was recycled."""
         data = self.peek(position, size_bytes)
         self.check_not_recycled()
         return data

@@ -121,8 +121,9 @@ def decode_header(data: Bytes) -> SegmentHeader:
 
 
 def other_version(data: Bytes) -> int | None:
-    """The version that wrote this, if it is another one. The version's position and the checksum before it never
-    change.
+    """The version that wrote this, if it is another one.
+
+    The version's position and the checksum before it never change.
     """
     view = octets(data)
     for copy_at in HEADER_COPIES:

@@ -95,8 +95,9 @@ def malformed(cells: Iterable[bytes | None]) -> dict[int, str]:
 
 
 class HeaderSplit(NamedTuple):
-    """The positions of a column's names and values in its octets. All arrays but `counts` have one row for each
-    header.
+    """The positions of a column's names and values in its octets.
+
+    All arrays but `counts` have one row for each header.
     """
 
     counts: Ints

@@ -148,9 +148,7 @@ def _sizes(cells: Cells) -> bytes:
 
 
 def with_signature(raw: bytes, signature: bytes) -> bytes:
-    """The same pack with its signature slot filled: sign the digest of a pack encoded with zeros, then insert the
-    signature.
-    """
+    """The same pack with its signature slot filled. The signer signs the digest of a pack encoded with zeros."""
     slot_bytes = _HEAD.unpack_from(raw)[_SLOT_FIELD]
     if len(signature) != slot_bytes:
         raise ValueError(f"the slot has {slot_bytes} octets, the signature {len(signature)}")

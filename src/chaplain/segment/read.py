@@ -5,8 +5,7 @@ agreed if the next message is chained to it, or an agreed mark names it. This mo
 from.
 
 Invariants: messages of a chained log are shown in the order of their index, each index at most once; either all parts
-of
-a message are shown or none.
+of a message are shown or none.
 """
 
 from __future__ import annotations
@@ -107,8 +106,9 @@ class Agreement:
         return self._complete_messages(agreed)
 
     def _complete_messages(self, agreed: list[Record]) -> list[Record]:
-        """Omit messages that lack a part, and record them. A part that was written again after a restart is shown
-        once.
+        """Omit messages that lack a part, and record them.
+
+        A part that was written again after a restart is shown once.
         """
         messages: dict[tuple[int, bytes], dict[int, Record]] = {}
         for record in agreed:

@@ -111,8 +111,7 @@ def pieces_of(
     """The same in pieces, for a caller that joins many records: a large body is copied once less.
 
     A caller that writes many records to a segment passes the checksum of its identity. This is the hot path of all
-    writes
-    of all layers, so it calls the CRC function directly.
+    writes of all layers, so it calls the CRC function directly.
     """
     stream = record.stream.encode() if record.stream else b""
     stream_bytes = len(stream)

@@ -86,8 +86,7 @@ def scan(
     `data` is the whole file, or, without `search`, the part of it that starts at position `data_at`.
 
     Without `search` the scan ends at the first invalid place: for a reader at the live end of a log, where a
-    half-written
-    record is normal.
+    half-written record is normal.
     """
     assert data_at is None or not search, "a search needs the whole segment"
     walk = _Walk(octets(data), header, search, header.base if data_at is None else data_at)
@@ -179,8 +178,9 @@ class _Walk:
         return self._tags[bisect_left(self._tags, position) :]
 
     def _check_after_end(self, end: int, tail: ScanTail) -> None:
-        """Nothing of this segment may follow an END. If something does, a write had started, or END is left from a lost
-        write.
+        """Nothing of this segment may follow an END.
+
+        If something does, a write had started, or END is left from a lost write.
         """
         if tail is not ScanTail.OPEN:
             return
@@ -215,9 +215,7 @@ def _with_body(record: Record, body: memoryview) -> Record:
 
 
 def apply_proof(findings: list[ScanFinding] | tuple[ScanFinding, ...], proven: int) -> tuple[ScanFinding, ...]:
-    """The same findings, given the highest proven position of the log: synced octets can be neither torn nor in
-    doubt.
-    """
+    """The same findings, given the highest proven position of the log: synced octets are neither torn nor in doubt."""
     return tuple(
         ScanFinding(ScanVerdict.DAMAGED, finding.position, finding.end, finding.reason, finding.head)
         if finding.position < proven

@@ -1,10 +1,9 @@
 """A tap: one node's record of streams that are not ordered by consensus, for Spark.
 
 It assigns offsets: dense in each stream, in the order in which this node saw the messages. It makes no promise: a tap
-is
-one node's own record, not agreed with other nodes, and messages that were not on disk when the node died are missing.
-Its records have the flag SETTLED, so that readers show them at once. With a size limit the oldest segments are deleted.
-The next offset of each stream is written to a file before that, because no record of the stream may remain.
+is one node's own record, not agreed with other nodes, and messages that were not on disk when the node died are
+missing. Its records have the flag SETTLED, so that readers show them at once. With a size limit the oldest segments are
+deleted. The next offset of each stream is written to a file before that, because no record of the stream may remain.
 
 Invariant: the offsets of a stream continue where the log on disk ends; no offset is assigned twice.
 """
@@ -47,8 +46,9 @@ def heads_name(log: str) -> str:
 
 
 class Tap:
-    """Appends to one log. `segments` are its existing files by sequence; `heads` is the content of the `heads_name`
-    file.
+    """Appends to one log.
+
+    `segments` are its existing files by sequence; `heads` is the content of the `heads_name` file.
     """
 
     def __init__(

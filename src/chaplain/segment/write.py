@@ -150,8 +150,9 @@ class SegmentWriter:
         self.proven = min(self.proven, self.written)
 
     def _roll(self, start: int, waiting: list[bytes], record_bytes: int) -> list[Operation]:
-        """Create the next segment, in which a record of this size fits. Then end the current one with its waiting
-        records and ROLL.
+        """Create the next segment, in which a record of this size fits.
+
+        Then end the current one with its waiting records and ROLL.
 
         In this order, a process that is killed between the writes leaves a log that still ends cleanly.
         """

@@ -29,8 +29,7 @@ ROUTE_MARK = b"\x01"
 """First octet of every routing id; ZeroMQ reserves ids that begin with zero."""
 DIAL_BYTES = 8
 """Random octets at the end of each routing id. Instances are not secret, and a process that knows the whole routing id
-of
-another's connection could occupy it."""
+of another's connection could occupy it."""
 ROUTE_BYTES_MAX = 1 + INSTANCE_BYTES + DIAL_BYTES
 
 _FIRST_LINE = "chaplain identity 1"

@@ -43,8 +43,9 @@ class Handshake:
         self._introduce = Introduce((), 0, {})
 
     def introduce(self, introduce: Introduce) -> None:
-        """Use this content in our greetings from now on. Raises `ValueError` for content that does not fit into a
-        HELLO.
+        """Use this content in our greetings from now on.
+
+        Raises `ValueError` for content that does not fit into a HELLO.
         """
         for name in introduce.headers:
             if name.startswith(RESERVED):
@@ -227,8 +228,9 @@ class Handshake:
             tables.aliases[endpoint] = call
 
     def end_session(self, now_ns: int, session: LinkSession, reason: str, keep: OutgoingChannel | None = None) -> None:
-        """End the session. Its channel is closed if a client opened it; a call's channel remains until the call's
-        time-out.
+        """End the session.
+
+        Its channel is closed if a client opened it; a call's channel remains until the call's time-out.
 
         `keep` names a channel that remains unchanged.
         """

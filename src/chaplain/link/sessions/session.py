@@ -85,8 +85,7 @@ class LinkSession:
         """Their size if each had its own frame: an upper bound for the shared frame."""
         self.confirmed_sent_ns = offered_ns
         """The peer was present and received from us after this time. It is when we made the offer that the peer
-        accepted, or sent
-        the last command that it has confirmed. Maintained for clients only."""
+        accepted, or sent the last command that it has confirmed. Maintained for clients only."""
         self._send_times: deque[tuple[int, int]] = deque(maxlen=SEND_TIMES_MAX)
         """Counter and time of sent commands that are not confirmed yet."""
 

@@ -169,8 +169,9 @@ class LinkTables:
     # Sessions.
 
     def has_room_for(self, peer: Peer) -> bool:
-        """Whether one more session fits. Nodes and clients have separate limits, so that clients cannot exclude a
-        node.
+        """Whether one more session fits.
+
+        Nodes and clients have separate limits, so that clients cannot exclude a node.
         """
         settings = self.settings
         if not peer.client:

@@ -156,9 +156,7 @@ def source_of(address: str) -> str:
 
 
 def filter_of(blocked: BlockedSources) -> list[bytes]:
-    """A classic BPF program (a list of struct sock_filter) that drops packets of blocked sources and keeps all
-    others.
-    """
+    """A classic BPF program (struct sock_filter each) that drops packets of blocked sources and keeps all others."""
     of_these, of_others = (_KEEP, _DROP) if blocked.others else (_DROP, _KEEP)
     if len(blocked.sources) > _FILTERED_MAX:
         return [_DROP]

@@ -14,11 +14,13 @@ QUEUE_MESSAGES = 64
 """High-water mark of every socket: times `PIECE_BYTES_MAX`, 4 MiB for each direction of a connection."""
 DIAL_TIMEOUT_NS = 5_000_000_000
 NEVER_MS = 24 * 3600 * 1000
-"""The reconnect interval of a DEALER, which is closed as soon as its connection is lost. So it never reconnects by
-itself.
+"""The reconnect interval of a DEALER, which is closed as soon as its connection is lost.
+
+So it never reconnects by itself.
 
 ZeroMQ's own option against reconnecting (-1), and IMMEDIATE, discard messages that arrived and were not read when a
-connection is lost: libzmq terminates the pipe without delay (session_base_t::reconnect, socket_base_t::hiccuped)."""
+connection is lost: libzmq terminates the pipe without delay (session_base_t::reconnect, socket_base_t::hiccuped).
+"""
 
 UP = "up"
 _MEANINGS = {

@@ -53,8 +53,7 @@ JOINING_BYTES_MAX = 64 * 1024 * 1024
 DRAIN_MESSAGES_MAX = 256
 """Messages read from one socket in one wake-up, so that timers and other sockets get their turn."""
 FLUSH_BYTES = 8 * 1024
-"""`Flushed` is delayed until this many bytes were flushed in all, or there is no other input: each input costs a
-step."""
+"""`Flushed` waits until this many bytes were flushed, or there is no other input: each input costs a step."""
 EAGER_FLUSH_BYTES = 64 * 1024
 """Above this size, `wait` returns at once to report flushed bytes."""
 BLOCKED_RETRY_NS = 5_000_000
@@ -314,8 +313,9 @@ class Sockets:
             self._disconnect(channel, "it does not keep up")
 
     def _send_at_once(self, channel: Channel, frame: bytes) -> bool:
-        """Whether ZeroMQ accepted the frame, or the channel is lost. Only for frames that need no cutting, with no
-        queue.
+        """Whether ZeroMQ accepted the frame, or the channel is lost.
+
+        Only for frames that need no cutting, with no queue.
         """
         assert not is_piece(frame), "no frame begins like a piece"
         router = self._router

@@ -34,8 +34,7 @@ CHECK_EVERY_NS = 100_000_000
 _TIME_SHARE = 50
 """Checks take at most one part in this many of the time, however many connections there are."""
 _ROUND_MESSAGES = 65_536
-"""ZeroMQ serves connections in turns: after this many messages each had its turn, even if the socket never gets
-empty."""
+"""ZeroMQ serves connections in turns: after this many messages each had one, even if the socket never gets empty."""
 _ROUNDS = 2
 """Two rounds, because the current one may have passed the connection before it was found stalled."""
 _RECEIVED = struct.Struct("=Q")
@@ -68,8 +67,7 @@ class StalledMessages:
         """Whether the event loop must drain its sockets, so that a check can tell stalled from waiting messages."""
         self._open: dict[int, _Connection] = {}
         self._unproven: dict[int, int] = {}
-        """Connections that have sent no whole message yet, with the message count of their descriptor when they were
-        opened."""
+        """Connections without a whole message yet, with the message count of their descriptor at opening."""
         self._messages: dict[int, int] = {}
         self._next_check_ns = 0
         self._round = 0
@@ -128,9 +126,7 @@ class StalledMessages:
                 self._wake()
 
     def _check(self, descriptor: int, connection: _Connection, at: socket.socket) -> bool:
-        """Return False if the connection has ended (its descriptor may belong to another now), or if this check ended
-        it.
-        """
+        """Return False if the connection has ended (another may have its descriptor now), or if this check ended it."""
         if _cookie_of(at) != connection.cookie:
             return False
         messages, received = self._messages.get(descriptor, 0), _received_bytes(at)

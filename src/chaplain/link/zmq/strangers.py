@@ -59,9 +59,7 @@ class Strangers:
                 del self._counts[source]
 
     def expire(self, before_ns: int) -> None:
-        """Remove connections accepted before this time: they have authenticated themselves, or ZeroMQ has ended
-        them.
-        """
+        """Remove connections accepted before this time: they are authenticated, or ZeroMQ has ended them."""
         while self._open_since:
             connection, (accepted_ns, _) = next(iter(self._open_since.items()))
             if accepted_ns >= before_ns:
