@@ -43,6 +43,7 @@ class Clock:
         now_ns = self._base_ns + passed_ns
         if self._to_follow_ns:
             change_max_ns = passed_ns // FIFTH
+            # Slew instead of step: at most a fifth of the elapsed time, in either direction.
             now_ns += max(-change_max_ns, min(self._to_follow_ns, change_max_ns))
         if passed_ns >= READ_INTERVAL_NS:
             self._read_ns, self._base_ns = elapsed_ns, now_ns

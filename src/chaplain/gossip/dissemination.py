@@ -163,6 +163,7 @@ class Dissemination:
             return [target]
         others = [identifier for identifier in self.sessions if identifier not in exclude]
         if target != ALL and self.members.is_present(target):
+            # Sessions exist at distances 1, 2, 4 … on the ring, so each hop shortens the distance.
             return sorted(others, key=lambda identifier: _ring_distance(identifier, target))[:2]
         if len(self.members) <= self.settings.flood_max or len(others) <= self.settings.fanout:
             return others
@@ -183,6 +184,8 @@ class Dissemination:
 
     def _take_budget(self, size_bytes: int, *, urgent: bool) -> bool:
         rate = self.settings.bytes_per_second_max
+        # A token bucket: it fills with `bytes_per_second_max` and contains at most one second's worth. Urgent messages
+        # may overdraw it by as much again.
         earned = (self.now_ns - self._allowed_ns) * rate // SECOND_NS
         if earned > 0:
             self._allowance_bytes = min(rate, self._allowance_bytes + earned)

@@ -190,6 +190,8 @@ class FailureDetector:
             watch.suspected_ns = watch.asked_ns = now_ns
             return DetectorAction.SUSPECT
         if silence_ns >= 2 * self.timeout_ns and now_ns - watch.suspected_ns >= self.timeout_ns // 2:
+            # A node that keeps no session with the member has no evidence of its own: without a report of a loss it
+            # stops suspecting.
             return DetectorAction.CLEAR if watch.indirect and not watch.reported_lost else DetectorAction.LOSE
         if watch.reported_lost and not watch.indirect and self._accepts_report(watch, now_ns):
             return DetectorAction.LOSE
@@ -207,6 +209,7 @@ class FailureDetector:
         watch.known_ns = max(watch.known_ns, heard_ns)
         if watch.suspected_ns is None:
             return False
+        # An old report only postpones the loss. One from before the connection broke says nothing about the time since.
         if now_ns - heard_ns >= self.timeout_ns // 2 or heard_ns < watch.broken_ns:
             return False
         watch.suspected_ns = None

@@ -109,6 +109,7 @@ class MemberList:
                 return RecordVerdict.LEFT if record.state is MemberState.LEFT else RecordVerdict.KNOWN
             if record.proof is not None and card.incarnation <= record.proof.incarnation:
                 return RecordVerdict.LEFT
+        # Known and outdated cards never reach this check, which is the expensive one.
         if not cards.is_genuine(card, self._check):
             return RecordVerdict.FORGED
         if (record is None or record.state is MemberState.LEFT) and not self._has_room(contacted):

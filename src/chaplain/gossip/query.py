@@ -87,6 +87,7 @@ def _evaluate(members: int, best: int, rival: int, missing: int, time_is_up: boo
     """Return an empty text if the best answer is decided, the reason if it is undecided, None to wait."""
     assert best >= rival >= 0
     assert best + rival + missing <= members
+    # The rules are those of the table in the module's docstring, in its order.
     if 2 * best > members:
         return ""
     if best and 2 * best == members:

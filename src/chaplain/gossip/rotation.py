@@ -116,9 +116,11 @@ class Rotation:
                 if key.key_id == key_id_of(key.key) and self._may_install(key.key_id):
                     self._dissemination.out.append(InstallKey(key.key))
             case KeyStep.USE:
+                # A member that used the key earlier could not be understood by members that lack it.
                 if self._all_confirmed(KeyStep.INSTALL, key.key_id):
                     self._dissemination.out.append(UseKey(key.key_id))
             case KeyStep.REMOVE:
+                # Members that still use the old key would be cut off if it were removed earlier.
                 if key.key != key.key_id and self._all_confirmed(KeyStep.USE, key.key):
                     self._dissemination.out.append(RemoveKey(key.key_id))
 

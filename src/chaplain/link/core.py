@@ -181,6 +181,8 @@ class LinkCore:
             raise ValueError("an empty command is the link's own confirmation")
         size = len(command) + session.overhead_bytes
         total_bytes = session.pending_bytes + size
+        # Flow control: commands are dropped at the byte budget instead of queued without a bound. Heartbeats, pings and
+        # membership are urgent and have a reserve, so that a full queue does not make a live peer look dead.
         room = self._queue_bytes_max + self._reserve_bytes if event.urgent else self._queue_bytes_max
         outgoing = session.outgoing
         if outgoing.queued_bytes + total_bytes > room:
@@ -230,6 +232,7 @@ class LinkCore:
     def _on_arrived(self, now_ns: int, event: Arrived) -> list[LinkEffect]:
         channel, frame = event.channel, event.frame
         session = self._by_channel.get(channel)
+        # The peer may greet on a channel with a session: it has ended its side and starts anew.
         if session is None or frame[:1] in _GREETINGS or len(frame) > FRAME_BYTES_MAX:
             return self._on_unsealed(now_ns, channel, frame)
         try:

@@ -114,6 +114,8 @@ class MeshInbound:
     def _on_broadcast(self, session: MeshSession, command: bytes, effects: list[MeshEffect]) -> None:
         content_at = broadcast_content_at(command)
         pool = self._pools.name_of(command[HEADER_BYTES:content_at])
+        # The names of our own pools are known to be valid. Any other name is decoded, so that a malformed one is
+        # reported.
         if pool is None or not session.may_join_pools:
             decode(command)
             self._counts["broadcasts_outside"] += 1

@@ -56,6 +56,7 @@ class Numbering:
 
     def accept(self, sequence: int) -> int | None:
         """Return how many commands before this one were lost and not yet reported, or None if its number is not new."""
+        # Serial number arithmetic: the distance modulo 2^16 from the next expected number.
         ahead = (sequence - self.heard - 1) & _MASK
         if not ahead:
             self._reported_by_link = 0

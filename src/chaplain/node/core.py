@@ -233,6 +233,7 @@ class NodeCore:
             case PersistFailed():
                 self._on_persist_failed(event)
             case host.Stopping():
+                # Upper layers stop first: their last messages still need the layers below.
                 self._work.extend((slot, event) for slot in reversed(self._layers[1:]))
         self._run()
         return self._out

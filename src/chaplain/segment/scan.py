@@ -156,6 +156,7 @@ class _Walk:
 
     def _resume(self, position: int, reason: str) -> int | None:
         """Add a finding for the bad stretch and find the next valid record after it."""
+        # A valid record after the bad stretch may prove, by its `proven` position, that the stretch was synced.
         resumed = self._next_valid(position + ALIGNMENT)
         self._gaps.append(ScanFinding(ScanVerdict.IN_DOUBT, position, position if resumed is None else resumed, reason))
         return resumed

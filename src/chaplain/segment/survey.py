@@ -99,6 +99,8 @@ class Surveyor:
         if header.sequence != last.header.sequence + 1:
             self._add_doubt(last.header.end, f"segment {last.header.sequence + 1} is missing")
             return False
+        # A sealed segment names its successor's identity in its ROLL, so a file of another log or use cannot take its
+        # place.
         expected = last.next_identity or header.identity
         if (header.base, header.previous, header.identity) != (last.header.end, last.header.identity, expected):
             self._add_doubt(last.header.end, f"segment {header.sequence} is foreign")

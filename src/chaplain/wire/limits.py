@@ -12,7 +12,7 @@ PARCEL_BODY_BYTES_MAX = 0xFFFF
 """sequence.txt gives the size of a parcel's body two octets."""
 
 FRAME_BYTES_MAX = 8 * 1024 * 1024
-"""The maximum size of one ZeroMQ frame, including its seal. ZeroMQ disconnects a peer that sends more."""
+"""The maximum size of one frame, including its seal. The link sends a long frame as several ZeroMQ messages."""
 
 DATAGRAM_BYTES_MAX = 1200
 """A beacon must pass every network path without fragmentation."""

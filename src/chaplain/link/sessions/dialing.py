@@ -80,6 +80,7 @@ class DialAttempt:
 
     def backoff_ns(self, settings: LinkSettings, rng: Random) -> int:
         """Exponential back-off with jitter, so that many nodes that lost one peer do not all reconnect at once."""
+        # The wait is between half and all of a bound that doubles with each attempt up to `redial_max_ns`.
         longest_ns = min(settings.redial_max_ns, settings.redial_min_ns << min(self.attempt, 32))
         self.attempt += 1
         return longest_ns // 2 + int(rng.random() * longest_ns / 2)

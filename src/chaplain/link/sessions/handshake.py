@@ -141,6 +141,8 @@ class Handshake:
         session = tables.sessions.get(claim.instance)
         if session is not None and claim.turn <= session.turn:
             raise GreetingRefused("replayed", turn=claim.turn)
+        # Replay protection: a greeting completes a session only if it echoes the nonce of an offer that we made and
+        # that nobody has used. A recorded greeting echoes an old nonce and only causes a greeting back.
         outgoing = tables.offers.get(claim.echo) if claim.to == tables.instance else None
         if outgoing is None:
             self._greet_back(now_ns, channel, greeting)
@@ -169,6 +171,7 @@ class Handshake:
         if not any(old) and not tables.has_room_for(peer):
             raise GreetingRefused("too many sessions", sessions=len(tables.sessions))
         session = self._session(outgoing, channel, greeting)
+        # The peer can complete its side only after our greeting echoed its nonce.
         if outgoing.echoed != claim.nonce:
             outgoing.echo, outgoing.to = claim.nonce, claim.instance
             self.greet(now_ns, outgoing)

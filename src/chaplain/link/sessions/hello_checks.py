@@ -124,6 +124,8 @@ class HelloChecks:
             raise GreetingRefused("identifier is not the key's", claimed=f"{claim.identifier:08x}")
         if envelope.octet == GREETING_CLIENT and claim.key != envelope.prover:
             raise GreetingRefused("key is not the envelope's")
+        # Both directions between client and node use the client envelope. So the role depends on our side: a node
+        # expects a client, a client expects a node.
         by_client = envelope.octet == GREETING_CLIENT and self._tables.ring is not None
         if claim.role != ("client" if by_client else "node"):
             raise GreetingRefused("other role", theirs=claim.role)

@@ -114,11 +114,13 @@ class LinkSession:
         if len(frame) < self.overhead_bytes or frame[0] & ~BUNDLED != self.octet:
             raise GreetingRefused("not sealed")
         _, counter, confirmed = HEADER.unpack_from(frame)
+        # Cheap checks come before decryption. A counter that is not new is a replay.
         if counter <= self.heard:
             raise GreetingRefused("replayed")
         opened = self._opening.open(frame)
         if opened is None:
             raise GreetingRefused("broken seal")
+        # The seal is genuine from here on, so this is a defect of the peer and not an attack from outside.
         if confirmed > self.sent:
             raise GreetingRefused("confirms what was never said")
         commands = self._unpack(opened, counter) if frame[0] & BUNDLED else (opened,)
