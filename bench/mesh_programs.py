@@ -83,7 +83,7 @@ class BenchNode(NodeCore):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self._mesh.send(self._hear, Shouted)
+        self._mesh.route(self._hear, Shouted)
         self._joined = False
         self._filler = b""
         self._until_ns = 0

@@ -160,7 +160,7 @@ class BenchLayer(SequenceLayer):
 class BenchNode(NodeCore):
     def __init__(self, layer: BenchLayer, *args: Any, **options: Any) -> None:
         super().__init__(*args, uppers={Layer.SEQUENCE: layer}, **options)
-        self._takers[Publish] = self._uppers[Layer.SEQUENCE]
+        self._receivers[Publish] = self._uppers[Layer.SEQUENCE]
         self.layer = layer
         self.load = layer.load
         self._seen = 0

@@ -185,7 +185,7 @@ class Crowd:
             few = len(members) <= most + 1
             chosen = members.present if few else members.neighbours(peer.identifier)
             sessions = {one: place[one].instance for one in chosen if one != peer.identifier}
-            core._voice.sessions = sessions
+            core._dissemination.sessions = sessions
             # A first tick chooses peers and compares lists, so that this is not measured later.
             core.step(self.settings.tick_ns, Woken())
 

@@ -114,7 +114,7 @@ BUGS = [
     caught_by_tests(
         "what a node says waits for clients",
         "node.core",
-        "        if not peer.client:\n            self._hand_on(event)\n        elif",
+        "        if not peer.client:\n            self._route_parcel(event)\n        elif",
         "        if",
         NODE,
         "waits_for_no_client",

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-# Imported when first used: a tool that only reads segments needs neither sockets nor cryptography.
+# Names are imported on first use: a tool that only reads segments needs neither sockets nor cryptography.
 _HOMES = {
     "Client": "chaplain.client.sync",
     "AsyncClient": "chaplain.client.aio",

@@ -1,8 +1,8 @@
-"""What a node and a cluster file may say: names, types, defaults, bounds, and where each value came from.
+"""The settings of node and cluster files: names, types, defaults, bounds, and the origin of each value.
 
-A value is taken from the TOML file, then the environment (`CHAPLAIN_NODE_` and the name in capitals, dots as
-underscores), then flags; the last one wins and its origin is remembered, so that an error can say what to change.
-It refuses to know what the values are for: paths are not opened here, keys not decoded.
+A value comes from the TOML file, then the environment (`CHAPLAIN_NODE_` and the name in capitals, dots as underscores),
+then flags. The last one wins. Its origin is recorded, so that an error can say what to change.
+This module does not know what the values are for: it opens no paths and decodes no keys.
 
 Reference for users: docs/reference/configuration.md, which a test compares with `SETTINGS`.
 """
@@ -28,11 +28,11 @@ NODE_FILE = "node.toml"
 PID_FILE = "pid"
 SEGMENTS = "segments"
 NODE_IDS_MAX = 254
-"""255 stands for nobody where one octet names a node."""
+"""255 means "no node" where one octet contains a node's id."""
 
 
 class Setting(Frozen, frozen=True):
-    """One name a node's file may hold. The type of the default is the type of the value."""
+    """One name that a node's file may contain. The type of the default is the type of the value."""
 
     name: str
     default: Value
@@ -43,127 +43,176 @@ class Setting(Frozen, frozen=True):
 
 
 SETTINGS: tuple[Setting, ...] = (
-    Setting("cluster", "chaplain", "Name of the cluster; only those who say the same name talk."),
-    Setting("id", 1, "Number people know this node by.", 1, NODE_IDS_MAX),
+    Setting("cluster", "chaplain", "Name of the cluster; only nodes and clients with the same name connect."),
+    Setting("id", 1, "Number of this node, for people.", 1, NODE_IDS_MAX),
     Setting(
         "bind",
         "tcp://127.0.0.1:7400",
-        "Where to listen for nodes and clients: address, host name or interface, and port.",
+        "Endpoint to listen at for nodes and clients: address, host name or interface, and port.",
     ),
-    Setting("advertise", "", "Where others reach this node; empty: where it listens."),
+    Setting("advertise", "", "Endpoint at which others reach this node; empty: the value of `bind`."),
     Setting("data", ".", "Data directory, relative to this file."),
     Setting("identity", "identity", "File with this node's key, relative to this file; mode 0600."),
     Setting("keyring", "keyring", "File with the cluster's keys, relative to this file; mode 0600."),
-    Setting("neighbours", (), "Endpoints to join the cluster through; one that answers is enough."),
-    Setting("http", "127.0.0.1:0", "Where to serve metrics, health and status; port 0: any; empty: nowhere."),
-    Setting("database", "sqlite", "What executes journal streams.", choices=("sqlite", "postgres", "none")),
-    Setting("seal", "aes-256-gcm", "How frames are sealed.", choices=("aes-256-gcm", "hmac-sha256")),
-    Setting("log", "", "File to append log lines to; empty: standard error."),
-    Setting("mesh.heartbeat_seconds", 1.0, "A node to which nothing was sent for so long gets a heartbeat.", 0.01, 60),
-    Setting("mesh.ping_after_seconds", 5.0, "A peer silent for so long is pinged.", 0.02, 600),
-    Setting("mesh.gone_after_seconds", 30.0, "A peer silent for so long is taken for dead.", 0.05, 3600),
+    Setting("neighbours", (), "Endpoints of other nodes to join the cluster through; one that answers is enough."),
     Setting(
-        "gossip.silence_seconds", 5.0, "T: silent so long, a member is asked about; twice that, it left.", 0.05, 600
+        "http", "127.0.0.1:0", "Address and port for metrics, health and status; port 0: any free port; empty: no HTTP."
+    ),
+    Setting("database", "sqlite", "Database that executes journal streams.", choices=("sqlite", "postgres", "none")),
+    Setting(
+        "seal",
+        "aes-256-gcm",
+        "Algorithm that protects frames; hmac-sha256 authenticates them but does not encrypt.",
+        choices=("aes-256-gcm", "hmac-sha256"),
+    ),
+    Setting("log", "", "File to append log lines to; empty: standard error."),
+    Setting(
+        "mesh.heartbeat_seconds", 1.0, "Send a heartbeat to a node after sending it nothing for this long.", 0.01, 60
+    ),
+    Setting("mesh.ping_after_seconds", 5.0, "Ping a peer that was silent for this long.", 0.02, 600),
+    Setting("mesh.gone_after_seconds", 30.0, "Treat a peer that was silent for this long as dead.", 0.05, 3600),
+    Setting(
+        "gossip.silence_seconds",
+        5.0,
+        "T: a member that is silent for T is suspected and asked about; after 2 T it has left.",
+        0.05,
+        600,
     ),
     Setting(
         "journal.segment_bytes",
         64 << 20,
-        "Size of the journal's files; a record that needs more gets a larger one. Clients write packs of less than "
-        "half of it through this node: below 1 MiB writers are refused.",
+        "Size of the journal's files; a larger record gets a larger file. Packs that clients write through this node "
+        "must be smaller than half of it; below 1 MiB the node refuses writers.",
         1 << 16,
         1 << 30,
     ),
-    Setting("journal.election_seconds", 1.0, "Silence of the master that begins an election.", 0.05, 60),
-    Setting("journal.disk", "", "Disk id, in hex, that this node was added with; empty: it is a founding node."),
+    Setting("journal.election_seconds", 1.0, "Start an election when the master was silent for this long.", 0.05, 60),
+    Setting("journal.disk", "", "Disk id, in hex, with which this node was added; empty: it is a founding node."),
     Setting(
         "journal.keep_bytes",
         0,
-        "What a checkpoint covers goes if the log is larger; 0: it stays.",
+        "Delete log that a checkpoint covers while the log is larger than this; 0: never.",
         0,
         1 << 50,
     ),
-    Setting("journal.keep_seconds", 0.0, "What a checkpoint covers goes if it is older; 0: it stays.", 0, 1e9),
+    Setting(
+        "journal.keep_seconds", 0.0, "Delete log that a checkpoint covers when it is older than this; 0: never.", 0, 1e9
+    ),
     Setting(
         "journal.keep_stopped_bytes",
         1 << 30,
-        "Log beyond these two that is kept for databases whose executor stopped; they then need another node's copy. "
-        "0: all of it.",
+        "Log retained beyond these two limits for databases whose executor stopped; beyond it, "
+        "they need another node's copy. 0: no limit.",
         0,
         1 << 50,
     ),
-    Setting("journal.room_bytes_min", 256 << 20, "With less room on the disk nothing is accepted.", 0, 1 << 40),
-    Setting("journal.reserved", (), "Names of the clients that may write through this node; empty: all may."),
-    Setting("journal.prevalidate", True, "Whether a reserved node tries out statements before they are ordered."),
-    Setting("journal.index_only", (), "Ids of the founding nodes that serialize and hold no data; empty: none is so."),
-    Setting("journal.copies", 0, "Nodes that hold a payload before index-only serializers order it.", 0, 254),
+    Setting(
+        "journal.room_bytes_min",
+        256 << 20,
+        "Accept no writes while the disk has less free space than this.",
+        0,
+        1 << 40,
+    ),
+    Setting("journal.reserved", (), "Names of the clients that may write through this node; empty: all."),
+    Setting(
+        "journal.prevalidate", True, "Whether a reserved node runs statements as a dry run before they are ordered."
+    ),
+    Setting("journal.index_only", (), "Ids of the founding nodes that serialize and store no data; empty: none."),
+    Setting(
+        "journal.copies", 0, "Number of nodes that must store a payload before index-only serializers order it.", 0, 254
+    ),
     Setting("graph.segment_bytes", 16 << 20, "Size of the graph's files.", 4 << 20, 1 << 30),
     Setting(
-        "graph.keep_events", 0, "Events older than so many may go once every member has them; 0: none.", 0, 1 << 40
+        "graph.keep_events",
+        0,
+        "Number of newest events to retain; older ones are deleted once every member has them; 0: never.",
+        0,
+        1 << 40,
     ),
     Setting(
         "graph.valid_seconds",
         300.0,
-        "An event with a timestamp further in the future waits; a first broadcast further in the past is refused.",
+        "An event whose timestamp is further in the future waits; a first broadcast further in the past is refused.",
         1,
         86400,
     ),
-    Setting("postgres.host", "", "This node's server: a name, or the folder of its socket; empty: the local socket."),
+    Setting(
+        "postgres.host", "", "This node's server: a host name, or the directory of its socket; empty: the local socket."
+    ),
     Setting("postgres.port", 5432, "Port of the server.", 1, 65535),
-    Setting("postgres.database", "", "Database for this node alone; empty: chaplain_ and the node's id."),
-    Setting("postgres.user", "chaplain", "Role to connect as: may create roles, is no superuser."),
-    Setting("postgres.password_file", "", "File with its password, mode 0600; empty: as libpq finds it."),
-    Setting("record.pools", (), "Pools whose messages are kept in segments, for Spark."),
-    Setting("record.events", (), "Types of events that are kept in segments, for Spark; * for all."),
-    Setting("record.sequence", (), "Streams of the sequence that are kept in segments, for Spark; * for all."),
+    Setting("postgres.database", "", "Database that only this node uses; empty: chaplain_ and the node's id."),
+    Setting("postgres.user", "chaplain", "Role to connect as; it may create roles and is not a superuser."),
+    Setting("postgres.password_file", "", "File with the role's password, mode 0600; empty: libpq's defaults."),
+    Setting("record.pools", (), "Pools whose messages this node records in segments, for Spark."),
+    Setting("record.events", (), "Types of events that this node records in segments, for Spark; * for all."),
+    Setting("record.sequence", (), "Streams of the sequence that this node records in segments, for Spark; * for all."),
     Setting(
         "record.keep_bytes",
         0,
-        "What of each of these logs is kept, in files of 16 MiB, two at least; 0: all.",
+        "Bytes to retain of each of these logs, in files of 16 MiB, at least two files; 0: all.",
         0,
         1 << 50,
     ),
     Setting(
         "record.keep_rows_bytes",
         0,
-        "The same for the log of row changes of each database; 0: all.",
+        "Bytes to retain of the log of row changes of each database; 0: all.",
         0,
         1 << 50,
     ),
-    Setting("sequence.silence_seconds", 5.0, "A member of the work set silent for so long is to be removed.", 0.2, 600),
-    Setting("sequence.patience_seconds", 10.0, "How long a majority of the nodes waits for the rest.", 0.1, 3600),
-    Setting("sequence.window_bytes", 64 << 20, "Events remembered for readers and stragglers.", 1 << 16, 4 << 30),
-    Setting("beacon.address", "", "Broadcast address for finding neighbours, such as 127.255.255.255; empty: off."),
+    Setting(
+        "sequence.silence_seconds",
+        5.0,
+        "Propose to remove a member of the work set that was silent for this long.",
+        0.2,
+        600,
+    ),
+    Setting(
+        "sequence.patience_seconds", 10.0, "How long a majority of the nodes waits for the other nodes.", 0.1, 3600
+    ),
+    Setting(
+        "sequence.window_bytes",
+        64 << 20,
+        "Bytes of delivered events retained for readers and lagging nodes.",
+        1 << 16,
+        4 << 30,
+    ),
+    Setting("beacon.address", "", "Broadcast address for discovering neighbours, such as 127.255.255.255; empty: off."),
     Setting("beacon.port", 7401, "UDP port of the beacon; nodes on one machine share it.", 1, 65535),
     Setting("beacon.interface", "", "Network interface the beacon is bound to; empty: any."),
-    Setting("beacon.every_seconds", 1.0, "How often a beacon is cast.", 0.05, 3600),
+    Setting("beacon.every_seconds", 1.0, "Interval between two beacons.", 0.05, 3600),
     Setting(
-        "bounds.queue_bytes_max", 16 << 20, "Bytes queued for one peer; more is dropped and told.", 1 << 16, 48 << 20
+        "bounds.queue_bytes_max",
+        16 << 20,
+        "Bytes queued for one peer; further commands are dropped and reported.",
+        1 << 16,
+        48 << 20,
     ),
     Setting(
         "bounds.identity_queue_bytes_max",
         32 << 20,
-        "Bytes queued for all sessions of one client; more is dropped and told.",
+        "Bytes queued for all sessions of one client; further commands are dropped and reported.",
         1 << 20,
         1 << 30,
     ),
     Setting(
         "bounds.clients_queue_bytes_max",
         128 << 20,
-        "Bytes queued for all clients; at this number each has an equal part of it.",
+        "Bytes queued for all clients; when it is reached, each client gets an equal share of it.",
         1 << 20,
         4 << 30,
     ),
     Setting(
         "bounds.sessions_per_client_max",
         128,
-        "Sessions that one client's key may have with this node; one more is refused.",
+        "Sessions that one client's key may have with this node; further ones are refused.",
         1,
         4096,
     ),
     Setting(
         "bounds.client_turn_seconds",
         0.001,
-        "Time for requests of clients before the node looks at what other nodes said; clients take turns.",
+        "Time for client requests before the node processes messages of other nodes; clients take turns.",
         0.0001,
         1,
     ),
@@ -194,34 +243,40 @@ SETTINGS: tuple[Setting, ...] = (
     Setting(
         "bounds.spread_per_second",
         200,
-        "Events, questions and joins of one client in one second, which every node acts on; more are refused.",
+        "Events, questions and joins of one client in one second; every node processes them; more are refused.",
         1,
         100_000,
     ),
     Setting(
         "bounds.identity_waiting_bytes_max",
         64 << 20,
-        "Requests of one client that wait to be served; with more, the session that sent them ends.",
+        "Bytes of waiting requests of one client; beyond it, the session that sent them is closed.",
         16 << 20,
         4 << 30,
     ),
     Setting(
         "bounds.clients_waiting_bytes_max",
         256 << 20,
-        "Requests of all clients that wait to be served; with more, the same.",
+        "Bytes of waiting requests of all clients; beyond it, the session that sent them is closed.",
         16 << 20,
         16 << 30,
     ),
-    Setting("bounds.strangers_max", 192, "Connections that may be unproven at a time; more wait.", 8, 4096),
+    Setting(
+        "bounds.strangers_max", 192, "Connections that may be unauthenticated at a time; further ones wait.", 8, 4096
+    ),
     Setting(
         "bounds.http_per_second",
         50,
-        "HTTP requests answered in one second; further ones wait for their turn.",
+        "HTTP requests answered in one second; further ones wait.",
         1,
         10_000,
     ),
     Setting(
-        "bounds.write_bytes_max", 256 << 20, "Bytes queued for the disk; beyond it the node waits.", 1 << 20, 4 << 30
+        "bounds.write_bytes_max",
+        256 << 20,
+        "Bytes queued for the disk; when it is reached, the node waits.",
+        1 << 20,
+        4 << 30,
     ),
 )
 _BY_NAME = {setting.name: setting for setting in SETTINGS}
@@ -238,17 +293,17 @@ class NodeConfig(Frozen, frozen=True):
 
     values: dict[str, Value]
     origins: dict[str, str]
-    """By name: `default`, the file, the environment variable or the flag that the value is from."""
+    """By name: `default`, or the file, environment variable or flag that the value is from."""
     clients: dict[str, str]
     """Public keys, as text, of the clients that may connect, by name."""
     nodes: dict[int, str]
     """Public keys, as text, of the nodes of the cluster, by id."""
     uris: dict[int, str]
-    """Where each of them was founded."""
+    """The endpoint at which each founding node was created, by id."""
     disks: dict[int, str]
-    """The disk id, in hex, that each of them was founded with. Without disks there is no journal."""
+    """The disk id, in hex, with which each founding node was created, by id. Without disks there is no journal."""
     headers: dict[str, str]
-    """What this node tells of itself in its greeting, for people and programs."""
+    """The headers in this node's greeting, for people and programs."""
 
     def text(self, name: str) -> str:
         value = self.values[name]
@@ -287,7 +342,7 @@ class NodeConfig(Frozen, frozen=True):
 def load_node(
     file: Path, environment: Mapping[str, str] = os.environ, flags: Mapping[str, str] | None = None
 ) -> NodeConfig:
-    """Read a node's file, and what the environment and flags say over it. ConfigError names the first mistake."""
+    """Read a node's file, then the environment and flags that override it. ConfigError names the first mistake."""
     found = _flatten(_read_toml(file), file)
     clients = _keys(found.pop("clients", {}), "clients", file)
     by_node = {
@@ -346,7 +401,7 @@ def _keys(table: object, name: str, file: Path, what: str = "public key") -> dic
 
 
 def _check_headers(headers: dict[str, str], file: Path) -> dict[str, str]:
-    """What a greeting can carry."""
+    """Refuse headers that do not fit into a greeting."""
     if len(headers) > _HEADERS_MAX:
         raise ConfigError(f"{file}: [headers] holds at most {_HEADERS_MAX} lines, not {len(headers)}")
     for name, value in headers.items():
@@ -379,7 +434,7 @@ def _choose(
 
 
 def _check(setting: Setting, raw: object, origin: str) -> Value:
-    """The value, converted if it came as text, within its bounds."""
+    """Convert a value that is given as text, and check its bounds."""
     kind = type(setting.default)
     wrong = ConfigError(f"{setting.name} (from {origin}) must be {_wanted(setting)}, not {raw!r}")
     if kind is tuple:
@@ -433,23 +488,23 @@ class ClusterNode(Frozen, frozen=True):
     """Public, as text."""
     http: str = ""
     index_only: bool = False
-    """It serializes and holds no data: clients have nothing to seek there."""
+    """The node serializes and stores no data, so clients do not connect to it."""
 
 
 def endpoints_of(nodes: Sequence[ClusterNode], node: int | None = None) -> tuple[str, ...]:
-    """Where clients connect: to this node, or to any that holds data."""
+    """The endpoints for clients: of this node, or of all nodes that store data."""
     return tuple(one.endpoint for one in nodes if (not one.index_only if node is None else one.id == node))
 
 
 def choose_nodes(nodes: Sequence[ClusterNode], only: int | None) -> list[ClusterNode]:
-    """All of them, or the one of this number."""
+    """All nodes, or the one with this id."""
     if only is not None and all(node.id != only for node in nodes):
         raise ConfigError(f"there is no node {only}: choose one of {', '.join(str(node.id) for node in nodes)}")
     return [node for node in nodes if only in (None, node.id)]
 
 
 class ClusterFile(Frozen, frozen=True):
-    """What a client needs to know of a cluster. It never holds the cluster key."""
+    """What a client needs to know about a cluster. The file never contains the cluster key."""
 
     cluster: str
     seal: str
@@ -458,11 +513,13 @@ class ClusterFile(Frozen, frozen=True):
     nodes: tuple[ClusterNode, ...]
 
 
-msgspec.json.Decoder(ClusterFile)  # looked at now: msgspec dies if two threads are the first to convert to a class
+# msgspec builds its type information at the first use of a class and crashes if two threads do so at the same time.
+# This decoder makes the import of the module the first use.
+msgspec.json.Decoder(ClusterFile)
 
 
 def find_cluster(where: str | Path) -> Path:
-    """The cluster's file, from its path or that of its directory."""
+    """The path of the cluster's file, from its own path or from that of its directory."""
     path = Path(where)
     file = path / CLUSTER_FILE if path.is_dir() else path
     if not file.is_file():
@@ -472,7 +529,7 @@ def find_cluster(where: str | Path) -> Path:
 
 
 def load_cluster(where: str | Path) -> ClusterFile:
-    """Read a cluster's file. The identity's path comes back absolute."""
+    """Read a cluster's file. The returned identity path is absolute."""
     file = find_cluster(where)
     try:
         cluster = msgspec.convert(_read_toml(file), ClusterFile)

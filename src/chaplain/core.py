@@ -1,19 +1,19 @@
-"""What every protocol core is, and what passes between a node and its host.
+"""The interface of every protocol core, and the inputs and effects that pass between a node and its host.
 
-A core decides; a host acts. A core never looks at a clock, socket, disk, thread or logger: time comes in as
-integer nanoseconds, chance as a `random.Random` given at construction, everything else as an input. What the
-core wants done comes back as effects, in the order they are to be performed.
+A core decides and a host acts. A core never reads a clock, socket, disk, thread or logger. It receives the time as
+integer nanoseconds, randomness as a `random.Random` at construction, and everything else as an input. It returns
+effects in the order in which the host must perform them.
 
-Two hosts run the same node: the runtime (ZeroMQ, files) and the simulator (a made-up world). They agree on
-nothing but this module.
+Two hosts run the same node: the runtime (ZeroMQ, files) and the simulator (a modelled network and disk). They share
+only this module.
 
-Invariants every core keeps:
-- equal inputs at equal times give equal effects (no order of a `set` ever becomes an order of effects);
+Invariants of every core:
+- equal inputs at equal times return equal effects (the order of a `set` never determines the order of effects);
 - only `step` changes state; `deadline` reads it;
-- a promise about durability follows a `Persisted` input, never a `Persist` effect.
+- a core promises durability after a `Persisted` input, never after a `Persist` effect.
 
-Cores state their invariants with `assert`, and some of these protect agreed data. Importing this module fails where
-Python drops assertions (`python -O`, `PYTHONOPTIMIZE`): nodes and clients alike import it.
+Cores state their invariants with `assert`, and some of these protect agreed data. Importing this module fails when
+Python drops assertions (`python -O`, `PYTHONOPTIMIZE`), because nodes and clients both import it.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ class Core(Protocol[I_contra, E]):
     """A pure state machine."""
 
     def step(self, now_ns: int, event: I_contra, /) -> list[E]:
-        """Take one input at a time and answer with the effects it calls for."""
+        """Process one input and return the effects that it requires."""
         ...
 
     def deadline(self) -> int | None:
-        """When the core wants to be woken next, in nanoseconds, or None if only an input can change it."""
+        """Return the time of the next wake-up in nanoseconds, or None if only an input can change the core's state."""
         ...
 
 
 def soonest(due: Iterable[int | None]) -> int | None:
-    """The first of these moments. A core is asked for its deadline after every step, so this is a plain loop."""
+    """Return the earliest of these times. A plain loop: the host asks every core for its deadline after every step."""
     first = None
     for when in due:
         if when is not None and (first is None or when < first):
@@ -54,40 +54,40 @@ def soonest(due: Iterable[int | None]) -> int | None:
 
 
 STATUS_STREAMS_MAX = 256
-"""Streams of each kind that a node's status lists, so that making it takes bounded time. It says how many there are."""
+"""A node's status lists at most this many streams of each kind, to bound its cost. It also gives their number."""
 
 Channel: TypeAlias = int | bytes
-"""One direction of talk with someone: an `int` is a connection we dialled (the core chose the number), `bytes` is
-the routing id of someone who dialled us."""
+"""One connection. An `int` names a connection that this node dialled (the core chose the number). `bytes` is the
+ROUTER's routing id of a connection that the peer dialled."""
 
 
 class Frozen(msgspec.Struct, frozen=True, gc=False):
     """Base of all inputs, effects and messages: slotted, immutable, compared by value.
 
-    Subclasses repeat `frozen=True` for the type checker's sake.
+    Subclasses repeat `frozen=True` because the type checker needs it.
     """
 
 
-# Inputs: what happened, in the past tense.
+# Inputs report what happened. Their names are in the past tense.
 
 
 class Woken(Frozen, frozen=True):
-    """The deadline has come."""
+    """The time that `deadline` returned has come."""
 
 
 class Drained(Frozen, frozen=True):
-    """Everything that was waiting has been stepped: form batches now. Comes once per wake-up of the host."""
+    """The core has processed all waiting inputs and now forms batches. The host sends it once for each wake-up."""
 
 
 class Serve(Frozen, frozen=True):
-    """Serve the next request of a client, if one waits. The host says so before `Drained`, as often as it has time."""
+    """Serve the next waiting client request, if there is one. Sent before `Drained`, as often as the host has time."""
 
     light: bool = False
     """Only of a client that caused little cost lately: the node is too busy for others."""
 
 
 class Knocked(Frozen, frozen=True):
-    """A stranger wants to be let in to our socket; answer with `Admit` or `Refuse` of the same request."""
+    """An unauthenticated peer asks ZAP for admission. The core answers `Admit` or `Refuse` for the same request."""
 
     request: bytes
     name: bytes
@@ -96,54 +96,54 @@ class Knocked(Frozen, frozen=True):
 
 
 class Connected(Frozen, frozen=True):
-    """The connection we dialled is up and has been admitted."""
+    """The connection that this node dialled is up, and the peer has admitted it."""
 
     dial: int
 
 
 class Disconnected(Frozen, frozen=True):
-    """The channel is gone and will not come back under this name. Also follows a dial that never connected."""
+    """The channel has ended, and its name is not reused. The host also sends this for a dial that never connected."""
 
     channel: Channel
     reason: str
 
 
 class Arrived(Frozen, frozen=True):
-    """One whole frame came in. Hostile until the seal is checked."""
+    """One whole frame was received. It is untrusted until the session has checked its seal."""
 
     channel: Channel
     frame: bytes
 
 
 class Flushed(Frozen, frozen=True):
-    """So many bytes given to `Send` on this channel have left the host's queue."""
+    """`size` bytes of earlier `Send` effects on this channel have left the host's queue."""
 
     channel: Channel
     size: int
 
 
 class Heard(Frozen, frozen=True):
-    """A datagram came in. Hostile until its MAC is checked."""
+    """A UDP datagram was received. It is untrusted until the core has checked its MAC."""
 
     address: str
     datagram: bytes
 
 
 class Persisted(Frozen, frozen=True):
-    """Everything in the `Persist` of this ticket, and in all before it, is on disk."""
+    """Everything in the `Persist` of this ticket, and in all earlier ones, is on disk."""
 
     ticket: int
 
 
 class PersistFailed(Frozen, frozen=True):
-    """The disk refused. What of the ticket reached it is unknown, and asking again proves nothing."""
+    """A write or sync failed. How much of the ticket is on disk is unknown, and a second fsync would prove nothing."""
 
     ticket: int
     reason: str
 
 
 class Stopping(Frozen, frozen=True):
-    """The host was asked to end; say good-bye."""
+    """The host was asked to stop the node; the core says good-bye to its peers."""
 
 
 HostInput: TypeAlias = (
@@ -162,7 +162,7 @@ HostInput: TypeAlias = (
 )
 
 
-# Operations on files, carried by `Persist`. Names are relative to the node's data directory.
+# File operations in a `Persist`. Names are relative to the node's data directory.
 
 
 class WriteAt(Frozen, frozen=True):
@@ -170,11 +170,11 @@ class WriteAt(Frozen, frozen=True):
     position: int
     data: bytes
     lazy: bool = False
-    """`Persisted` need not wait for it: it outlives the process at once, the machine's power some time later."""
+    """`Persisted` does not wait for this write. It survives a crash of the process at once, a power loss only later."""
 
 
 class Replace(Frozen, frozen=True):
-    """The file holds exactly `data` afterwards, or what it held before: nothing between."""
+    """Replace the content atomically: after a crash the file has `data` or its previous content, never a mixture."""
 
     file: str
     data: bytes
@@ -192,11 +192,11 @@ class Remove(Frozen, frozen=True):
 Operation: TypeAlias = WriteAt | Replace | Rename | Remove
 
 
-# Calls of clients that a layer above gossip answers. Their bodies and payloads are that layer's own.
+# Client calls that a layer above gossip answers. That layer defines their bodies and payloads.
 
 
 class Requested(Frozen, frozen=True):
-    """A client of this node wants something; ends in `Settled` of the same call, or in `Withdrawn`."""
+    """A client of this node makes a call. It ends with a `Settled` of the same number, or with `Withdrawn`."""
 
     call: int
     client: str
@@ -205,13 +205,13 @@ class Requested(Frozen, frozen=True):
 
 
 class Withdrawn(Frozen, frozen=True):
-    """Nobody waits for the call any more."""
+    """The client no longer waits for the call."""
 
     call: int
 
 
 class Settled(Frozen, frozen=True):
-    """The answer to a call. With a `kind`, for programs, and a `reason`, for people, it is a refusal."""
+    """The answer to a call. A refusal has a `kind`, for programs, and a `reason`, for people."""
 
     call: int
     payload: bytes = b""
@@ -219,7 +219,7 @@ class Settled(Frozen, frozen=True):
     reason: str = ""
 
 
-# Effects: what to do, in the imperative.
+# Effects tell the host what to do. Their names are imperatives.
 
 
 class Admit(Frozen, frozen=True):
@@ -233,7 +233,7 @@ class Refuse(Frozen, frozen=True):
 
 
 class Dial(Frozen, frozen=True):
-    """Connect to the endpoint, showing this name and proof. Ends in `Connected` or `Disconnected`."""
+    """Connect to the endpoint with this ZAP user name and proof. Ends in `Connected` or `Disconnected`."""
 
     dial: int
     endpoint: str
@@ -242,33 +242,33 @@ class Dial(Frozen, frozen=True):
 
 
 class HangUp(Frozen, frozen=True):
-    """Forget the channel and what is queued on it; no `Disconnected` follows."""
+    """Close the channel and discard its queue. No `Disconnected` follows."""
 
     channel: Channel
 
 
 class Send(Frozen, frozen=True):
-    """Queue one frame. The host keeps the order and says how much has left with `Flushed`."""
+    """Queue one frame. The host preserves the order and reports flushed bytes with `Flushed`."""
 
     channel: Channel
     frame: bytes
 
 
 class Cast(Frozen, frozen=True):
-    """Send one datagram to everybody on the beacon's interface."""
+    """Broadcast one datagram on the beacon's interface."""
 
     datagram: bytes
 
 
 class Persist(Frozen, frozen=True):
-    """Perform the operations in order, then sync. Ends in `Persisted` or `PersistFailed`."""
+    """Perform the operations in order, then sync. The host answers with `Persisted` or `PersistFailed`."""
 
     ticket: int
     operations: tuple[Operation, ...]
 
 
 class Report(Frozen, frozen=True):
-    """Something a person should be able to see. `peer` names who caused it, if anyone did."""
+    """An event for the operator's log. `peer` names the peer that caused it, if one did."""
 
     event: str
     peer: str = ""
@@ -276,13 +276,13 @@ class Report(Frozen, frozen=True):
 
 
 class Halt(Frozen, frozen=True):
-    """Stop this node: going on would break a promise."""
+    """Stop this node, because continuing would break a guarantee."""
 
     reason: str
     again: bool = False
-    """Start it again at once: what it needs is on its disk now."""
+    """Restart the node at once: what it needs is on its disk now."""
     removed: bool = False
-    """The cluster has let this node go: it says good-bye first, and is not to be started again."""
+    """The cluster removed this node. It says good-bye first and must not be restarted."""
 
 
 HostEffect: TypeAlias = Admit | Refuse | Dial | HangUp | Send | Cast | Persist | Report | Halt

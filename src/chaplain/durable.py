@@ -1,4 +1,4 @@
-"""Small files that must be there after a power cut: on disk, name and all, when these return."""
+"""Writes small files that survive a power loss: file and directory entry are on disk when these functions return."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def write_new(file: Path, text: str) -> None:
-    """Make the file, for its owner only. FileExistsError if there is one; what could not be written whole is gone."""
+    """Create the file, readable by its owner only. Raises FileExistsError if it exists; deletes it if a write fails."""
     fd = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
         _fill(fd, text)
@@ -18,7 +18,7 @@ def write_new(file: Path, text: str) -> None:
 
 
 def put(file: Path, text: str, mode: int = 0o600) -> None:
-    """The file has this content or, until now, the one it had."""
+    """Replace the file's content atomically: after a crash it has the new content or the previous one."""
     fresh = file.with_name(file.name + ".new")
     _fill(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode), text)
     fresh.replace(file)
@@ -26,7 +26,7 @@ def put(file: Path, text: str, mode: int = 0o600) -> None:
 
 
 def sync(path: Path) -> None:
-    """A file, or a folder with the names in it."""
+    """Sync a file, or a directory and the names in it."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(fd)

@@ -1,4 +1,4 @@
-"""The errors a user of chaplain may meet. Each message says what happened and what to do."""
+"""The errors that a user of chaplain may meet. Each message says what happened and what to do."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ ASSERTIONS_OFF = (
     "chaplain does not run with assertions switched off, because they protect agreed data: start Python without -O, "
     "and without PYTHONOPTIMIZE in its environment"
 )
-"""The error for a program that is started that way."""
+"""The error for a program that starts Python without assertions."""
 
 
 class ChaplainError(Exception):
-    """Base of all errors raised on purpose."""
+    """Base of all errors that chaplain raises on purpose."""
 
 
 class Malformed(ChaplainError, ValueError):
-    """Bytes that do not follow their format. Decoders raise nothing else, whatever they are given."""
+    """Bytes that do not follow their format. Decoders raise no other error, whatever their input."""
 
 
 class Misused(ChaplainError, ValueError, TypeError):
-    """A call was given something of a wrong type or out of range; nothing was sent. Both of Python's words catch it."""
+    """An argument has a wrong type or is out of range; nothing was sent. Both `ValueError` and `TypeError` catch it."""
 
 
 class ConfigError(ChaplainError):
@@ -26,37 +26,37 @@ class ConfigError(ChaplainError):
 
 
 class Refused(ChaplainError):
-    """The other side would not talk to us, and said why."""
+    """The other side refused the request and gave a reason."""
 
 
 class NotExecutor(Refused):
-    """No node that this client may ask executes statements."""
+    """None of the nodes that this client may use executes statements."""
 
 
 class Unreachable(ChaplainError):
-    """Nobody who could answer was reached in time."""
+    """No node that could answer was reached in time."""
 
 
 class StorageError(ChaplainError):
-    """The disk failed, or holds something that must not be overwritten."""
+    """The disk failed, or contains data that must not be overwritten."""
 
 
 class Unknown(ChaplainError):
-    """The connection was lost between a request and its answer: it may or may not have happened.
+    """The connection was lost between a request and its answer: the request may or may not have taken effect.
 
-    What is no write to the journal has happened within 6 s of being sent, or it never will.
+    A request that is not a journal write takes effect within 6 s of being sent, or never.
     """
 
     def __init__(self, reason: str = "", id: tuple[int, int] | None = None) -> None:  # noqa: A002 the surface's name
         super().__init__(reason)
         self.id = id
-        """Of a write to the journal: what `resolve` wants."""
+        """The id of a journal write, for `resolve`; None for other requests."""
 
 
 class StatementFailed(Refused):
     """A statement was executed and failed: its transaction changed nothing, on any node.
 
-    Without a `result` it was not even ordered: a node that is reserved for this client found out before.
+    Without a `result` the statement was not ordered: a node reserved for this client found the error in a dry run.
     """
 
     def __init__(self, reason: str = "", kind: str = "error", result: object = None) -> None:
@@ -71,16 +71,16 @@ class Missing(ChaplainError, LookupError):
 
 
 class Dropped(Missing):
-    """The offset was dropped to keep the log small; the message names the first one that is kept."""
+    """Retention deleted the offset; the message names the first offset that is retained."""
 
 
 class DiskFull(ChaplainError):
-    """Nodes have no room for more, and say which: nothing of this request is written. Reading goes on."""
+    """The nodes that the message names have no disk space left. Nothing of this request was written; reads work."""
 
 
 class Busy(ChaplainError):
-    """More was asked for than the bound allows; nothing of this request was sent."""
+    """The request exceeds a bound; nothing of it was sent."""
 
 
 class Closed(ChaplainError):
-    """The client was closed, or belongs to the process before a fork."""
+    """The client was closed, or belongs to the parent process of a fork."""

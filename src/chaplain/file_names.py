@@ -1,8 +1,8 @@
-"""Names of files and folders that are made from the names of streams.
+"""File and directory names that are derived from stream names.
 
-A stream's name has up to 255 visible characters, a file's name up to 255 octets on the usual file systems. An escaped
+A stream name has up to 255 visible characters; a file name has up to 255 octets on the usual file systems. An escaped
 stream name can have 765 octets, and callers append suffixes such as `.sqlite-wal`. This module bounds escaped names.
-Callers choose their own escape, and escape every other occurrence of its character.
+Callers choose their own escape character and escape every other occurrence of it.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from hashlib import sha256
 FILE_NAME_BYTES_MAX = 255
 """The longest file name on ext4, XFS, Btrfs, APFS and NTFS."""
 DIGEST_CHARACTERS = 32
-"""128 bits of SHA-256, in hex: two streams never share a file, whoever chooses their names."""
+"""128 bits of SHA-256, in hex: two streams never share a file, even if an attacker chooses their names."""
 _MARK = "-"
-"""Follows the escape character in a shortened name. No escape does: those continue with hex digits."""
+"""Follows the escape character in a shortened name. In an ordinary escape, hex digits follow it."""
 
 
 def bounded(escaped: str, stream: str, escape: str, room: int) -> str:
-    """The escaped name if it fits in `room` octets, else its beginning and a digest of the stream's name.
+    """Return the escaped name if it fits in `room` octets, else its beginning and a digest of the stream's name.
 
-    Shortened names contain `escape` and `-`, which no other name does. A name that fits is never changed, so files of
-    earlier versions are found again.
+    Only shortened names contain `escape` followed by `-`. A name that fits is never changed, so that files of earlier
+    versions are found again.
     """
     if len(escaped) <= room:
         return escaped
@@ -32,5 +32,5 @@ def bounded(escaped: str, stream: str, escape: str, room: int) -> str:
 
 
 def is_shortened(name: str, escape: str) -> bool:
-    """Whether `bounded` shortened this name: the stream's name does not follow from it."""
+    """Whether `bounded` shortened this name, so that the stream's name cannot be derived from it."""
     return escape + _MARK in name

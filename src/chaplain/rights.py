@@ -1,10 +1,10 @@
-"""Who may do what with a stream, whatever its kind: the one place where that is asked.
+"""Authorization: decides whether an identity may write or read a stream. All kinds of streams use these functions.
 
-An identity has two lists of patterns, of what it may write and of what it may read; the configuration stream keeps
-them. A right is about a name: whoever may write `orders` may write the journal, the graph, the sequence and the pool of
-that name. Refuses to know who somebody is, and where the lists are kept.
+An identity has two lists of patterns: the streams it may write and those it may read. The configuration stream stores
+them. A right applies to a name: an identity that may write `orders` may write the journal, the graph, the sequence and
+the pool of that name. This module does not know how identities are authenticated or where the lists are stored.
 
-| kind | writes | reads |
+| kind | write permits | read permits |
 |---|---|---|
 | journal | a request, staged or not | messages; queries of its database |
 | graph | append | either order of reading |
@@ -22,11 +22,11 @@ from chaplain.core import Frozen
 from chaplain.wire.limits import STRING_BYTES_MAX
 
 NO_RIGHT = "no_right"
-"""The kind of such a refusal, for programs."""
+"""The `kind` of a refusal because of a missing right, for programs."""
 NOT_EXECUTOR = "not_executor"
-"""The kind of a refusal by a node that executes nothing, for programs: they ask another."""
+"""The `kind` of a refusal by a node that executes no statements. Programs then ask another node."""
 NO_ROLE = "this node is no executor: go to another"
-"""What people are told then, if the node could be one."""
+"""The text of that refusal, for people, from a node that could be an executor."""
 
 
 class Right(StrEnum):
@@ -35,14 +35,14 @@ class Right(StrEnum):
 
 
 class RequiredRight(Frozen, frozen=True):
-    """The right that a request takes."""
+    """The right that a request needs."""
 
     right: Right
     stream: str
 
 
 class Holder(Protocol):
-    """An identity, as far as rights go."""
+    """The lists of patterns of an identity."""
 
     @property
     def writes(self) -> tuple[str, ...]: ...
@@ -64,12 +64,12 @@ def may_read(holder: Holder, stream: str) -> bool:
 
 
 def refusal(want: RequiredRight) -> str:
-    """For people: the stream, the right, and who can give it."""
+    """The message for people: the stream, the missing right, and who can grant it."""
     return f"this client may not {want.right} stream {want.stream[:80]!r}: ask an admin for the right"
 
 
 def covers(patterns: tuple[str, ...], stream: str) -> bool:
-    """A name that is too long for a stream is nobody's, and not remembered."""
+    """Whether a pattern matches the stream. A name that is too long for a stream never matches and is not cached."""
     return len(stream) <= STRING_BYTES_MAX and _covers(patterns, stream)
 
 
@@ -79,10 +79,10 @@ def _covers(patterns: tuple[str, ...], stream: str) -> bool:
 
 
 def _fits(pattern: str, stream: str) -> bool:
-    """`*` stands for any characters, also none; everything else for itself.
+    """Match `*` against any characters, including none, and all other characters against themselves.
 
-    Each piece is taken where it comes first and never sought again: names are chosen by whoever asks, and a regular
-    expression with some `*` can be kept busy for seconds by one of them.
+    The search takes each piece at its first occurrence and never backtracks, so that it is linear. Clients choose the
+    names, and a backtracking regular expression with several `*` can take seconds for a hostile name.
     """
     first, *rest = pattern.split("*")
     if not rest:

@@ -103,8 +103,9 @@ def make_target_told() -> Callable[[bytes], None]:
 
     def target(data: bytes) -> None:
         nonlocal now_ns
-        core._voice.seen = SeenMessages(core._settings, core._members.is_present)  # or a message would be news but once
-        if PEER.identifier not in core._voice.sessions:
+        # A new memory for each input, or each message would be new only once.
+        core._dissemination.seen = SeenMessages(core._settings, core._members.is_present)
+        if PEER.identifier not in core._dissemination.sessions:
             core.step(now_ns, Entered(_PEER, {}))
         core.step(now_ns, GossipParcel(_PEER, Parcel(PEER.identifier, Layer.GOSSIP, data)))
         for _ in range(1 if next(turns) % 5 else 3):

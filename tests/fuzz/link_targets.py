@@ -89,7 +89,7 @@ def target_identity_file(data: bytes) -> None:
 
 def target_sealed_frame(data: bytes) -> None:
     """Into an established session: nothing opens but what its peer sealed."""
-    session = _BOB.core._book.sessions[_ALICE.instance]
+    session = _BOB.core._tables.sessions[_ALICE.instance]
     before = session.heard
     effects = _BOB.core.step(START_NS, Arrived(_ALICE.core.route, data))
     if data == _SEALED:
@@ -109,10 +109,10 @@ def target_bundle(data: bytes) -> None:
 
 def target_sealed_bundle(data: bytes) -> None:
     """From a peer that proved itself and writes nonsense: any counter, any bundle."""
-    session = _BOB.core._book.sessions[_ALICE.instance]
+    session = _BOB.core._tables.sessions[_ALICE.instance]
     before = session.heard
     counter = int.from_bytes(data[:8], "big")
-    frame = _ALICE.core._book.sessions[_BOB.instance]._closing.close(counter, 0, data[8:], BUNDLED)
+    frame = _ALICE.core._tables.sessions[_BOB.instance]._closing.close(counter, 0, data[8:], BUNDLED)
     effects = _BOB.core.step(START_NS, Arrived(_ALICE.core.route, frame))
     assert session.heard == (before if all(isinstance(effect, Report) for effect in effects) else counter)
     session.heard = before

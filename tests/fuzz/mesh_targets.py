@@ -70,7 +70,7 @@ def make_target_said() -> Callable[[bytes], None]:
     def target(data: bytes) -> None:
         now_ns = next(clock)
         for peer in (NODE, CLIENT):
-            session = core._roster.session(peer.instance)
+            session = core._sessions.session(peer.instance)
             assert session is not None
             told = _numbered(data, session.numbering.heard)
             _check(core.step(now_ns, Said(peer.instance, (told, told))))

@@ -157,7 +157,7 @@ class _Stage:
             now_ns=NOW_NS,
             uppers={Layer.GRAPH: _Echo()},
         )
-        self.node._mesh.send(self._hear, Say)
+        self.node._mesh.route(self._hear, Say)
         for peer in (_NODE, *_CLIENTS):
             self._feed(Met(peer, Hello(1, "127.0.0.1", 7001, (), 0, {})), self.node._mesh)
         self.say(_NODE, [parcel.encode(Parcel(_OTHER.identifier, Layer.GOSSIP, _CARD))])

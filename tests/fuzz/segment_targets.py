@@ -8,7 +8,15 @@ from chaplain.core import WriteAt
 from chaplain.errors import Malformed
 from chaplain.segment.arrow import to_record_batches
 from chaplain.segment.header import SegmentHeader, decode_header, encode_header, read_headers
-from chaplain.segment.layout import HEADER_BYTES, RECORDS_START, checksum, padded, parse_name, place_seed, segment_name
+from chaplain.segment.layout import (
+    HEADER_BYTES,
+    RECORDS_START,
+    checksum,
+    checksum_seed,
+    padded,
+    parse_name,
+    segment_name,
+)
 from chaplain.segment.pack import Pack, decode_pack, encode_pack, heads_of
 from chaplain.segment.read import agreed
 from chaplain.segment.record import HEAD_BYTES, Kind, Record, decode_body, decode_head, encode
@@ -76,7 +84,7 @@ def target_record(data: bytes) -> None:
     if len(data) < HEAD_BYTES:
         return
     covered = data[12 : HEAD_BYTES + padded(data[60])]
-    crc = checksum(covered, place_seed(checksum(IDENTITY), POSITION)).to_bytes(4, "little")
+    crc = checksum(covered, checksum_seed(checksum(IDENTITY), POSITION)).to_bytes(4, "little")
     fixed = b"".join((IDENTITY[:8], crc, data[12:]))
     try:
         head = decode_head(fixed, IDENTITY, POSITION)

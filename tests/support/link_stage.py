@@ -302,12 +302,14 @@ class Stage:
 
     def check(self, actor: Actor) -> None:
         core = actor.core
-        assert core.deadline() in (core._book.next_ns(), 0)
-        assert set(core._book.by_channel.values()) == set(core._book.sessions.values())
-        assert {line.offer.nonce for line in core._book.lines.values() if line.offer} == set(core._book.offers)
-        for line in core._book.lines.values():
-            assert line.queued_bytes >= 0
-            assert line.session is None or line.session in core._book.sessions.values()
+        assert core.deadline() in (core._tables.next_ns(), 0)
+        assert set(core._tables.by_channel.values()) == set(core._tables.sessions.values())
+        assert {outgoing.offer.nonce for outgoing in core._tables.outgoing_channels.values() if outgoing.offer} == set(
+            core._tables.offers
+        )
+        for outgoing in core._tables.outgoing_channels.values():
+            assert outgoing.queued_bytes >= 0
+            assert outgoing.session is None or outgoing.session in core._tables.sessions.values()
 
 
 def pair(**settings: object) -> tuple[Stage, Actor, Actor]:

@@ -58,7 +58,7 @@ class Liar(NodeCore):
         self._chance = Random(1)
         self._next_ns = self.started_ns + TURN_NS
         self._redial_ns = self.started_ns + REDIAL_NS
-        self.gossip._voice.pass_on = lambda body, sender: None  # type: ignore[method-assign]
+        self.gossip._dissemination.forward = lambda body, sender: None  # type: ignore[method-assign]
 
     def deadline(self) -> int | None:
         return min(super().deadline() or self._next_ns, self._next_ns)
@@ -95,10 +95,10 @@ class Liar(NodeCore):
         return [*lies, Compare(1, 0, True, entries)]
 
     def _lies_about(self, victim: MemberView) -> list[Body]:
-        me, voice = self._identity, self.gossip._voice
-        on_behalf = codec.sign_leave(me, voice._next_id(), victim.identifier, victim.incarnation)
-        at_the_end = codec.sign_leave(me, voice._next_id(), victim.identifier, INCARNATION_MAX)
-        its_id = EventId(victim.identifier, victim.incarnation, voice._next_id().counter)
+        me, dissemination = self._identity, self.gossip._dissemination
+        on_behalf = codec.sign_leave(me, dissemination._next_id(), victim.identifier, victim.incarnation)
+        at_the_end = codec.sign_leave(me, dissemination._next_id(), victim.identifier, INCARNATION_MAX)
+        its_id = EventId(victim.identifier, victim.incarnation, dissemination._next_id().counter)
         own_word = LeaveMessage(0, its_id, victim.key, victim.identifier, victim.incarnation, on_behalf.signature)
         raised = cards.make(me, victim.uri, INCARNATION_MAX)
         forged = MemberRecord(
@@ -114,7 +114,7 @@ class Liar(NodeCore):
 
     def _message(self, kind: MessageType, content: bytes, action: Action) -> Body:
         return codec.sign_message(
-            self._identity, self.gossip._voice._next_id(), kind, content, action=action, target=ALL
+            self._identity, self.gossip._dissemination._next_id(), kind, content, action=action, target=ALL
         )
 
     def _inventions(self) -> list[Body]:

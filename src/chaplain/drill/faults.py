@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from chaplain.errors import ChaplainError
-from chaplain.link.settings import split_endpoint
+from chaplain.link.endpoint import split_endpoint
 from chaplain.runtime.cluster.local import bring_up, is_alive, pid_of
 
 START_S = 300.0

@@ -1,1 +1,1 @@
-"""Who is here, who has left, and what most of them say: gossip.txt."""
+"""Membership, failure detection, events and cluster-wide queries: the protocol of gossip.txt."""

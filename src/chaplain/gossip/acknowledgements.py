@@ -1,12 +1,12 @@
-"""Who has seen an event of ours that asked for an acknowledgement.
+"""Acknowledgements of events: tracks which nodes have seen an event of ours.
 
-gossip.txt: an event says which action is expected of a receiver, "ex., ack to sender". ACKNOWLEDGE lives for one hop,
-and in a large cluster most nodes have no session with the sender; so an event is acknowledged as a question is
-answered, by an ANSWER without a value, which is signed and finds its way (docs/decisions/0130).
+gossip.txt: an event says which action a receiver is expected to take, "ex., ack to sender". The ACKNOWLEDGE body lives
+for one hop, and in a large cluster most nodes have no session with the sender. So an event is acknowledged like a
+question: by an ANSWER without a value, which is signed and routed to its target (docs/decisions/0130).
 
 Invariants:
-- each event waited for ends in exactly one `Acknowledged`: when all who are waited for have said so, or time is up;
-- who is waited for is the one target, or the members of the moment: nobody waits for one who left.
+- each tracked event ends in exactly one `Acknowledged`: when all expected nodes have acknowledged, or at the time-out;
+- the expected nodes are the one target, or the current members: a member that left is not waited for.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from chaplain.gossip.payloads import Response, put_response
 
 
 class _Waiting:
-    """An event of ours that not all have acknowledged."""
+    """An event of ours that not all expected nodes have acknowledged."""
 
     __slots__ = ("call", "due_ns", "seen_by", "target")
 
@@ -30,45 +30,45 @@ class _Waiting:
 
 
 class Acknowledgements:
-    def __init__(self, voice: Dissemination) -> None:
-        self._voice = voice
+    def __init__(self, dissemination: Dissemination) -> None:
+        self._dissemination = dissemination
         self._waiting: dict[EventId, _Waiting] = {}
 
     @property
     def is_full(self) -> bool:
-        return len(self._waiting) >= self._voice.settings.queries_max
+        return len(self._waiting) >= self._dissemination.settings.queries_max
 
     def expect(self, call: int, event: EventId, target: int, timeout_ns: int) -> None:
-        due_ns = self._voice.now_ns + min(timeout_ns, self._voice.settings.query_timeout_max_ns)
+        due_ns = self._dissemination.now_ns + min(timeout_ns, self._dissemination.settings.query_timeout_max_ns)
         self._waiting[event] = _Waiting(call, target, due_ns)
-        if target in (ALL, self._voice.identifier):
-            self.take(self._voice.identifier, event)
+        if target in (ALL, self._dissemination.identifier):
+            self.on_acknowledged(self._dissemination.identifier, event)
 
-    def take(self, responder: int, event: EventId) -> None:
-        """Note that a node has seen the event; harmless if nobody waits for that, or not for this node."""
+    def on_acknowledged(self, responder: int, event: EventId) -> None:
+        """Record that a node has seen the event. Ignored if the event is not tracked, or the node is not expected."""
         waiting = self._waiting.get(event)
-        if waiting is not None and (responder == waiting.target or self._voice.members.is_present(responder)):
+        if waiting is not None and (responder == waiting.target or self._dissemination.members.is_present(responder)):
             waiting.seen_by[responder] = None
-            self._judge(event, waiting)
+            self._finish_if_complete(event, waiting)
 
-    def give(self, message: GossipMessage) -> None:
-        """Acknowledge somebody's event, if that is expected."""
+    def acknowledge(self, message: GossipMessage) -> None:
+        """Acknowledge an event of another node, if it asks for that."""
         if message.action == Action.ACKNOWLEDGE:
             content = put_response(Response(message.id, 1, True, b""))
-            self._voice.fire(MessageType.ANSWER, content, target=message.id.origin, urgent=False)
+            self._dissemination.fire(MessageType.ANSWER, content, target=message.id.origin, urgent=False)
 
-    def tend(self) -> None:
-        """Look again: the membership may have changed, or the time be up."""
+    def on_tick(self) -> None:
+        """Check again: the membership may have changed, or the time be up."""
         for event, waiting in list(self._waiting.items()):
-            self._judge(event, waiting)
+            self._finish_if_complete(event, waiting)
 
     def due_ns(self) -> int | None:
         return min((waiting.due_ns for waiting in self._waiting.values()), default=None)
 
-    def _judge(self, event: EventId, waiting: _Waiting) -> None:
-        expected = self._voice.members.present if waiting.target == ALL else (waiting.target,)
+    def _finish_if_complete(self, event: EventId, waiting: _Waiting) -> None:
+        expected = self._dissemination.members.present if waiting.target == ALL else (waiting.target,)
         missing = tuple(identifier for identifier in expected if identifier not in waiting.seen_by)
-        if not missing or self._voice.now_ns >= waiting.due_ns:
+        if not missing or self._dissemination.now_ns >= waiting.due_ns:
             del self._waiting[event]
             seen = tuple(identifier for identifier in expected if identifier in waiting.seen_by)
-            self._voice.out.append(Acknowledged(waiting.call, seen, missing))
+            self._dissemination.out.append(Acknowledged(waiting.call, seen, missing))

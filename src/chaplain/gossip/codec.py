@@ -1,10 +1,10 @@
-"""The bodies of gossip parcels. Every body starts: major 1 | minor 1 | kind 1.
+"""The bodies of gossip parcels. Every body begins with: major 1 | minor 1 | kind 1.
 
-LEAVE has one layout for ever, in every version, so that any node can always be taken off the list. All other kinds are
-read only from senders of our own major version; `decode` raises `OtherVersion` for the rest.
+LEAVE has the same layout in every version, for ever, so that every node can always be taken off the list. All other
+kinds are decoded only from senders of our major version; `decode` raises `OtherVersion` for the rest.
 
-MESSAGE and LEAVE are forwarded: they carry their origin's signature over exactly the octets that follow `hops`, and are
-passed on untouched. The other kinds live for one hop, where the link's seal proves the sender.
+MESSAGE and LEAVE are forwarded. They carry their origin's signature over exactly the octets after `hops`, and are
+forwarded unchanged. The other kinds live for one hop, where the link's seal authenticates the sender.
 Byte tables and hex examples: docs/protocol/gossip.md.
 """
 
@@ -32,7 +32,7 @@ _LEAVE_LABEL = b"gossip leave"
 
 
 class OtherVersion(Malformed):
-    """The sender speaks another major version."""
+    """The sender uses another major version."""
 
     def __init__(self, major: int, minor: int) -> None:
         super().__init__(f"gossip: they speak version {major}.{minor}, we speak {VERSION[0]}.{VERSION[1]}")
@@ -40,7 +40,7 @@ class OtherVersion(Malformed):
 
 
 class MessageType(IntEnum):
-    """What a message is about."""
+    """The subject of a message."""
 
     DISCOVERED = 1
     JOINED = 2
@@ -55,7 +55,7 @@ class MessageType(IntEnum):
 
 
 class Action(IntEnum):
-    """What a receiver is expected to do beside passing it on."""
+    """What a receiver is expected to do beside forwarding."""
 
     NONE = 0
     ACKNOWLEDGE = 1
@@ -68,9 +68,9 @@ class Action(IntEnum):
 class EntryStanding(IntEnum):
     PRESENT = 0
     LOST = 1
-    """Taken to have left, on its behalf."""
+    """Declared to have left, on its behalf."""
     GONE = 2
-    """Left by its own word."""
+    """Left by its own message."""
 
 
 class GossipMessage(Frozen, frozen=True):
@@ -86,7 +86,7 @@ class GossipMessage(Frozen, frozen=True):
 
 
 class LeaveMessage(Frozen, frozen=True):
-    """`id.origin` says that `subject` has left; of itself, or on behalf of one that is silent."""
+    """`id.origin` announces that `subject` has left: itself, or a silent member on its behalf."""
 
     hops: int
     id: EventId
@@ -101,14 +101,14 @@ class LeaveMessage(Frozen, frozen=True):
 
 
 class DiscoveredAck(Frozen, frozen=True):
-    """The answer to a DISCOVERED: who acknowledges, and which."""
+    """The answer to a DISCOVERED: the message's id, and the card of the sender."""
 
     id: EventId
     card: MemberRecord
 
 
 class Cards(Frozen, frozen=True):
-    """What is known of some members, each in its owner's own words."""
+    """Cards of some members, each signed by its owner."""
 
     cards: tuple[MemberRecord, ...]
     leaves: tuple[LeaveMessage, ...] = ()
@@ -121,29 +121,29 @@ class ListEntry(Frozen, frozen=True):
 
 
 class Compare(Frozen, frozen=True):
-    """All that the sender holds of one part of the identifiers: part `bucket` of `buckets` equal ones."""
+    """The sender's entries in one part of the identifier space: part `bucket` of `buckets` equal ones."""
 
     buckets: int
     bucket: int
     reply: bool
-    """Whether the receiver shall send its own if they differ."""
+    """Whether the receiver shall send its own entries if they differ."""
     entries: tuple[ListEntry, ...]
 
 
 class Have(Frozen, frozen=True):
-    """Messages the sender has seen lately."""
+    """Ids of messages that the sender has seen recently."""
 
     ids: tuple[EventId, ...]
 
 
 class WantMessages(Frozen, frozen=True):
-    """Of these, the ones the sender lacks."""
+    """Ids of advertised messages that the sender lacks."""
 
     ids: tuple[EventId, ...]
 
 
 class Accuse(Frozen, frozen=True):
-    """Somebody holds the receiver, at this incarnation, for gone."""
+    """The sender's list has the receiver, at this incarnation, as lost."""
 
     incarnation: int
 
@@ -169,7 +169,7 @@ def sign_leave(signer: GossipSigner, event_id: EventId, subject: int, incarnatio
 
 
 def is_genuine(body: GossipMessage | LeaveMessage, check: Verify) -> bool:
-    """Did the origin it names, and nobody else, say this?"""
+    """Whether the named origin signed this."""
     if body.id.origin != identifier_of(body.key):
         return False
     if isinstance(body, GossipMessage):
@@ -209,7 +209,7 @@ def decode(data: bytes) -> Body:
     major, minor = cursor.number(1, "major"), cursor.number(1, "minor")
     kind = cursor.number(1, "kind")
     if kind == _LEAVE:
-        # Whatever a later version puts behind the fixed layout is not ours to judge.
+        # A later version may append fields to the fixed layout; they are ignored.
         return _take_leave(cursor, cursor.number(1, "hops"))
     if major != VERSION[0]:
         raise OtherVersion(major, minor)

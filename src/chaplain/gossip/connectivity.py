@@ -1,12 +1,13 @@
-"""Whom to keep a session with, whom to try again, and comparing lists with those we have.
+"""Decides with which members to keep sessions, reconnects to lost members, and compares lists (anti-entropy).
 
-Up to `sessions_max` members, everybody is met; above that, ring neighbours at distances 1, 2, 4 …, which keep the graph
-connected at a logarithm of sessions. A member that was lost without saying good-bye is met again and again, with
-growing pauses: for a day, and for ever at a door (`doors`), so that the sides of a partition find each other after any
-time; then their lists are compared, whoever is held for gone is told, and refutes.
+Up to `sessions_max` members there is a session with every member. Above that, there are sessions with ring neighbours
+at distances 1, 2, 4 …, so that the graph is connected with logarithmically many sessions. A member that was lost
+without saying good-bye is dialled again with growing pauses: for a day, and without limit at a seed endpoint (`seeds`).
+So the sides of a partition find each other after any time. Then they compare their lists, and each member that the
+other side has as lost is informed and refutes.
 
-Invariant: `wanted` and doors are exactly what we asked the mesh to keep, beside lost members; a URI is forgotten before
-its member's new one is met, and never while another member is wanted there.
+Invariant: `_wanted` and the seeds are exactly what the mesh was asked to keep, beside lost members. A URI is forgotten
+before its member's new one is dialled, and never while another member is wanted there.
 """
 
 from __future__ import annotations
@@ -24,102 +25,104 @@ from chaplain.link.events import Forget, Meet
 from chaplain.units import SECOND_NS
 
 COMPARE_ENTRIES_MAX = 512
-"""More than this in one part is more than a peer of our size would ask for."""
+"""A larger part of the list is more than a peer with a list of our size would ask for."""
 COMPARE_CARDS_MAX = 128
+"""Cards that one comparison sends."""
 HEALS_PER_TICK = 4
+"""Lost members that are dialled in one tick."""
 LAST_WORDS_NS = 10 * SECOND_NS
-"""The connection to a node that was removed from the cluster is kept for so long: layers above may have yet to tell it,
-and to agree on doing without it."""
+"""How long the connection to a removed node stays open.
+The layers above may still have to inform it, and to agree on continuing without it."""
 
 
 class Connectivity:
-    def __init__(self, voice: Dissemination, suspicion: FailureDetector, membership: Membership) -> None:
-        self._voice = voice
-        self._members = voice.members
-        self._suspicion = suspicion
+    def __init__(self, dissemination: Dissemination, detector: FailureDetector, membership: Membership) -> None:
+        self._dissemination = dissemination
+        self._members = dissemination.members
+        self._detector = detector
         self._membership = membership
         self._wanted: dict[int, str] = {}
-        self._doors = SeedEndpoints(voice, membership)
-        self.belonging: frozenset[int] = frozenset()
-        """Who is a node of our cluster, whether or not it is present."""
+        """Members with which to keep a session: their URIs by identifier."""
+        self._seeds = SeedEndpoints(dissemination, membership)
+        self.cluster_nodes: frozenset[int] = frozenset()
+        """The nodes that belong to the cluster, present or not."""
         self._lost: dict[int, tuple[int, int]] = {}
-        """Of each lost member: when to try again, and the pause after that."""
+        """For each lost member: when to dial it again, and the pause after that."""
         self._revision = -1
         self._compare_ns = 0
-        self._heal_ns = 0
         self._offer_ns = 0
 
-    def knock(self, uri: str) -> None:
-        self._doors.open(uri)
+    def add_seed(self, uri: str) -> None:
+        self._seeds.add(uri)
 
-    def belong(self, nodes: Mapping[int, str], gone: tuple[str, ...]) -> None:
-        """Nodes of our cluster are at these URIs; those that were at the others were removed from it."""
-        self.belonging = frozenset(nodes)
+    def set_cluster_nodes(self, nodes: Mapping[int, str], gone: tuple[str, ...]) -> None:
+        """Nodes of our cluster are at these URIs. The nodes at the `gone` URIs were removed."""
+        self.cluster_nodes = frozenset(nodes)
         self._revision = -1
         for uri in gone:
-            self._doors.close(uri, self._wanted.values())
+            self._seeds.remove(uri, self._wanted.values())
         for uri in nodes.values():
-            if uri not in self._doors and uri != self._membership.card.uri:
-                self._doors.open(uri)
+            if uri not in self._seeds and uri != self._membership.card.uri:
+                self._seeds.add(uri)
 
-    def settle(self) -> None:
-        """Meet who has come and forget who has gone. Cheap when nothing changed."""
+    def update_sessions(self) -> None:
+        """Dial new members and forget those that left. Cheap when nothing changed."""
         if self._revision == self._members.revision:
             return
         self._revision = self._members.revision
         targets = self._targets()
         for identifier in [identifier for identifier, uri in self._wanted.items() if not self._is_at(identifier, uri)]:
-            self._part(identifier)
-        if len(self._wanted) > self._voice.settings.sessions_max:
+            self._stop_keeping(identifier)
+        if len(self._wanted) > self._dissemination.settings.sessions_max:
             for identifier in [identifier for identifier in self._wanted if identifier not in targets]:
-                self._part(identifier)
+                self._stop_keeping(identifier)
         for identifier in targets:
-            self._meet(identifier)
+            self._keep_session(identifier)
 
     def wants(self, identifier: int) -> bool:
         return identifier in self._wanted
 
-    def abandon(self) -> None:
-        """We have left: want nobody any more."""
+    def forget_all(self) -> None:
+        """Keep no sessions any more: this node has left."""
         for identifier in list(self._wanted):
-            self._part(identifier)
-        self._doors.clear()
+            self._stop_keeping(identifier)
+        self._seeds.clear()
         self._lost.clear()
         self._revision = -1
 
-    def tend(self) -> None:
-        """Do what is due: compare lists with one peer, offer messages to one, try one lost member."""
-        now_ns, settings = self._voice.now_ns, self._voice.settings
+    def on_tick(self) -> None:
+        """Do what is due: compare lists with one peer, advertise messages to one, dial lost members."""
+        now_ns, settings = self._dissemination.now_ns, self._dissemination.settings
         if now_ns >= self._compare_ns:
             self._compare_ns = now_ns + settings.sync_ns
-            if self._voice.sessions:
-                self.compare_with(self._voice.rng.choice(list(self._voice.sessions)))
+            if self._dissemination.sessions:
+                self.compare_with(self._dissemination.rng.choice(list(self._dissemination.sessions)))
         if now_ns >= self._offer_ns:
             self._offer_ns = now_ns + settings.repair_ns
-            self._voice.offer()
+            self._dissemination.advertise()
         if self._lost:
             self._heal()
-        self._doors.tend(self._wanted.values())
+        self._seeds.on_tick(self._wanted.values())
 
     def compare_with(self, identifier: int) -> None:
         buckets = self._members.buckets()
-        bucket = self._voice.rng.randrange(buckets)
+        bucket = self._dissemination.rng.randrange(buckets)
         entries = tuple(self._members.bucket(buckets, bucket))
         if len(entries) <= COMPARE_ENTRIES_MAX:
-            self._voice.say(identifier, Compare(buckets, bucket, True, entries))
+            self._dissemination.send(identifier, Compare(buckets, bucket, True, entries))
 
     def on_compare(self, compare: Compare, sender: int) -> None:
-        """Show what we hold newer; have ours shown where they hold newer; tell who is held for gone."""
+        """Send what our list has newer, request what theirs has newer, and inform members that they have as lost."""
         ours = self._members.bucket(compare.buckets, compare.bucket)
         if len(ours) > COMPARE_ENTRIES_MAX:
-            self._voice.counts["compares_refused"] += 1
+            self._dissemination.counts["compares_refused"] += 1
             return
         theirs = {entry.identifier: entry for entry in compare.entries}
-        held, leaves = self._newer(ours, theirs)
-        self._membership.show(sender, held[:COMPARE_CARDS_MAX], tuple(leaves[:COMPARE_CARDS_MAX]))
+        newer_cards, leaves = self._newer(ours, theirs)
+        self._membership.send_cards(sender, newer_cards[:COMPARE_CARDS_MAX], tuple(leaves[:COMPARE_CARDS_MAX]))
         by_identifier = {entry.identifier: entry for entry in ours}
         if compare.reply and any(_is_news(entry, by_identifier.get(entry.identifier)) for entry in compare.entries):
-            self._voice.say(sender, Compare(compare.buckets, compare.bucket, False, tuple(ours)))
+            self._dissemination.send(sender, Compare(compare.buckets, compare.bucket, False, tuple(ours)))
         for entry in compare.entries:
             mine = by_identifier.get(entry.identifier)
             if entry.standing is EntryStanding.LOST and mine == ListEntry(
@@ -130,7 +133,7 @@ class Connectivity:
     def _newer(
         self, ours: list[ListEntry], theirs: dict[int, ListEntry]
     ) -> tuple[list[MemberRecord], list[LeaveMessage]]:
-        held, leaves = [], []
+        newer_cards, leaves = [], []
         for entry in ours:
             their = theirs.get(entry.identifier)
             record = self._members.get(entry.identifier)
@@ -138,16 +141,16 @@ class Connectivity:
             if their is None and entry.standing is not EntryStanding.PRESENT:
                 continue
             if their is None or their.incarnation < entry.incarnation:
-                held.append(record.card)
+                newer_cards.append(record.card)
             if record.proof is not None and _is_news(entry, their):
                 leaves.append(record.proof)
-        return held, leaves
+        return newer_cards, leaves
 
     def _targets(self) -> dict[int, None]:
-        me = self._voice.identifier
-        if len(self._members) <= self._voice.settings.sessions_max + 1:
+        me = self._dissemination.identifier
+        if len(self._members) <= self._dissemination.settings.sessions_max + 1:
             return {identifier: None for identifier in self._members.present if identifier != me}
-        kept = self._voice.settings.always_met | self.belonging
+        kept = self._dissemination.settings.always_met | self.cluster_nodes
         configured = [identifier for identifier in self._members.present if identifier in kept and identifier != me]
         return dict.fromkeys([*configured, *self._members.neighbours(me)])
 
@@ -155,54 +158,54 @@ class Connectivity:
         record = self._members.get(identifier)
         return record is not None and record.state is not MemberState.LEFT and record.card.uri == uri
 
-    def _meet(self, identifier: int) -> None:
+    def _keep_session(self, identifier: int) -> None:
         record = self._members.get(identifier)
         assert record is not None
         self._lost.pop(identifier, None)
         if identifier not in self._wanted:
             self._wanted[identifier] = record.card.uri
-            self._voice.out.append(Meet(record.card.uri))
-            self._suspicion.watch(identifier, self._voice.now_ns)
+            self._dissemination.out.append(Meet(record.card.uri))
+            self._detector.watch(identifier, self._dissemination.now_ns)
 
-    def _part(self, identifier: int) -> None:
+    def _stop_keeping(self, identifier: int) -> None:
         uri, expelled = self._wanted.pop(identifier), self._members.is_expelled(identifier)
         if not expelled and uri not in self._wanted.values():
-            self._voice.out.append(Forget(uri))
-            self._doors.parted(uri)
-        self._suspicion.unwatch(identifier)
+            self._dissemination.out.append(Forget(uri))
+            self._seeds.on_forgotten(uri)
+        self._detector.unwatch(identifier)
         record = self._members.get(identifier)
         if record is not None and record.standing is EntryStanding.LOST:
-            # One that was removed is only to be forgotten some time.
-            wait_ns = self._voice.settings.heal_for_ns if expelled else self._voice.settings.heal_ns
-            self._lost[identifier] = (self._voice.now_ns + wait_ns, wait_ns)
+            # A removed node is not dialled again; its entry only expires in `_heal`.
+            wait_ns = self._dissemination.settings.heal_for_ns if expelled else self._dissemination.settings.heal_ns
+            self._lost[identifier] = (self._dissemination.now_ns + wait_ns, wait_ns)
 
     def _heal(self) -> None:
-        """Try lost members whose pause is over, a few at a time."""
-        now_ns, settings = self._voice.now_ns, self._voice.settings
+        """Dial lost members whose pause is over, at most `HEALS_PER_TICK`."""
+        now_ns, settings = self._dissemination.now_ns, self._dissemination.settings
         left, taken = HEALS_PER_TICK, set(self._wanted.values())
         for identifier, (due_ns, wait_ns) in list(self._lost.items()):
             record = self._members.get(identifier)
             if record is None or record.state is not MemberState.LEFT or record.card.uri in taken:
-                del self._lost[identifier]  # nobody remembers it, it is back, or another is where it was
+                del self._lost[identifier]  # it was forgotten, it is back, or another member uses its URI
                 continue
             expelled = self._members.is_expelled(identifier)
             for_ns = LAST_WORDS_NS if expelled else settings.heal_for_ns
-            if now_ns - record.left_ns > for_ns and (expelled or record.card.uri not in self._doors):
+            if now_ns - record.left_ns > for_ns and (expelled or record.card.uri not in self._seeds):
                 del self._lost[identifier]
-                self._voice.out.append(Forget(record.card.uri))
+                self._dissemination.out.append(Forget(record.card.uri))
                 continue
-            if left and now_ns >= due_ns and identifier not in self._voice.sessions:
+            if left and now_ns >= due_ns and identifier not in self._dissemination.sessions:
                 left -= 1
-                self._voice.counts["healing"] += 1
-                # Both, so that the mesh dials now and not after a pause of its own.
-                self._voice.out += (Forget(record.card.uri), Meet(record.card.uri))
+                self._dissemination.counts["healing"] += 1
+                # `Forget` resets the link's back-off, so that `Meet` dials at once.
+                self._dissemination.out += (Forget(record.card.uri), Meet(record.card.uri))
                 longer_ns = min(settings.heal_wait_max_ns, wait_ns * 3 // 2)
-                jitter_ns = self._voice.rng.randrange(wait_ns // 4 + 1)
+                jitter_ns = self._dissemination.rng.randrange(wait_ns // 4 + 1)
                 self._lost[identifier] = (now_ns + wait_ns + jitter_ns, longer_ns)
 
 
 def _is_news(entry: ListEntry, held: ListEntry | None) -> bool:
-    """Does this entry say something that the other list does not?"""
+    """Whether this entry contains something that the other list lacks."""
     if held is None:
         return entry.standing is EntryStanding.PRESENT
     if entry.incarnation != held.incarnation:

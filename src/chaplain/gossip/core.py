@@ -1,9 +1,11 @@
-"""Gossip as a core: gossip.txt's events, membership and queries over the mesh's sessions.
+"""The gossip core: events, membership and queries of gossip.txt, over the sessions of the mesh.
 
-`step` is the table of contents; each rule lives beside its data: `membership` (who is here), `company` (whom to meet,
-comparing, healing), `suspicion` (clocks), `spread` (how messages travel), `query`, `rotation`.
+`step` dispatches; each rule is next to its data: `membership` (who is a member), `connectivity` (sessions,
+anti-entropy, reconnecting after a partition), `failure_detector` (silence), `dissemination` (how messages spread),
+`query`, `rotation`.
 
-Decides nothing about sockets, seals or time of day. Hostile bytes become a `Report` that names the peer.
+It knows nothing about sockets, seals or the time of day. Malformed or forged input becomes a `Report` that names the
+peer.
 """
 
 from __future__ import annotations
@@ -71,7 +73,7 @@ from chaplain.units import SECOND_NS
 
 
 class GossipCore:
-    def __init__(  # noqa: PLR0917  the same order as the other cores: who, which run, where, then settings, chance and time
+    def __init__(  # noqa: PLR0917  the order of all cores: identity, instance, URI, settings, randomness, time
         self,
         identity: GossipSigner,
         instance: bytes,
@@ -85,51 +87,51 @@ class GossipCore:
         check: Verify = verify,
         members: MemberList | None = None,
     ) -> None:
-        """`incarnation` is a guess above that of every run before; the clock is one. If it is too low, the others say
-        so. `members` may be a list shared by cores of a simulation.
+        """`incarnation` is a guess that exceeds that of every earlier run; the clock is one. If it is too low, other
+        nodes return the later card, and this node raises it. Cores of a simulation may share `members`.
         """
-        assert identity.identifier != ALL, "identifier 0 means everybody: make another key"
+        assert identity.identifier != ALL, "identifier 0 means all nodes: make another key"
         incarnation = max(1, now_ns) if incarnation is None else incarnation
         assert 0 < incarnation <= INCARNATION_MAX
         self._instance = instance
         self._settings = settings
         self._members = MemberList(settings, check) if members is None else members
-        self._voice = Dissemination(identity, check, settings, rng, self._members)
-        self._voice.now_ns = now_ns
-        self._suspicion = FailureDetector(settings)
-        self._membership = Membership(self._voice, self._suspicion, uri, incarnation)
-        self._company = Connectivity(self._voice, self._suspicion, self._membership)
-        self._rotation = Rotation(self._voice, lambda: self._company.belonging)
-        self._born_ns = now_ns
+        self._dissemination = Dissemination(identity, check, settings, rng, self._members)
+        self._dissemination.now_ns = now_ns
+        self._detector = FailureDetector(settings)
+        self._membership = Membership(self._dissemination, self._detector, uri, incarnation)
+        self._connectivity = Connectivity(self._dissemination, self._detector, self._membership)
+        self._rotation = Rotation(self._dissemination, lambda: self._connectivity.cluster_nodes)
+        self._started_ns = now_ns
         built_in = {
             "version": software.encode,
-            "uptime": lambda: b"%d min" % ((self._voice.now_ns - self._born_ns) // (60 * SECOND_NS)),
+            "uptime": lambda: b"%d min" % ((self._dissemination.now_ns - self._started_ns) // (60 * SECOND_NS)),
             "members": lambda: self._members.digest().hex().encode(),
         }
         assert tuple(built_in) == BUILT_IN
-        self._questions = QueryService(self._voice, built_in)
-        self._acknowledgements = Acknowledgements(self._voice)
+        self._questions = QueryService(self._dissemination, built_in)
+        self._acknowledgements = Acknowledgements(self._dissemination)
         self._refused: dict[bytes, None] = {}
-        """Instances already reported for speaking another version."""
+        """Instances that were already reported for another protocol version."""
         self._last_ns = now_ns
         self._offset_ns = 0
-        """What is added to the host's clock, so that a clock set back does not stop ours."""
+        """Added to the host's clock, so that a clock that was set back does not stop ours."""
         self._tick_ns = now_ns + settings.tick_ns
 
     @property
     def counts(self) -> Counter[str]:
-        return self._voice.counts
+        return self._dissemination.counts
 
     @property
     def identifier(self) -> int:
-        return self._voice.identifier
+        return self._dissemination.identifier
 
     @property
     def incarnation(self) -> int:
         return self._membership.card.incarnation
 
     def members(self) -> list[MemberView]:
-        """The list as this node sees it: those present by identifier, then those remembered after leaving."""
+        """The list as this node sees it: present members by identifier, then remembered members that have left."""
         return [
             self._membership.member(record)
             for identifier in [*self._members.present, *self._members.left()]
@@ -141,14 +143,14 @@ class GossipCore:
         return None if record is None else self._membership.member(record)
 
     def digest(self) -> bytes:
-        """Equal on nodes with equal members present."""
+        """Equal on nodes with the same present members."""
         return self._members.digest()
 
     def deadline(self) -> int:
         return self._due_ns() - self._offset_ns
 
     def step(self, now_ns: int, event: GossipInput) -> list[GossipEffect]:
-        self._wake(now_ns)
+        self._advance_clock(now_ns)
         match event:
             case Woken():
                 pass
@@ -156,25 +158,25 @@ class GossipCore:
                 self._membership.leave()
             case LeaveCluster():
                 self._membership.leave()
-                self._company.abandon()
+                self._connectivity.forget_all()
             case Entered():
-                self._entered(event.peer)
+                self._on_entered(event.peer)
             case Exited():
-                self._membership.exited(event.peer, wanted=self._company.wants(event.peer.identifier))
+                self._membership.on_exited(event.peer, wanted=self._connectivity.wants(event.peer.identifier))
             case Expel():
                 self._membership.expel(event.keys)
             case GossipParcel():
-                self._told(event)
+                self._on_parcel(event)
             case HeardFrom():
-                self._membership.heard(event.identifier)
+                self._membership.on_heard(event.identifier)
             case JoinThrough():
                 if self._membership.join(event.uri):
-                    self._company.knock(event.uri)
+                    self._connectivity.add_seed(event.uri)
             case Assembled():
-                if not self._membership.absent:
-                    self._company.belong(event.nodes, event.gone)
+                if not self._membership.has_left:
+                    self._connectivity.set_cluster_nodes(event.nodes, event.gone)
             case Fire():
-                self._fire(event)
+                self._on_fire(event)
             case AskQuery():
                 self._questions.ask(event)
             case RegisterQuestion():
@@ -182,24 +184,24 @@ class GossipCore:
             case UnregisterQuestion():
                 self._questions.unregister(event.question)
             case GiveAnswer():
-                self._questions.give(event)
+                self._questions.on_answer_given(event)
             case RotateKey():
                 self._rotation.start(event)
             case KeyConfirmed():
-                self._rotation.confirm(event)
+                self._rotation.on_step_done(event)
             case _:
                 assert_never(event)
         return self._finish()
 
-    def _wake(self, now_ns: int) -> None:
-        """Take the time; notice if we slept; do what the tick is for."""
+    def _advance_clock(self, now_ns: int) -> None:
+        """Take the time, detect a pause of this process, and run the tick when it is due."""
         self._offset_ns = max(self._offset_ns, self._last_ns - now_ns)
         now_ns += self._offset_ns
         gap_ns = now_ns - max(self._last_ns, self._due_ns())
-        self._last_ns = self._voice.now_ns = now_ns
+        self._last_ns = self._dissemination.now_ns = now_ns
         if gap_ns > self._settings.silence_ns // 2:
-            self._suspicion.slept(gap_ns, now_ns)
-            self._voice.report("slept", self.identifier, milliseconds=gap_ns // 1_000_000)
+            self._detector.on_pause(gap_ns, now_ns)
+            self._dissemination.report("slept", self.identifier, milliseconds=gap_ns // 1_000_000)
         if now_ns >= self._due_ns():
             self._tick()
 
@@ -208,87 +210,90 @@ class GossipCore:
         return min(due_ns for due_ns in dues if due_ns is not None)
 
     def _tick(self) -> None:
-        self._tick_ns = self._voice.now_ns + self._settings.tick_ns
-        if not self._membership.absent:
-            self._membership.retry()
-            self._membership.judge()
-            self._company.tend()
-        self._questions.tend()
-        self._acknowledgements.tend()
-        self._rotation.tend()
+        self._tick_ns = self._dissemination.now_ns + self._settings.tick_ns
+        if not self._membership.has_left:
+            self._membership.retry_join()
+            self._membership.apply_detector()
+            self._connectivity.on_tick()
+        self._questions.on_tick()
+        self._acknowledgements.on_tick()
+        self._rotation.on_tick()
 
     def _finish(self) -> list[GossipEffect]:
-        if not self._membership.absent:
-            self._company.settle()
-        effects, self._voice.out = self._voice.out, []
+        if not self._membership.has_left:
+            self._connectivity.update_sessions()
+        effects, self._dissemination.out = self._dissemination.out, []
         return effects
 
-    def _entered(self, peer: Peer) -> None:
+    def _on_entered(self, peer: Peer) -> None:
         if peer.client or peer.instance == self._instance:
             return
         if peer.identifier == self.identifier:
-            self._voice.report("identity_used_twice", peer.identifier, endpoint=peer.endpoint)
+            self._dissemination.report("identity_used_twice", peer.identifier, endpoint=peer.endpoint)
             return
-        if self._membership.absent:
-            self._voice.sessions[peer.identifier] = peer.instance
+        if self._membership.has_left:
+            self._dissemination.sessions[peer.identifier] = peer.instance
             return
-        self._membership.entered(peer)
-        if peer.identifier in self._voice.sessions:
-            self._company.compare_with(peer.identifier)
+        self._membership.on_entered(peer)
+        if peer.identifier in self._dissemination.sessions:
+            self._connectivity.compare_with(peer.identifier)
 
-    def _told(self, told: GossipParcel) -> None:
-        peer = told.peer
-        if self._membership.absent or self._voice.sessions.get(peer.identifier) != peer.instance:
-            self._voice.counts["strays"] += 1
+    def _on_parcel(self, received: GossipParcel) -> None:
+        peer = received.peer
+        if self._membership.has_left or self._dissemination.sessions.get(peer.identifier) != peer.instance:
+            self._dissemination.counts["strays"] += 1
             return
-        self._membership.note(peer.identifier)
-        if told.parcel.node != peer.identifier:
-            self._voice.report("parcel_forged", peer.identifier, node=told.parcel.node)
+        self._membership.record_heard(peer.identifier)
+        if received.parcel.node != peer.identifier:
+            self._dissemination.report("parcel_forged", peer.identifier, node=received.parcel.node)
             return
         try:
-            self._take(codec.decode(told.parcel.body), peer.identifier)
+            self._dispatch_body(codec.decode(received.parcel.body), peer.identifier)
         except OtherVersion as other:
             self._refuse(peer, other)
         except Malformed as error:
-            self._voice.report("gossip_malformed", peer.identifier, why=str(error))
+            self._dissemination.report("gossip_malformed", peer.identifier, why=str(error))
 
     def _refuse(self, peer: Peer, other: OtherVersion) -> None:
-        self._voice.counts["versions_refused"] += 1
+        self._dissemination.counts["versions_refused"] += 1
         if peer.instance not in self._refused:
             if len(self._refused) >= self._settings.strangers_max:
                 self._refused.clear()
             self._refused[peer.instance] = None
             ours, theirs = "{}.{}".format(*VERSION), "{}.{}".format(*other.version)
-            self._voice.report("version_refused", peer.identifier, ours=ours, theirs=theirs)
+            self._dissemination.report("version_refused", peer.identifier, ours=ours, theirs=theirs)
 
-    def _take(self, body: Body, sender: int) -> None:
+    def _dispatch_body(self, body: Body, sender: int) -> None:
         match body:
             case GossipMessage():
-                if self._voice.accept(body, sender):
-                    self._voice.pass_on(body, sender)
+                if self._dissemination.accept(body, sender):
+                    self._dissemination.forward(body, sender)
                     if body.target in (ALL, self.identifier):
-                        self._act(body, sender)
+                        self._dispatch_message(body, sender)
             case LeaveMessage():
-                if self._voice.accept(body, sender):
-                    self._voice.pass_on(body, sender)
+                if self._dissemination.accept(body, sender):
+                    self._dissemination.forward(body, sender)
                     self._membership.on_leave(body)
             case DiscoveredAck():
                 self._membership.on_acknowledge(body, sender)
             case Cards():
                 self._membership.on_cards(body, sender)
             case Compare():
-                self._company.on_compare(body, sender)
+                self._connectivity.on_compare(body, sender)
             case Have():
-                self._voice.on_have(sender, body)
+                self._dissemination.on_have(sender, body)
             case WantMessages():
-                self._voice.on_want(sender, body)
+                self._dissemination.on_want(sender, body)
             case Accuse():
                 self._membership.on_accuse(body, sender)
             case _:
                 assert_never(body)
 
-    def _act(self, message: GossipMessage, sender: int) -> None:
-        """Do what the message expects of us. A type we do not know was passed on, and that is all we can do."""
+    def _dispatch_message(self, message: GossipMessage, sender: int) -> None:
+        """Process a message for this node.
+
+        A message of an unknown type was forwarded, which is all that this version can do.
+        """
         match message.type:
             case MessageType.DISCOVERED:
                 self._membership.on_discovered(message, sender)
@@ -306,22 +311,22 @@ class GossipCore:
                 self._on_answer(message)
             case MessageType.USER:
                 user = payloads.take_user(message.content)
-                self._see(message.id, user, message.target)
-                self._acknowledgements.give(message)
+                self._emit_event(message.id, user, message.target)
+                self._acknowledgements.acknowledge(message)
             case MessageType.KEY:
                 self._rotation.on_key(message)
             case MessageType.KEY_CONFIRMED:
                 self._rotation.on_confirmed(message)
             case _:
-                self._voice.counts["types_unknown"] += 1
+                self._dissemination.counts["types_unknown"] += 1
 
     def _on_answer(self, message: GossipMessage) -> None:
-        """To a question, or to an event that asked for an acknowledgement: whichever has the id."""
+        """An ANSWER belongs to a query, or to an event that asked for acknowledgements; its id tells which."""
         response = payloads.take_response(message.content)
-        self._acknowledgements.take(message.id.origin, response.query)
-        self._questions.count(message.id.origin, response)
+        self._acknowledgements.on_acknowledged(message.id.origin, response.query)
+        self._questions.on_response(message.id.origin, response)
 
-    def _fire(self, fire: Fire) -> None:
+    def _on_fire(self, fire: Fire) -> None:
         if not payloads.is_name(fire.type):
             raise ValueError(f"an event's type has 1 to {payloads.NAME_BYTES_MAX} octets of UTF-8")
         if len(fire.content) > self._settings.content_bytes_max:
@@ -329,17 +334,17 @@ class GossipCore:
         if not 0 <= fire.target < 1 << 32:
             raise ValueError(f"an identifier has 32 bits, unlike {fire.target}")
         if fire.call is not None and self._acknowledgements.is_full:
-            self._voice.out.append(Acknowledged(fire.call, (), (), fired=False))
+            self._dissemination.out.append(Acknowledged(fire.call, (), (), fired=False))
             return
         user = UserEvent(fire.type, fire.content)
         action = Action.NONE if fire.call is None else Action.ACKNOWLEDGE
-        message = self._voice.fire(
+        message = self._dissemination.fire(
             MessageType.USER, payloads.put_user(user), action=action, target=fire.target, urgent=False
         )
         if fire.target in (ALL, self.identifier):
-            self._see(message.id, user, fire.target)
+            self._emit_event(message.id, user, fire.target)
         if fire.call is not None:
             self._acknowledgements.expect(fire.call, message.id, fire.target, fire.timeout_ns)
 
-    def _see(self, event_id: EventId, user: UserEvent, target: int) -> None:
-        self._voice.out.append(EventSeen(FiredEvent(event_id, user.type, user.content, target)))
+    def _emit_event(self, event_id: EventId, user: UserEvent, target: int) -> None:
+        self._dissemination.out.append(EventSeen(FiredEvent(event_id, user.type, user.content, target)))

@@ -1,15 +1,16 @@
-"""How messages travel: to whom, how often, and which came before.
+"""Dissemination: sends messages to sessions, forwards them, and repairs losses.
 
-`Dissemination` holds the sessions and turns bodies into whispers. With few members a message goes to all sessions
-(flooding, as gossip.txt has it); with more than `flood_max` to `fanout` of them chosen by chance, and whoever it missed
-finds out from somebody's HAVE and pulls it. A message for one node goes straight to it if there is a session; to the
-two sessions nearest to it on the ring if it is a member; to all otherwise.
+With up to `flood_max` members a message is sent to all sessions (flooding, as in gossip.txt). With more members it is
+sent to `fanout` random sessions, and a node that it missed learns of it from a HAVE of another node and fetches it. A
+message for one node is sent directly to it if there is a session, to the two sessions nearest to it on the ring if it
+is a member, and to all sessions otherwise.
 
-Refuses to know what messages mean. Everything said in one step is collected in `out`, in order.
+This module does not know what messages mean. It collects the effects of one step in `out`, in order.
 
 Invariants:
-- a message is passed on at most once, at most `hops_max` times from its origin, and only with its origin's signature;
-- bytes said per second stay within the budget, with one second's worth of reserve for membership.
+- a message is forwarded at most once by each node, at most `hops_max` times from its origin, and only with its origin's
+  signature;
+- bytes sent per second stay within the budget, with one second's budget as reserve for membership.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from chaplain.gossip.codec import Action, Body, GossipMessage, Have, LeaveMessag
 from chaplain.gossip.events import ALL, EventId, GossipEffect
 from chaplain.gossip.member_record import GossipSigner, Verify
 from chaplain.gossip.members import MemberList
-from chaplain.gossip.seen import Recent, SeenMessages
+from chaplain.gossip.seen import RecentMessages, SeenMessages
 from chaplain.gossip.settings import GossipSettings
 from chaplain.mesh.events import Whisper
 from chaplain.units import SECOND_NS
@@ -31,6 +32,7 @@ from chaplain.wire import parcel as parcels
 from chaplain.wire.parcel import Layer, Parcel
 
 OFFER_MAX = 128
+"""Message ids in one HAVE."""
 _RING = 1 << 32
 
 
@@ -44,14 +46,15 @@ class Dissemination:
         self.rng = rng
         self.members = members
         self.epoch = 1
-        """Names this run in message ids: above that of every run before."""
+        """Identifies this run in message ids: higher than that of every earlier run."""
         self.sessions: dict[int, bytes] = {}
-        """Identifier to instance, of every node that we can talk to."""
+        """The instance of every node with a session, by identifier."""
         self.out: list[GossipEffect] = []
+        """The effects of the current step."""
         self.counts: Counter[str] = Counter()
         self.now_ns = 0
         self.seen = SeenMessages(settings, members.is_present)
-        self._recent = Recent(settings)
+        self._recent = RecentMessages(settings)
         self._counter = 0
         self._allowance_bytes = settings.bytes_per_second_max
         self._allowed_ns = 0
@@ -64,9 +67,9 @@ class Dissemination:
         self.counts[event] += 1
         self.out.append(Report(event, f"{identifier:08x}" if identifier else "", detail))
 
-    def say(self, identifier: int, body: Body, *, urgent: bool = True) -> bool:
-        """Tell one node; false if there is no session or no allowance."""
-        return self._whisper((identifier,), codec.encode(body), urgent=urgent) == 1
+    def send(self, identifier: int, body: Body, *, urgent: bool = True) -> bool:
+        """Send a body to one node. Returns False if there is no session or no budget."""
+        return self._send_encoded((identifier,), codec.encode(body), urgent=urgent) == 1
 
     def fire(
         self,
@@ -77,18 +80,18 @@ class Dissemination:
         target: int = ALL,
         urgent: bool = True,
     ) -> GossipMessage:
-        """Sign a message of our own and send it on its way."""
+        """Sign a message of this node and send it."""
         message = codec.sign_message(self.signer, self._next_id(), message_type, content, action=action, target=target)
-        self._launch(message, target, urgent=urgent)
+        self._send_first(message, target, urgent=urgent)
         return message
 
     def fire_leave(self, subject: int, incarnation: int) -> LeaveMessage:
         leave = codec.sign_leave(self.signer, self._next_id(), subject, incarnation)
-        self._launch(leave, ALL, urgent=True)
+        self._send_first(leave, ALL, urgent=True)
         return leave
 
     def accept(self, body: GossipMessage | LeaveMessage, sender: int) -> bool:
-        """Is this message new, genuine, and within its hops? Then it is remembered and true."""
+        """Whether this message is new, genuine and within `hops_max`. An accepted message is recorded as seen."""
         if body.id.origin == self.identifier or not self.seen.is_fresh(body.id):
             self.counts["duplicates"] += 1
             return False
@@ -105,81 +108,84 @@ class Dissemination:
         if not codec.is_genuine(body, self.check):
             self.report("message_forged", sender, origin=body.id.origin)
             return False
-        self.seen.note(body.id, len(self.members))
+        self.seen.add(body.id, len(self.members))
         return True
 
-    def pass_on(self, body: GossipMessage | LeaveMessage, sender: int) -> None:
-        """Forward somebody's message, one hop older."""
+    def forward(self, body: GossipMessage | LeaveMessage, sender: int) -> None:
+        """Forward a message of another node with its hop count increased."""
         target = body.target if isinstance(body, GossipMessage) else ALL
         if target == self.identifier:
             return
         aged = _one_hop_older(body)
         encoded = codec.encode(aged)
-        if _is_kept(body):
+        if _is_repairable(body):
             self._recent.add(body.id, encoded, self.now_ns)
         urgent = isinstance(body, LeaveMessage) or body.type not in (
             MessageType.USER,
             MessageType.QUERY,
             MessageType.ANSWER,
         )
-        self._whisper(self._towards(target, (sender, body.id.origin)), encoded, urgent=urgent)
+        self._send_encoded(self._receivers(target, (sender, body.id.origin)), encoded, urgent=urgent)
 
-    def offer(self) -> None:
-        """Tell one peer by chance what we have seen lately."""
+    def advertise(self) -> None:
+        """Send one random peer the ids of recent messages."""
         ids = self._recent.newest(OFFER_MAX, self.now_ns)
         if ids and self.sessions:
-            self.say(self.rng.choice(list(self.sessions)), Have(ids), urgent=False)
+            self.send(self.rng.choice(list(self.sessions)), Have(ids), urgent=False)
 
     def on_have(self, sender: int, have: Have) -> None:
         lacking = tuple(
             event_id for event_id in have.ids if event_id.origin != self.identifier and self.seen.is_fresh(event_id)
         )
         if lacking:
-            self.say(sender, WantMessages(lacking), urgent=False)
+            self.send(sender, WantMessages(lacking), urgent=False)
 
     def on_want(self, sender: int, want: WantMessages) -> None:
         for event_id in want.ids:
             body = self._recent.get(event_id)
             if body is not None:
-                self.counts["repaired"] += self._whisper((sender,), body, urgent=False)
+                self.counts["repaired"] += self._send_encoded((sender,), body, urgent=False)
 
     def _next_id(self) -> EventId:
         self._counter += 1
         return EventId(self.identifier, self.epoch, self._counter)
 
-    def _launch(self, body: GossipMessage | LeaveMessage, target: int, *, urgent: bool) -> None:
+    def _send_first(self, body: GossipMessage | LeaveMessage, target: int, *, urgent: bool) -> None:
         encoded = codec.encode(body)
         self.counts["fired"] += 1
-        if _is_kept(body):
+        if _is_repairable(body):
             self._recent.add(body.id, encoded, self.now_ns)
         if target != self.identifier:
-            self._whisper(self._towards(target, ()), encoded, urgent=urgent)
+            self._send_encoded(self._receivers(target, ()), encoded, urgent=urgent)
 
-    def _towards(self, target: int, exclude: tuple[int, ...]) -> list[int]:
+    def _receivers(self, target: int, exclude: tuple[int, ...]) -> list[int]:
         if target != ALL and target in self.sessions:
             return [target]
         others = [identifier for identifier in self.sessions if identifier not in exclude]
         if target != ALL and self.members.is_present(target):
+            # Sessions exist at distances 1, 2, 4 … on the ring, so each hop shortens the distance.
             return sorted(others, key=lambda identifier: _ring_distance(identifier, target))[:2]
         if len(self.members) <= self.settings.flood_max or len(others) <= self.settings.fanout:
             return others
         return self.rng.sample(others, self.settings.fanout)
 
-    def _whisper(self, identifiers: tuple[int, ...] | list[int], body: bytes, *, urgent: bool) -> int:
+    def _send_encoded(self, identifiers: tuple[int, ...] | list[int], body: bytes, *, urgent: bool) -> int:
         content = parcels.encode(Parcel(self.identifier, Layer.GOSSIP, body))
-        told = 0
+        sent = 0
         for identifier in identifiers:
             instance = self.sessions.get(identifier)
-            if instance is None or not self._allow(len(content), urgent=urgent):
+            if instance is None or not self._take_budget(len(content), urgent=urgent):
                 continue
             self.out.append(Whisper(instance, content, urgent))
-            told += 1
-        self.counts["whispers"] += told
-        self.counts["bytes"] += told * len(content)
-        return told
+            sent += 1
+        self.counts["whispers"] += sent
+        self.counts["bytes"] += sent * len(content)
+        return sent
 
-    def _allow(self, size_bytes: int, *, urgent: bool) -> bool:
+    def _take_budget(self, size_bytes: int, *, urgent: bool) -> bool:
         rate = self.settings.bytes_per_second_max
+        # A token bucket: it fills with `bytes_per_second_max` and contains at most one second's worth. Urgent messages
+        # may overdraw it by as much again.
         earned = (self.now_ns - self._allowed_ns) * rate // SECOND_NS
         if earned > 0:
             self._allowance_bytes = min(rate, self._allowance_bytes + earned)
@@ -191,9 +197,11 @@ class Dissemination:
         return True
 
 
-def _is_kept(body: GossipMessage | LeaveMessage) -> bool:
-    """Whether others may be brought this later. A rotation asks again by itself, and a node that restarts after it
-    must not be told to install a key that was retired meanwhile.
+def _is_repairable(body: GossipMessage | LeaveMessage) -> bool:
+    """Whether the message may be sent to others later, for repair.
+
+    Key rotation steps may not: a rotation repeats them itself, and a node that restarts after it must not install a key
+    that was retired meanwhile.
     """
     return isinstance(body, LeaveMessage) or (body.target == ALL and body.type != MessageType.KEY)
 

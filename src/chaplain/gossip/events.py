@@ -1,6 +1,6 @@
-"""What passes between gossip and its neighbours: the mesh below, the layers and applications above.
+"""Inputs and effects between gossip and the layers next to it: the mesh below, layers and applications above.
 
-Calls carry a number chosen by the caller, and exactly one effect with that number ends each of them.
+The caller chooses the number of each call. Exactly one effect with that number ends it.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from chaplain.mesh.events import Entered, Exited, Expel, Whisper
 from chaplain.wire.parcel import Parcel
 
 ALL = 0
-"""The target of a message for everybody; no node has this identifier."""
+"""The target of a message for all nodes; no node has this identifier."""
 
 
 BUILT_IN = ("version", "uptime", "members")
-"""Questions that every node answers by itself; no application can take them over."""
+"""Questions that every node answers by itself; no application can register them."""
 
 
 class MemberState(StrEnum):
@@ -30,7 +30,7 @@ class MemberState(StrEnum):
 
 
 class MemberView(Frozen, frozen=True):
-    """One line of the membership list, as this node sees it."""
+    """One entry of the membership list, as this node sees it."""
 
     identifier: int
     uri: str
@@ -39,14 +39,14 @@ class MemberView(Frozen, frozen=True):
     incarnation: int
     state: MemberState
     graceful: bool = False
-    """It left by its own word."""
+    """It left by its own message."""
     heard_ns: int | None = None
-    """When this node last knew it to be there, on gossip's own clock, which never goes back; None: not watched."""
+    """When this node last knew it to be alive, on gossip's own monotonic clock; None if it is not watched."""
     version: tuple[int, int] = (0, 0)
 
 
 class EventId(Frozen, frozen=True, order=True):
-    """Names a message for ever: who sent it, in which run, and the how-manieth it was."""
+    """Identifies a message for ever: its origin, the run of the origin, and a counter within the run."""
 
     origin: int
     epoch: int
@@ -54,7 +54,7 @@ class EventId(Frozen, frozen=True, order=True):
 
 
 class FiredEvent(Frozen, frozen=True):
-    """An application's event, as it was fired."""
+    """An application's event."""
 
     id: EventId
     type: str
@@ -63,20 +63,20 @@ class FiredEvent(Frozen, frozen=True):
 
 
 class QueryAnswer(Frozen, frozen=True):
-    """What became of a question."""
+    """The outcome of a question."""
 
     question: str
     value: bytes | None
-    """The answer given by half or more; None if undecided."""
+    """The answer of half or more of the members; None if undecided."""
     votes: int
-    """How many members gave it; undecided: the most that any answer got."""
+    """The number of members that gave it; if undecided, the most votes of any answer."""
     members: int
-    """How many were members when it was decided."""
+    """The number of members at the decision."""
     decided: bool
     voters: tuple[int, ...]
-    """Members that gave an answer, whichever."""
+    """Members that gave any answer."""
     missing: tuple[int, ...]
-    """Members that gave none."""
+    """Members that gave no answer."""
     declined: tuple[int, ...] = ()
     """Members that do not know the question."""
     tally: tuple[tuple[bytes, int], ...] = ()
@@ -91,18 +91,18 @@ class KeyStep(StrEnum):
     REMOVE = "remove"
 
 
-# Inputs from the mesh. `Entered` and `Exited` come as the mesh made them; `Expel` is for the mesh and for us.
+# Inputs from the mesh. `Entered` and `Exited` are the mesh's own effects; `Expel` is an input of the mesh, too.
 
 
 class GossipParcel(Frozen, frozen=True):
-    """A parcel of the gossip layer came from this peer."""
+    """A parcel of the gossip layer arrived from this peer."""
 
     peer: Peer
     parcel: Parcel
 
 
 class HeardFrom(Frozen, frozen=True):
-    """Anything at all came from this node over a session of its own; said at most once a second per node."""
+    """Any command arrived from this node on its own session; sent at most once a second for each node."""
 
     identifier: int
 
@@ -111,38 +111,38 @@ class HeardFrom(Frozen, frozen=True):
 
 
 class JoinThrough(Frozen, frozen=True):
-    """Become a member through the node at this URI, a door from now on; repeat until someone acknowledges."""
+    """Become a member through the node at this URI, which becomes a seed. Repeats until a member acknowledges."""
 
     uri: str
 
 
 class Assembled(Frozen, frozen=True):
-    """Which nodes belong to the cluster now, present or not: where they are is a door, where others were no longer."""
+    """The nodes that belong to the cluster now, present or not. Their URIs are seeds; the `gone` ones no longer are."""
 
     nodes: Mapping[int, str]
     """Their URIs by identifier."""
     gone: tuple[str, ...]
-    """Where nodes were that were removed from the cluster, and none is that belongs to it."""
+    """URIs of nodes that were removed from the cluster, unless a node of the cluster is there now."""
 
 
 class LeaveCluster(Frozen, frozen=True):
-    """Say good-bye. The core goes on to run, alone; `JoinThrough` brings it back."""
+    """Say good-bye. The core continues to run without peers; `JoinThrough` joins again."""
 
 
 class Fire(Frozen, frozen=True):
-    """Send an application's event to everybody, ourselves included, or to one node."""
+    """Send an application's event to all nodes, including this one, or to one node."""
 
     type: str
     content: bytes
     target: int = ALL
     call: int | None = None
-    """Whoever sees it is to acknowledge it, and the call ends in `Acknowledged`."""
+    """If set, every node that sees the event acknowledges it, and the call ends in `Acknowledged`."""
     timeout_ns: int = 0
-    """How long to wait for that."""
+    """How long to wait for acknowledgements."""
 
 
 class AskQuery(Frozen, frozen=True):
-    """Put a question to the cluster; ends in `QueryDecided`."""
+    """Ask the cluster a question; ends in `QueryDecided`."""
 
     call: int
     question: str
@@ -151,28 +151,28 @@ class AskQuery(Frozen, frozen=True):
 
 
 class RegisterQuestion(Frozen, frozen=True):
-    """From now on `Questioned` is said when someone asks this; a built-in question cannot be taken over."""
+    """From now on a `Questioned` is emitted when a node asks this. Built-in questions cannot be registered."""
 
     question: str
 
 
 class UnregisterQuestion(Frozen, frozen=True):
-    """Nobody here answers this any more. Whoever waits for such an answer is told so at once."""
+    """No application here answers this any more. Askers that wait for an answer are informed at once."""
 
     question: str
 
 
 class GiveAnswer(Frozen, frozen=True):
-    """The application's answer to a `Questioned`. May be given again: the newest counts while the question is open."""
+    """The application's answer to a `Questioned`. It may answer again: the newest counts while the question is open."""
 
     query: EventId
     value: bytes
 
 
 class RotateKey(Frozen, frozen=True):
-    """Bring a new cluster key to every member, use it, and retire the old one; ends in `Rotated`.
+    """Install a new cluster key on every member, use it, and retire the old one; ends in `Rotated`.
 
-    May be asked again, here or at another node, after a failure: steps already taken are confirmed, not repeated.
+    After a failure it may be requested again, at any node: completed steps are confirmed, not repeated.
     """
 
     call: int
@@ -186,7 +186,7 @@ class RotateKey(Frozen, frozen=True):
 
 
 class KeyConfirmed(Frozen, frozen=True):
-    """The step asked for by `InstallKey`, `UseKey` or `RemoveKey` has been taken here, and outlives a restart."""
+    """The change that `InstallKey`, `UseKey` or `RemoveKey` requested is done here, and survives a restart."""
 
     step: KeyStep
     key_id: bytes
@@ -217,20 +217,20 @@ GossipInput: TypeAlias = (
 
 
 class MemberChanged(Frozen, frozen=True):
-    """The list changed. `old` is None for a member that was not on it; equal states mean a newer incarnation or URI."""
+    """The list changed. `old` is None for a new member; equal states mean a newer incarnation or URI."""
 
     member: MemberView
     old: MemberState | None
 
 
 class EventSeen(Frozen, frozen=True):
-    """An application's event reached this node. Said once for each event."""
+    """An application's event reached this node. Emitted once for each event."""
 
     event: FiredEvent
 
 
 class Questioned(Frozen, frozen=True):
-    """Someone asks what an application registered for; answer with `GiveAnswer`."""
+    """A node asks a registered question; the application answers with `GiveAnswer`."""
 
     query: EventId
     question: str
@@ -244,17 +244,17 @@ class QueryDecided(Frozen, frozen=True):
 
 
 class Acknowledged(Frozen, frozen=True):
-    """Which nodes have seen an event of ours, and which of those it was for have not said so."""
+    """The nodes that have seen an event of ours, and the expected ones that have not acknowledged."""
 
     call: int
     seen_by: tuple[int, ...]
     missing: tuple[int, ...]
     fired: bool = True
-    """False: too many are waited for already, so it was not fired."""
+    """False: too many events wait for acknowledgements already, so the event was not fired."""
 
 
 class Rotated(Frozen, frozen=True):
-    """The rotation is done, or stuck at a step that `missing` have not confirmed."""
+    """The rotation is done, or stopped at a step that the `missing` members have not confirmed."""
 
     call: int
     done: bool

@@ -1,4 +1,4 @@
-"""What every layer above gossip is told by its node, and may ask of it."""
+"""The inputs and effects of every layer above gossip. The node routes them."""
 
 from __future__ import annotations
 
@@ -34,5 +34,5 @@ UpperInput: TypeAlias = (
     | Persisted
     | PersistFailed
 )
-"""Tickets are the layer's own; `Entered` and `Exited` are of nodes, never of clients."""
+"""Tickets are the layer's own. `Entered` and `Exited` are about nodes, never about clients."""
 UpperEffect: TypeAlias = Whisper | Meet | Settled | Persist | Report | Halt

@@ -1,9 +1,10 @@
-"""A member's card: what its owner says of itself, signed by the owner, carried by anybody.
+"""The member record, called a *card* in docs/protocol/gossip.md: a member's statement about itself, signed by its key.
 
     identifier 4 | key 32 | incarnation 8 | major 1 | minor 1 | uri string | signature 64
 
-The identifier is the first four octets of SHA-256 of the key, so a card proves its own name. What a card cannot prove
-is that it is the newest; that is what the incarnation is for, and only the owner can raise it.
+Any node may forward a card. The identifier is the first four octets of SHA-256 of the key, so that a card proves its
+own identifier. A card cannot prove that it is the newest. The incarnation serves for that, and only the owner can raise
+it.
 """
 
 from __future__ import annotations
@@ -17,16 +18,17 @@ from chaplain.wire.primitives import Cursor, put_number, put_string
 
 INCARNATION_MAX = (1 << 64) - 1
 VERSION = (1, 0)
-"""Major and minor of the gossip protocol. Nodes of one major talk; see docs/protocol/gossip.md."""
+"""Major and minor version of the gossip protocol.
+Nodes with the same major version interoperate; see docs/protocol/gossip.md."""
 
 _LABEL = b"gossip card"
 
 Verify: TypeAlias = Callable[[bytes, bytes, bytes, bytes], bool]
-"""Whether (key, label, message, signature) belong together: `link.identity.verify`, or a cheap one in simulations."""
+"""Checks (key, label, message, signature): `link.auth.identity.verify`, or a cheap substitute in simulations."""
 
 
 class GossipSigner(Protocol):
-    """Who this node is: all that gossip needs of an identity."""
+    """The part of this node's identity that gossip needs."""
 
     @property
     def identifier(self) -> int: ...
@@ -54,7 +56,7 @@ def make(signer: GossipSigner, uri: str, incarnation: int) -> MemberRecord:
 
 
 def is_genuine(card: MemberRecord, check: Verify) -> bool:
-    """Does the key own both the identifier and the signature?"""
+    """Whether the key owns both the identifier and the signature."""
     return (
         card.identifier != 0
         and card.identifier == identifier_of(card.key)
@@ -67,7 +69,7 @@ def encode(card: MemberRecord) -> bytes:
 
 
 def take(cursor: Cursor) -> MemberRecord:
-    """Read one card off the cursor; `Malformed` if it is none. Says nothing of whether it is genuine."""
+    """Decode one card from the cursor; raises `Malformed`. Does not check whether it is genuine."""
     return MemberRecord(
         identifier=cursor.number(4, "card identifier"),
         key=cursor.take(KEY_BYTES, "card key"),

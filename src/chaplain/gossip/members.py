@@ -1,13 +1,14 @@
-"""The membership list: who is here, who has left, each in its owner's own signed words.
+"""The membership list: present members and those that have left, each with its own signed card.
 
-Decides which card is believed and what a leave may do to the list. Refuses to know clocks of silence (`suspicion`),
-sessions and messages. In a simulation many cores may share one list that nobody changes.
+It decides which card to accept, and what a leave does to the list. It does not know silence timers
+(`failure_detector`), sessions or messages. In a simulation many cores may share one list that none of them changes.
 
 Invariants:
 - an identifier is bound to the first key that was seen with it, and that key hashes to it;
-- a member's incarnation only grows, and only by a card its owner signed;
-- a member leaves only at the incarnation the list holds (or a later one that its owner signed);
-- at most `members_max` present, `hearsay_max` of them uncontacted, `left_max` remembered after leaving.
+- a member's incarnation only grows, and only by a card that its owner signed;
+- a member leaves only at the incarnation in the list (or a later one that its owner signed);
+- at most `members_max` members are present, `hearsay_max` of them not contacted; at most `left_max` are remembered
+  after leaving.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _SPACE = 1 << 32
 
 
 class RecordVerdict(Enum):
-    """What became of a card."""
+    """The result of admitting a card."""
 
     NEW = "a member that was not present"
     NEWER = "a present member's later card"
@@ -43,7 +44,7 @@ BELIEVED = (RecordVerdict.NEW, RecordVerdict.NEWER)
 
 
 class MemberEntry:
-    """What the list holds of one member."""
+    """The list's entry of one member."""
 
     __slots__ = ("card", "contacted", "left_ns", "proof", "state")
 
@@ -51,9 +52,9 @@ class MemberEntry:
         self.card = card
         self.state = MemberState.ALIVE
         self.contacted = False
-        """It had a session with us in this run: no invention of somebody else's."""
+        """It had a session with us in this run, so that it is not an invention of another node."""
         self.proof: LeaveMessage | None = None
-        """Its own signed good-bye."""
+        """Its own signed leave message."""
         self.left_ns = 0
 
     @property
@@ -69,12 +70,13 @@ class MemberList:
         self._check = check
         self._records: dict[int, MemberEntry] = {}
         self._known: list[int] = []
-        """All identifiers on record, sorted."""
+        """All identifiers in the list, sorted."""
         self.present: list[int] = []
-        """Those that have not left, sorted. Read it, do not change it."""
+        """Members that have not left, sorted. Callers must not change it."""
         self._left: dict[int, None] = {}
-        """Those that have, in the order they did."""
+        """Members that have left, in the order of leaving."""
         self._hearsay = 0
+        """The number of present members that were never contacted."""
         self.expelled: frozenset[bytes] = frozenset()
         """Keys of nodes that were removed from the cluster: none of them is ever present."""
         self.revision = 0
@@ -94,7 +96,7 @@ class MemberList:
         return list(self._left)
 
     def admit(self, card: MemberRecord, *, contacted: bool) -> RecordVerdict:
-        """Take a card into the list if it is genuine, newer than what is held, and there is room."""
+        """Accept a card if it is genuine and newer than ours, and there is room."""
         if card.key in self.expelled:
             return RecordVerdict.EXPELLED
         record = self._records.get(card.identifier)
@@ -107,6 +109,7 @@ class MemberList:
                 return RecordVerdict.LEFT if record.state is MemberState.LEFT else RecordVerdict.KNOWN
             if record.proof is not None and card.incarnation <= record.proof.incarnation:
                 return RecordVerdict.LEFT
+        # Known and outdated cards never reach this check, which is the expensive one.
         if not cards.is_genuine(card, self._check):
             return RecordVerdict.FORGED
         if (record is None or record.state is MemberState.LEFT) and not self._has_room(contacted):
@@ -117,30 +120,30 @@ class MemberList:
         record = self._records.get(identifier)
         return record is not None and record.card.key in self.expelled
 
-    def contact(self, identifier: int) -> None:
-        """Note that this member has a session with us."""
+    def mark_contacted(self, identifier: int) -> None:
+        """Record that this member has a session with us."""
         record = self._records.get(identifier)
         if record is not None and not record.contacted:
             record.contacted = True
             self._hearsay -= record.state is not MemberState.LEFT
 
     def suspect(self, identifier: int) -> bool:
-        """Mark a member; true if that is news."""
-        return self._turn(identifier, MemberState.ALIVE, MemberState.SUSPECT)
+        """Mark a member as suspect. Returns True if it was not."""
+        return self._change_state(identifier, MemberState.ALIVE, MemberState.SUSPECT)
 
     def clear(self, identifier: int) -> bool:
-        """Take the mark away; true if that is news."""
-        return self._turn(identifier, MemberState.SUSPECT, MemberState.ALIVE)
+        """End the suspicion. Returns True if the member was a suspect."""
+        return self._change_state(identifier, MemberState.SUSPECT, MemberState.ALIVE)
 
     def lose(self, identifier: int, incarnation: int, now_ns: int) -> None:
-        """The member is silent: take it off the list on its behalf."""
+        """The member is silent: mark it as left, on its behalf."""
         record = self._records[identifier]
         assert record.card.incarnation == incarnation, "a leave on behalf counts only at the incarnation it is about"
         assert record.state is not MemberState.LEFT
         self._remove(identifier, record, now_ns)
 
-    def bid_farewell(self, leave: LeaveMessage, now_ns: int) -> bool:
-        """Take a member off the list by its own word (already verified); true if it was present."""
+    def leave_gracefully(self, leave: LeaveMessage, now_ns: int) -> bool:
+        """Mark a member as left, by its own verified message. Returns True if it was present."""
         assert leave.graceful
         record = self._records.get(leave.subject)
         if record is None or leave.key != record.card.key or leave.incarnation < record.card.incarnation:
@@ -152,27 +155,27 @@ class MemberList:
         return was_present
 
     def digest(self) -> bytes:
-        """Equal on two nodes that hold the same members present."""
+        """Equal on two nodes with the same present members."""
         return hashlib.sha256(b"".join(identifier.to_bytes(4, "big") for identifier in self.present)).digest()[:16]
 
     def buckets(self) -> int:
-        """Into how many equal parts of the identifier space a comparison is cut."""
+        """The number of equal parts of the identifier space for comparisons."""
         return min(0xFFFF, max(1, -(-len(self._known) // self._settings.sync_bucket)))
 
     def bucket(self, buckets: int, bucket: int) -> list[ListEntry]:
-        """All we hold of one part."""
+        """All entries in one part of the identifier space."""
         first = bisect_left(self._known, -(-_SPACE * bucket // buckets))
         end = bisect_left(self._known, -(-_SPACE * (bucket + 1) // buckets))
         return [self._entry(identifier) for identifier in self._known[first:end]]
 
     def neighbours(self, identifier: int) -> list[int]:
-        """Members at distances 1, 2, 4 … either way round the ring of sorted identifiers."""
+        """Members at distances 1, 2, 4 … in both directions of the ring of sorted identifiers."""
         size = len(self.present)
-        place = bisect_left(self.present, identifier)
+        own_index = bisect_left(self.present, identifier)
         chosen: dict[int, None] = {}
         distance = 1
         while distance <= size // 2:
-            for index in (place + distance, place - distance):
+            for index in (own_index + distance, own_index - distance):
                 chosen[self.present[index % size]] = None
             distance *= 2
         chosen.pop(identifier, None)
@@ -186,7 +189,7 @@ class MemberList:
     def _add(self, card: MemberRecord) -> RecordVerdict:
         self._records[card.identifier] = MemberEntry(card)
         insort(self._known, card.identifier)
-        self._appear(card.identifier)
+        self._insert_present(card.identifier)
         return RecordVerdict.NEW
 
     def _renew(self, record: MemberEntry, card: MemberRecord) -> RecordVerdict:
@@ -199,10 +202,10 @@ class MemberList:
         if not was_left:
             return RecordVerdict.NEWER
         del self._left[card.identifier]
-        self._appear(card.identifier)
+        self._insert_present(card.identifier)
         return RecordVerdict.NEW
 
-    def _appear(self, identifier: int) -> None:
+    def _insert_present(self, identifier: int) -> None:
         insort(self.present, identifier)
         self._hearsay += not self._records[identifier].contacted
         self.revision += 1
@@ -223,7 +226,7 @@ class MemberList:
         del self._records[identifier]
         del self._known[bisect_left(self._known, identifier)]
 
-    def _turn(self, identifier: int, before: MemberState, after: MemberState) -> bool:
+    def _change_state(self, identifier: int, before: MemberState, after: MemberState) -> bool:
         record = self._records.get(identifier)
         if record is None or record.state is not before:
             return False

@@ -1,4 +1,4 @@
-"""What messages carry, by their type. Text is UTF-8 behind two octets of length.
+"""The contents of gossip messages, by message type. Texts are UTF-8, preceded by two octets of length.
 
 Byte tables: docs/protocol/gossip.md.
 """
@@ -13,20 +13,20 @@ from chaplain.gossip.member_record import MemberRecord
 from chaplain.wire.primitives import Cursor, put_number
 
 NAME_BYTES_MAX = 255
-"""Of an event's type or a question."""
+"""Maximum size of an event's type or a question."""
 
 _STEPS = (KeyStep.INSTALL, KeyStep.USE, KeyStep.REMOVE)
 
 
 class Health(Frozen, frozen=True):
-    """Who has heard of this member, at this incarnation?"""
+    """Asks which members have heard the subject, at this incarnation."""
 
     subject: int
     incarnation: int
 
 
 class LastHeard(Frozen, frozen=True):
-    """I heard the subject myself so long ago."""
+    """The sender itself heard the subject `age_ms` ago."""
 
     subject: int
     incarnation: int
@@ -53,11 +53,12 @@ class UserEvent(Frozen, frozen=True):
 
 
 class KeyRotationStep(Frozen, frozen=True):
-    """One step of a rotation; `key` itself only to install it."""
+    """One step of a rotation."""
 
     step: KeyStep
     key_id: bytes
     key: bytes = b""
+    """The key itself, to install it; the successor's id, to remove one; else empty."""
 
 
 def put_card(card: MemberRecord) -> bytes:
@@ -141,7 +142,7 @@ def take_key(content: bytes) -> KeyRotationStep:
 
 
 def is_name(text: str) -> bool:
-    """Can this be an event's type or a question?"""
+    """Whether this can be an event's type or a question."""
     try:
         return 0 < len(text.encode()) <= NAME_BYTES_MAX
     except UnicodeEncodeError:  # half of a surrogate pair

@@ -1,21 +1,21 @@
-"""Questions to the whole cluster, and when an answer is decided.
+"""Queries to the whole cluster, and the rule by which an answer is decided.
 
 gossip.txt: tally "until more than, or including, half the nodes respond with the same answer", using the asker's most
 current membership. With n members present, of whom m have not answered yet:
 
-    2·votes > n             decided at once: nobody else can reach half
-    2·votes = n             half suffices, but only if no other answer can also come to half: decided when
-                            2·(votes of the best other answer + m) < n, or when the time is up and no other has half
+    2·votes > n             decided at once: no other answer can reach half
+    2·votes = n             half suffices, but only if no other answer can also reach half: decided when
+                            2·(votes of the second-best answer + m) < n, or at the time-out if no other has half
     two answers at half     undecided: tie
-    2·(best votes + m) < n  undecided: split; no answer can reach half any more, so it ends early
-    … and nobody voted      undecided: unknown; those who answered do not know the question
+    2·(best votes + m) < n  undecided: split; no answer can reach half any more, so the query ends early
+    … and no votes          undecided: unknown; the members that answered do not know the question
     the time is up          undecided: timeout
 
-A node's newest answer replaces its earlier one; answers of nodes that are not members (any more) do not count; "I do
+A node's newest answer replaces its earlier one. Answers of nodes that are not members (any more) do not count. "I do
 not know this question" is an answer that supports no value.
 
-What is decided waits a moment for answers that are on their way (`late_answers_ns`), so that who is named as missing
-was silent, and not only slower than half of the others. They change no decision.
+A decided query waits `late_answers_ns` for answers that are on their way, so that the members listed as missing were
+silent, and not only slower than half of the others. Late answers do not change the decision.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ class AnswerTally:
     def __init__(self, question: str) -> None:
         self._question = question
         self._answers: dict[int, tuple[int, bytes | None]] = {}
-        """Responder to the number and value of its newest answer; None: it does not know the question."""
+        """By responder: number and value of its newest answer; None means that it does not know the question."""
 
     def add(self, responder: int, number: int, value: bytes | None) -> bool:
-        """Take an answer; false if the responder gave a newer one before."""
+        """Add an answer. Returns False if the responder sent a newer one before."""
         held = self._answers.get(responder)
         if held is not None and held[0] >= number:
             return False
@@ -47,7 +47,7 @@ class AnswerTally:
         return True
 
     def verdict(self, present: Sequence[int], *, time_is_up: bool) -> QueryAnswer | None:
-        """The outcome among these members, or None while more answers may change it."""
+        """The outcome among these members, or None while further answers may change it."""
         votes: Counter[bytes] = Counter()
         answered = 0
         for identifier in present:
@@ -59,7 +59,7 @@ class AnswerTally:
         ranked = sorted(votes.items(), key=lambda pair: (-pair[1], pair[0]))
         best = ranked[0][1] if ranked else 0
         rival = ranked[1][1] if len(ranked) > 1 else 0
-        reason = _judge(len(present), best, rival, len(present) - answered, time_is_up)
+        reason = _evaluate(len(present), best, rival, len(present) - answered, time_is_up)
         return None if reason is None else self._answer(present, tuple(ranked), reason)
 
     def _answer(self, present: Sequence[int], ranked: tuple[tuple[bytes, int], ...], reason: str) -> QueryAnswer:
@@ -83,10 +83,11 @@ class AnswerTally:
         )
 
 
-def _judge(members: int, best: int, rival: int, missing: int, time_is_up: bool) -> str | None:
-    """Empty: decided for the best. A word: undecided, and why. None: wait."""
+def _evaluate(members: int, best: int, rival: int, missing: int, time_is_up: bool) -> str | None:
+    """Return an empty text if the best answer is decided, the reason if it is undecided, None to wait."""
     assert best >= rival >= 0
     assert best + rival + missing <= members
+    # The rules are those of the table in the module's docstring, in its order.
     if 2 * best > members:
         return ""
     if best and 2 * best == members:
@@ -98,8 +99,8 @@ def _judge(members: int, best: int, rival: int, missing: int, time_is_up: bool) 
     return "timeout" if time_is_up else None
 
 
-class _Open:
-    """A question of ours that is not decided."""
+class _OpenQuery:
+    """A question of this node that is not finished."""
 
     __slots__ = ("call", "decided", "due_ns", "tally")
 
@@ -108,10 +109,10 @@ class _Open:
         self.tally = tally
         self.due_ns = due_ns
         self.decided: QueryAnswer | None = None
-        """Once it is decided, while it waits for those who are a little late."""
+        """The decision, while the query waits for late answers."""
 
 
-class _Posed:
+class _PendingAnswer:
     """A question that our application was asked."""
 
     __slots__ = ("answers", "question", "until_ns")
@@ -119,19 +120,19 @@ class _Posed:
     def __init__(self, question: str, until_ns: int) -> None:
         self.question = question
         self.until_ns = until_ns
-        """When its answers are of no use any more."""
+        """When its answers are useless."""
         self.answers = 0
-        """How many it gave."""
+        """The number of answers that the application gave."""
 
 
 class QueryService:
-    def __init__(self, voice: Dissemination, built_in: dict[str, Callable[[], bytes]]) -> None:
-        self._voice = voice
+    def __init__(self, dissemination: Dissemination, built_in: dict[str, Callable[[], bytes]]) -> None:
+        self._dissemination = dissemination
         self._built_in = built_in
         self._registered: dict[str, None] = {}
-        self._open: dict[EventId, _Open] = {}
-        self._posed: dict[EventId, _Posed] = {}
-        """Questions our application is to answer."""
+        self._open: dict[EventId, _OpenQuery] = {}
+        self._to_answer: dict[EventId, _PendingAnswer] = {}
+        """Questions that our application has to answer."""
         self._revision = 0
 
     def register(self, question: str) -> None:
@@ -139,96 +140,100 @@ class QueryService:
             raise ValueError(f"a question has 1 to {payloads.NAME_BYTES_MAX} octets of UTF-8")
         if question in self._built_in:
             raise ValueError(f"{question!r} is a built-in question")
-        if len(self._registered) >= self._voice.settings.questions_max and question not in self._registered:
-            raise ValueError(f"an application answers at most {self._voice.settings.questions_max} questions")
+        if len(self._registered) >= self._dissemination.settings.questions_max and question not in self._registered:
+            raise ValueError(f"an application answers at most {self._dissemination.settings.questions_max} questions")
         self._registered[question] = None
 
     def unregister(self, question: str) -> None:
-        """Nobody answers it any more: say so to those who wait for their first answer, as to those who ask later."""
+        """No application answers this question any more: decline it for askers that wait for a first answer."""
         self._registered.pop(question, None)
-        for query, posed in [pair for pair in self._posed.items() if pair[1].question == question]:
-            del self._posed[query]
-            if not posed.answers:
+        for query, pending in [pair for pair in self._to_answer.items() if pair[1].question == question]:
+            del self._to_answer[query]
+            if not pending.answers:
                 self._decline(query)
 
     def ask(self, ask: AskQuery) -> None:
-        settings = self._voice.settings
+        settings = self._dissemination.settings
         too_big = len(ask.content) > settings.content_bytes_max
         if len(self._open) >= settings.queries_max or too_big or not payloads.is_name(ask.question):
-            refused = QueryAnswer(ask.question, None, 0, len(self._voice.members), False, (), (), reason="refused")
-            self._voice.out.append(QueryDecided(ask.call, refused))
+            refused = QueryAnswer(
+                ask.question, None, 0, len(self._dissemination.members), False, (), (), reason="refused"
+            )
+            self._dissemination.out.append(QueryDecided(ask.call, refused))
             return
         query = QueryPayload(ask.question, ask.content)
-        message = self._voice.fire(MessageType.QUERY, payloads.put_query(query), action=Action.ANSWER, urgent=False)
-        due_ns = self._voice.now_ns + min(ask.timeout_ns, settings.query_timeout_max_ns)
-        self._open[message.id] = _Open(ask.call, AnswerTally(ask.question), due_ns)
-        self._pose(message.id, query)
+        message = self._dissemination.fire(
+            MessageType.QUERY, payloads.put_query(query), action=Action.ANSWER, urgent=False
+        )
+        due_ns = self._dissemination.now_ns + min(ask.timeout_ns, settings.query_timeout_max_ns)
+        self._open[message.id] = _OpenQuery(ask.call, AnswerTally(ask.question), due_ns)
+        self._deliver(message.id, query)
 
-    def give(self, given: GiveAnswer) -> None:
-        """Send the application's answer, if the question still waits for one."""
-        posed = self._posed.get(given.query)
-        if posed is None or len(given.value) > self._voice.settings.content_bytes_max:
-            self._voice.counts["answers_unwanted"] += 1
+    def on_answer_given(self, given: GiveAnswer) -> None:
+        """Send the application's answer, if the question is still open."""
+        pending = self._to_answer.get(given.query)
+        if pending is None or len(given.value) > self._dissemination.settings.content_bytes_max:
+            self._dissemination.counts["answers_unwanted"] += 1
             return
-        posed.answers += 1
-        self._respond(Response(given.query, posed.answers, True, given.value))
+        pending.answers += 1
+        self._respond(Response(given.query, pending.answers, True, given.value))
 
     def on_query(self, message: GossipMessage) -> None:
-        self._pose(message.id, payloads.take_query(message.content))
+        self._deliver(message.id, payloads.take_query(message.content))
 
-    def tend(self) -> None:
-        """End questions whose time is up, and look again at the others if the membership changed."""
-        now_ns = self._voice.now_ns
-        changed = self._revision != self._voice.members.revision
-        self._revision = self._voice.members.revision
+    def on_tick(self) -> None:
+        """End questions whose time is up, and evaluate the others again if the membership changed."""
+        now_ns = self._dissemination.now_ns
+        changed = self._revision != self._dissemination.members.revision
+        self._revision = self._dissemination.members.revision
         for query, held in list(self._open.items()):
             if changed or now_ns >= held.due_ns:
                 self._decide(query, held)
-        for query in [query for query, posed in self._posed.items() if now_ns >= posed.until_ns]:
-            del self._posed[query]
+        for query in [query for query, pending in self._to_answer.items() if now_ns >= pending.until_ns]:
+            del self._to_answer[query]
 
     def due_ns(self) -> int | None:
         return min((held.due_ns for held in self._open.values()), default=None)
 
-    def _pose(self, query_id: EventId, query: QueryPayload) -> None:
+    def _deliver(self, query_id: EventId, query: QueryPayload) -> None:
         built_in = self._built_in.get(query.question)
         if built_in is not None:
             self._respond(Response(query_id, 1, True, built_in()))
-        elif query.question in self._registered and len(self._posed) < self._voice.settings.queries_max:
-            until_ns = self._voice.now_ns + self._voice.settings.query_timeout_max_ns
-            self._posed[query_id] = _Posed(query.question, until_ns)
-            self._voice.out.append(Questioned(query_id, query.question, query.content, query_id.origin))
+        elif query.question in self._registered and len(self._to_answer) < self._dissemination.settings.queries_max:
+            until_ns = self._dissemination.now_ns + self._dissemination.settings.query_timeout_max_ns
+            self._to_answer[query_id] = _PendingAnswer(query.question, until_ns)
+            self._dissemination.out.append(Questioned(query_id, query.question, query.content, query_id.origin))
         else:
             self._decline(query_id)
 
     def _decline(self, query_id: EventId) -> None:
-        """Nobody here knows the question. Any answer is newer than this."""
+        """Answer that this node does not know the question. Number 0: every real answer is newer."""
         self._respond(Response(query_id, 0, False, b""))
 
     def _respond(self, response: Response) -> None:
-        if response.query.origin == self._voice.identifier:
-            self.count(self._voice.identifier, response)
+        if response.query.origin == self._dissemination.identifier:
+            self.on_response(self._dissemination.identifier, response)
         else:
             content = payloads.put_response(response)
-            self._voice.fire(MessageType.ANSWER, content, target=response.query.origin, urgent=False)
+            self._dissemination.fire(MessageType.ANSWER, content, target=response.query.origin, urgent=False)
 
-    def count(self, responder: int, response: Response) -> None:
-        """Take an answer; harmless if the question is decided, or never was one."""
+    def on_response(self, responder: int, response: Response) -> None:
+        """Count an answer. Ignored if the question is finished or unknown."""
         held = self._open.get(response.query)
         if held is not None and held.tally.add(responder, response.number, response.value if response.known else None):
             self._decide(response.query, held)
 
-    def _decide(self, query: EventId, held: _Open) -> None:
-        now_ns = self._voice.now_ns
-        answer = held.tally.verdict(self._voice.members.present, time_is_up=now_ns >= held.due_ns)
+    def _decide(self, query: EventId, held: _OpenQuery) -> None:
+        now_ns = self._dissemination.now_ns
+        answer = held.tally.verdict(self._dissemination.members.present, time_is_up=now_ns >= held.due_ns)
         if held.decided is not None and (answer is None or answer.value != held.decided.value):
-            answer = held.decided  # somebody gave another answer since
+            answer = held.decided  # a member changed its answer after the decision
         if answer is None:
             return
         if answer.decided and answer.missing and now_ns < held.due_ns:
             if held.decided is None:
-                held.due_ns = min(held.due_ns, now_ns + self._voice.settings.late_answers_ns)
+                held.due_ns = min(held.due_ns, now_ns + self._dissemination.settings.late_answers_ns)
             held.decided = answer
             return
         del self._open[query]
-        self._voice.out.append(QueryDecided(held.call, answer))
+        self._dissemination.out.append(QueryDecided(held.call, answer))

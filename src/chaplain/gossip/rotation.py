@@ -1,13 +1,16 @@
-"""Replacing the cluster key without stopping: install everywhere, use everywhere, remove everywhere.
+"""Rotation of the cluster key without downtime: install everywhere, use everywhere, remove everywhere.
 
-One node coordinates; any node can, and asking again anywhere takes up where a dead coordinator stopped. Every member
-tells *everybody* what it has done, so no member has to believe the coordinator: it begins to use a key only when it has
-itself seen every member confirm that it holds it, and drops one only when it has seen every member confirm that it uses
-the successor: all that are present, and those that are away but belong to the cluster. So a liar who rotates only half
-of the cluster, or all of it while somebody is away, gets nobody cut off. Of two coordinators with different keys the
-one with the smaller key id goes on: it does not take the other's key, so nobody can begin to use that one.
+One node coordinates. Any node can, and a repeated request at any node resumes where a dead coordinator stopped. Every
+member announces each step to *all* members, so that no member has to trust the coordinator. It starts to use a key only
+when it has itself seen all members confirm that they have it. It removes a key only when it has seen all members
+confirm that they use the successor. "All" means present members and absent ones that belong to the cluster. So a
+malicious coordinator cannot cut off members by rotating only half of the cluster, or while some are away.
 
-Refuses to know how keys are kept: `InstallKey` and its like go out, `KeyConfirmed` comes back when it is on disk.
+Of two coordinators with different keys, the one with the smaller key id continues. It does not install the other's key,
+so that no member can start to use that one.
+
+This module does not know how keys are stored: it emits `InstallKey`, `UseKey` and `RemoveKey`, and receives
+`KeyConfirmed` when the change is on disk.
 """
 
 from __future__ import annotations
@@ -24,14 +27,16 @@ from chaplain.link.events import InstallKey, RemoveKey, UseKey
 from chaplain.units import SECOND_NS
 
 RETRY_NS = SECOND_NS
+"""The interval at which the coordinator repeats a step that not all members have confirmed."""
 STEPS_REMEMBERED_MAX = 32
+"""Steps whose confirmations are remembered; the oldest is forgotten first."""
 _ANOTHER = "another rotation is running"
 
 
 class _Run:
     """A rotation that this node coordinates."""
 
-    __slots__ = ("again_ns", "asked", "due_ns", "order", "steps")
+    __slots__ = ("due_ns", "order", "requested", "retry_ns", "steps")
 
     def __init__(self, order: RotateKey, now_ns: int) -> None:
         self.order = order
@@ -42,34 +47,37 @@ class _Run:
         if order.retire_key_id:
             self.steps.append(KeyRotationStep(KeyStep.REMOVE, order.retire_key_id, order.key_id))
         self.due_ns = now_ns + order.timeout_ns
-        self.asked: KeyRotationStep | None = None
-        """The step asked for last."""
-        self.again_ns = now_ns
+        self.requested: KeyRotationStep | None = None
+        """The step that was requested last."""
+        self.retry_ns = now_ns
 
 
 class Rotation:
-    def __init__(self, voice: Dissemination, belonging: Callable[[], Iterable[int]]) -> None:
-        """`belonging` are the other nodes of the cluster, present or not, as far as that is agreed on."""
-        self._voice = voice
-        self._belonging = belonging
+    def __init__(self, dissemination: Dissemination, cluster_nodes: Callable[[], Iterable[int]]) -> None:
+        """`cluster_nodes` returns the other nodes that belong to the cluster by agreement, present or not."""
+        self._dissemination = dissemination
+        self._cluster_nodes = cluster_nodes
         self._confirmed: dict[tuple[KeyStep, bytes], dict[int, None]] = {}
+        """The members that confirmed each step, by step and key id."""
         self._run: _Run | None = None
 
     def start(self, order: RotateKey) -> None:
         if self._run is not None:
-            self._voice.out.append(Rotated(order.call, False, KeyStep.INSTALL, (), _ANOTHER))
+            self._dissemination.out.append(Rotated(order.call, False, KeyStep.INSTALL, (), _ANOTHER))
         elif order.key_id != key_id_of(order.key) or order.key_id == order.retire_key_id:
-            self._voice.out.append(Rotated(order.call, False, KeyStep.INSTALL, (), "key and key ids do not fit"))
+            self._dissemination.out.append(
+                Rotated(order.call, False, KeyStep.INSTALL, (), "key and key ids do not fit")
+            )
         else:
-            # All say anew what they have done: whoever restarted since has forgotten what it heard.
+            # All members confirm again, because a member that restarted has forgotten the confirmations of others.
             for step in KeyStep:
                 self._confirmed.pop((step, order.retire_key_id if step is KeyStep.REMOVE else order.key_id), None)
-            self._run = _Run(order, self._voice.now_ns)
-            self.tend()
+            self._run = _Run(order, self._dissemination.now_ns)
+            self.on_tick()
 
-    def tend(self) -> None:
-        """Ask again for the first step that somebody has not confirmed; end when there is none, or no time."""
-        run, now_ns = self._run, self._voice.now_ns
+    def on_tick(self) -> None:
+        """Request the first step that is not fully confirmed. End the run when there is none, or at its time-out."""
+        run, now_ns = self._run, self._dissemination.now_ns
         if run is None:
             return
         unfinished = next((key for key in run.steps if self._missing(key, run.order.required)), None)
@@ -77,66 +85,68 @@ class Rotation:
             self._end(run, run.steps[-1], ())
         elif now_ns >= run.due_ns:
             self._end(run, unfinished, self._missing(unfinished, run.order.required))
-        elif unfinished != run.asked or now_ns >= run.again_ns:
-            run.asked, run.again_ns = unfinished, now_ns + RETRY_NS
-            self._voice.fire(MessageType.KEY, payloads.put_key(unfinished), action=Action.CONFIRM)
-            self._obey(unfinished)
+        elif unfinished != run.requested or now_ns >= run.retry_ns:
+            run.requested, run.retry_ns = unfinished, now_ns + RETRY_NS
+            self._dissemination.fire(MessageType.KEY, payloads.put_key(unfinished), action=Action.CONFIRM)
+            self._apply_step(unfinished)
 
     def on_key(self, message: GossipMessage) -> None:
-        if self._voice.members.is_present(message.id.origin):
-            self._obey(payloads.take_key(message.content))
+        if self._dissemination.members.is_present(message.id.origin):
+            self._apply_step(payloads.take_key(message.content))
 
     def on_confirmed(self, message: GossipMessage) -> None:
-        """Somebody has taken a step."""
+        """A member has completed a step."""
         key = payloads.take_key(message.content)
-        if self._voice.members.is_present(message.id.origin):
-            self._note(key.step, key.key_id, message.id.origin)
+        if self._dissemination.members.is_present(message.id.origin):
+            self._record_confirmation(key.step, key.key_id, message.id.origin)
 
-    def confirm(self, confirmed: KeyConfirmed) -> None:
-        """We have taken a step, and it is kept: tell everybody."""
+    def on_step_done(self, confirmed: KeyConfirmed) -> None:
+        """Announce to all members that this node has completed a step, which is on disk now."""
         key = KeyRotationStep(confirmed.step, confirmed.key_id)
-        self._voice.fire(MessageType.KEY_CONFIRMED, payloads.put_key(key))
-        self._note(confirmed.step, confirmed.key_id, self._voice.identifier)
+        self._dissemination.fire(MessageType.KEY_CONFIRMED, payloads.put_key(key))
+        self._record_confirmation(confirmed.step, confirmed.key_id, self._dissemination.identifier)
 
-    def _obey(self, key: KeyRotationStep) -> None:
-        """Take the step if it is safe; if it was taken before, only say so again."""
-        if self._voice.identifier in self._confirmed.get((key.step, key.key_id), {}):
-            self.confirm(KeyConfirmed(key.step, key.key_id))
+    def _apply_step(self, key: KeyRotationStep) -> None:
+        """Apply the step if it is safe. If it was applied before, only announce that again."""
+        if self._dissemination.identifier in self._confirmed.get((key.step, key.key_id), {}):
+            self.on_step_done(KeyConfirmed(key.step, key.key_id))
             return
         match key.step:
             case KeyStep.INSTALL:
-                if key.key_id == key_id_of(key.key) and self._gives_way(key.key_id):
-                    self._voice.out.append(InstallKey(key.key))
+                if key.key_id == key_id_of(key.key) and self._may_install(key.key_id):
+                    self._dissemination.out.append(InstallKey(key.key))
             case KeyStep.USE:
-                if self._everybody(KeyStep.INSTALL, key.key_id):
-                    self._voice.out.append(UseKey(key.key_id))
+                # A member that used the key earlier could not be understood by members that lack it.
+                if self._all_confirmed(KeyStep.INSTALL, key.key_id):
+                    self._dissemination.out.append(UseKey(key.key_id))
             case KeyStep.REMOVE:
-                if key.key != key.key_id and self._everybody(KeyStep.USE, key.key):
-                    self._voice.out.append(RemoveKey(key.key_id))
+                # Members that still use the old key would be cut off if it were removed earlier.
+                if key.key != key.key_id and self._all_confirmed(KeyStep.USE, key.key):
+                    self._dissemination.out.append(RemoveKey(key.key_id))
 
-    def _gives_way(self, key_id: bytes) -> bool:
-        """Whether this key may come in: our own, or one before which our own rotation, if there is one, ends."""
+    def _may_install(self, key_id: bytes) -> bool:
+        """Whether this key may be installed: it is our own rotation's, or our own rotation gives way to it."""
         run = self._run
         if run is not None and run.order.key_id > key_id:
             self._run = None
-            self._voice.out.append(Rotated(run.order.call, False, KeyStep.INSTALL, (), _ANOTHER))
+            self._dissemination.out.append(Rotated(run.order.call, False, KeyStep.INSTALL, (), _ANOTHER))
         return run is None or run.order.key_id >= key_id
 
-    def _everybody(self, step: KeyStep, key_id: bytes) -> bool:
-        """Has every member confirmed this that is present, or will be again?"""
-        missing = self._missing(KeyRotationStep(step, key_id), self._belonging())
+    def _all_confirmed(self, step: KeyStep, key_id: bytes) -> bool:
+        """Whether all members have confirmed this, including absent ones that belong to the cluster."""
+        missing = self._missing(KeyRotationStep(step, key_id), self._cluster_nodes())
         if missing:
-            self._voice.counts["key_steps_held"] += 1
+            self._dissemination.counts["key_steps_held"] += 1
         return not missing
 
     def _missing(self, key: KeyRotationStep, required: Iterable[int]) -> tuple[int, ...]:
         confirmed = self._confirmed.get((key.step, key.key_id), {})
-        wanted = sorted({*self._voice.members.present, *required})
+        wanted = sorted({*self._dissemination.members.present, *required})
         return tuple(identifier for identifier in wanted if identifier not in confirmed)
 
-    def _note(self, step: KeyStep, key_id: bytes, identifier: int) -> None:
-        if step is KeyStep.REMOVE and identifier == self._voice.identifier:
-            # The key may come back one day: then these steps are to be taken anew.
+    def _record_confirmation(self, step: KeyStep, key_id: bytes, identifier: int) -> None:
+        if step is KeyStep.REMOVE and identifier == self._dissemination.identifier:
+            # The key may be installed again one day. Then these steps must be applied again.
             for earlier in (KeyStep.INSTALL, KeyStep.USE):
                 self._confirmed.get((earlier, key_id), {}).pop(identifier, None)
         if step is not KeyStep.REMOVE:
@@ -148,8 +158,8 @@ class Rotation:
         self._confirmed.setdefault((step, key_id), {})[identifier] = None
         while len(self._confirmed) > STEPS_REMEMBERED_MAX:
             del self._confirmed[next(iter(self._confirmed))]
-        self.tend()
+        self.on_tick()
 
     def _end(self, run: _Run, key: KeyRotationStep, missing: tuple[int, ...]) -> None:
         self._run = None
-        self._voice.out.append(Rotated(run.order.call, not missing, key.step, missing))
+        self._dissemination.out.append(Rotated(run.order.call, not missing, key.step, missing))

@@ -1,11 +1,12 @@
-"""Doors: URIs where nodes of our cluster are, as we were told from above and not by other members.
+"""Seed endpoints: URIs of nodes of our cluster that the configuration or the layers above supplied.
 
-A door is met whoever is there, and never given up: neither after a good-bye, because the next run of the one that said
-it may know nobody else, nor after any time. Decides which doors the mesh is to keep now; `company` says who is met
-beside them.
+A seed endpoint is always dialled, whichever node is there, and never given up. It is dialled after a graceful leave,
+because the next run of that node may know no other node, and without a time limit. This module decides which seeds the
+mesh keeps now; `connectivity` decides which members it keeps beside them.
 
-Invariant: all doors are met, but for a moment after whoever was behind one is parted from, and in a large cluster while
-whoever is behind one is present: then it is a member like any other, and met as a neighbour on the ring or not at all.
+Invariant: all seeds are dialled, with two exceptions. A seed pauses until the next tick after its node was forgotten.
+In a large cluster, a seed whose node is a present member is not dialled as a seed: that member is a ring neighbour or
+has no session.
 """
 
 from __future__ import annotations
@@ -18,51 +19,55 @@ from chaplain.link.events import Forget, Meet
 
 
 class SeedEndpoints:
-    def __init__(self, voice: Dissemination, membership: Membership) -> None:
-        self._voice = voice
-        self._members = voice.members
+    def __init__(self, dissemination: Dissemination, membership: Membership) -> None:
+        self._dissemination = dissemination
+        self._members = dissemination.members
         self._membership = membership
-        self._met: dict[str, bool] = {}
-        """Of each door: whether the mesh is to keep it."""
-        self._seen: tuple[int, bool] | None = None
-        """What `tend` looked at last."""
+        self._kept: dict[str, bool] = {}
+        """For each seed: whether the mesh is asked to keep it."""
+        self._last_state: tuple[int, bool] | None = None
+        """The state at the last `on_tick` that did something."""
 
     def __contains__(self, uri: str) -> bool:
-        return uri in self._met
+        return uri in self._kept
 
-    def open(self, uri: str) -> None:
-        self._met[uri] = True
-        self._voice.out.append(Meet(uri))
+    def add(self, uri: str) -> None:
+        self._kept[uri] = True
+        self._dissemination.out.append(Meet(uri))
 
-    def close(self, uri: str, wanted: Collection[str]) -> None:
-        """Nobody of our cluster is there any more. Whoever is wanted there for another reason is kept."""
-        if self._met.pop(uri, False) and uri not in wanted:
-            self._voice.out.append(Forget(uri))
+    def remove(self, uri: str, wanted: Collection[str]) -> None:
+        """No node of our cluster is at this URI any more. A session that is wanted for another reason continues."""
+        if self._kept.pop(uri, False) and uri not in wanted:
+            self._dissemination.out.append(Forget(uri))
 
     def clear(self) -> None:
-        self._voice.out += [Forget(uri) for uri in self._met]
-        self._met.clear()
+        self._dissemination.out += [Forget(uri) for uri in self._kept]
+        self._kept.clear()
 
-    def parted(self, uri: str) -> None:
-        """The mesh was told to forget it. A door is met again at the next tick: who said good-bye is about to end."""
-        if uri in self._met:
-            self._met[uri] = False
-            self._seen = None
+    def on_forgotten(self, uri: str) -> None:
+        """The mesh was told to forget the URI.
 
-    def tend(self, wanted: Collection[str]) -> None:
-        seen = (self._members.revision, self._membership.joined)
-        if not self._met or seen == self._seen:
+        A seed is dialled again at the next tick: a node that said good-bye is stopping.
+        """
+        if uri in self._kept:
+            self._kept[uri] = False
+            self._last_state = None
+
+    def on_tick(self, wanted: Collection[str]) -> None:
+        """Update the seeds if members have changed."""
+        state = (self._members.revision, self._membership.joined)
+        if not self._kept or state == self._last_state:
             return
-        self._seen = seen
+        self._last_state = state
         needless = self._present() - set(wanted)
-        for uri, met in self._met.items():
-            if met == (uri in needless):
-                self._met[uri] = not met
-                self._voice.out.append(Forget(uri) if met else Meet(uri))
+        for uri, kept in self._kept.items():
+            if kept == (uri in needless):
+                self._kept[uri] = not kept
+                self._dissemination.out.append(Forget(uri) if kept else Meet(uri))
 
     def _present(self) -> set[str]:
-        """Where members are, in a cluster so large that not all of them are met."""
-        if not self._membership.joined or len(self._members) <= self._voice.settings.sessions_max + 1:
+        """URIs of present members, in a cluster that is too large for sessions with all of them."""
+        if not self._membership.joined or len(self._members) <= self._dissemination.settings.sessions_max + 1:
             return set()
         records = map(self._members.get, self._members.present)
         return {record.card.uri for record in records if record is not None}

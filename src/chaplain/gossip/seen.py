@@ -1,12 +1,13 @@
-"""Which messages were seen before, in bounded memory, and the last few of them for those who missed one.
+"""Deduplication of messages in bounded memory, and the most recent messages for repair.
 
-Each origin counts its messages within a run (`epoch`), so a window of bits behind its newest counter remembers them
-exactly, and whatever lies behind the window, or in an earlier run, is old and never taken again: forgetting never makes
-a message new. Only messages whose signature was checked may be noted, or a forger could make a true one look seen.
+Each origin counts its messages within a run (`epoch`). So a window of bits behind its newest counter records them
+exactly. A message behind the window, or of an earlier run, counts as old and is never accepted: forgetting never makes
+a message new again. Only messages with a verified signature may be recorded, or a forger could make a genuine message
+look seen.
 
 Invariants:
 - a message is fresh at most once while its origin is a member;
-- windows are kept for members and at most `strangers_max` others.
+- there are windows for members and at most `strangers_max` others.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from chaplain.gossip.settings import GossipSettings
 
 
 class Window:
+    """The messages that were seen of one origin."""
+
     __slots__ = ("epoch", "mask", "newest")
 
     def __init__(self, epoch: int, newest: int) -> None:
@@ -38,7 +41,7 @@ class SeenMessages:
         return len(self._windows)
 
     def is_fresh(self, event_id: EventId) -> bool:
-        """Was it neither seen nor is it too old to tell?"""
+        """Whether the message was not seen before and is recent enough to know that."""
         window = self._windows.get(event_id.origin)
         if window is None or event_id.epoch > window.epoch:
             return True
@@ -49,8 +52,8 @@ class SeenMessages:
             return True
         return behind < self._settings.window and not window.mask >> behind & 1
 
-    def note(self, event_id: EventId, members: int) -> None:
-        """Remember a fresh and genuine message; `members` is how many there are."""
+    def add(self, event_id: EventId, members: int) -> None:
+        """Record a fresh and genuine message; `members` is the number of present members."""
         assert self.is_fresh(event_id)
         window = self._windows.pop(event_id.origin, None)
         if window is None or event_id.epoch > window.epoch:
@@ -70,7 +73,7 @@ class SeenMessages:
             window.newest, window.mask = counter, (window.mask << ahead | 1) & self._full
 
     def _trim(self, limit: int) -> None:
-        """Forget the strangers that were silent longest. Members met on the way go to the end of the queue."""
+        """Forget the non-members that were silent longest. A member at the head of the queue moves to its end."""
         while len(self._windows) > limit:
             origin = next(iter(self._windows))
             window = self._windows.pop(origin)
@@ -78,8 +81,8 @@ class SeenMessages:
                 self._windows[origin] = window
 
 
-class Recent:
-    """The newest messages, as they are sent, for repair."""
+class RecentMessages:
+    """The newest messages in their encoded form, for repair."""
 
     def __init__(self, settings: GossipSettings) -> None:
         self._settings = settings
@@ -97,7 +100,7 @@ class Recent:
         return None if held is None else held[1]
 
     def newest(self, count: int, now_ns: int) -> tuple[EventId, ...]:
-        """The last few that are young enough to be worth repairing."""
+        """The last `count` messages that are recent enough for repair."""
         while self._bodies and now_ns - next(iter(self._bodies.values()))[0] > self._settings.recent_age_ns:
             self._drop_oldest()
         return tuple(list(self._bodies)[-count:])

@@ -18,8 +18,8 @@ from chaplain.journal.messages.client import MembersAre, Whereabouts
 from chaplain.journal.messages.membership import Stage
 from chaplain.journal.model.cluster_config import ClusterConfig, MemberRoles
 from chaplain.link.auth.identity import identifier_of
+from chaplain.link.endpoint import is_endpoint
 from chaplain.link.events import Peer
-from chaplain.link.settings import is_endpoint
 
 News: TypeAlias = PeerUp | PeerDown
 

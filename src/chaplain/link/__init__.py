@@ -1,1 +1,1 @@
-"""Connections: who may knock, the greeting, the seal, the key ring. Everything above talks in sealed sessions."""
+"""Authenticated connections: connect tokens, greetings, sealed frames, key ring. The layers above use sessions."""

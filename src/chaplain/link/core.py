@@ -1,16 +1,17 @@
-"""The link: connections, sessions, and what may be said in them, as one pure core.
+"""The link as one pure core: connections, sessions, and the commands sent in them.
 
-Decides who is let in, whom to dial and when, which frames are accepted, and what is dropped at the byte budget.
-Refuses to know what a command means: it opens HELLO and nothing else.
+It decides which connections to admit, which endpoints to dial and when, which frames to accept, and what to drop at the
+byte budget. It does not know what a command means: HELLO is the only one it decodes.
 
 Invariants:
-- nothing is sent on a channel before its greeting, and nothing sealed before its session;
-- commands to one peer leave in the order they were said; none waits beyond the next `Drained` or `Woken`;
-- what is given upwards as `Said` was sealed by that very instance for us, comes once, and in the order it was sealed;
-- bytes queued on a channel never pass the budget and its reserve by more than greetings;
-- every rejection is counted, and reported unless a second's reports of its kind are spent.
+- nothing is sent on a channel before its greeting, and nothing sealed before its session exists;
+- commands to one peer are sent in the order of their `Say`; none waits beyond the next `Drained` or `Woken`;
+- every command in a `Said` was sealed by that instance for this node, and is delivered once, in the order of sealing;
+- bytes queued on a channel never exceed the budget and its reserve by more than the size of greetings;
+- every rejection is counted, and reported unless this second's reports of its kind are used up.
 
-`LinkCore` runs on both sides: with a key ring it is a node, without one a client, which dials and is never dialled.
+`LinkCore` runs on both sides. With a key ring it is a node. Without one it is a client, which dials and is never
+dialled.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ from chaplain.link.auth.connect_token import TokenChecker
 from chaplain.link.auth.hello import GREETING_CLIENT, GREETING_NODE
 from chaplain.link.auth.identity import INSTANCE_BYTES, Identity, is_route_of, route_of
 from chaplain.link.auth.keyring import KeyRing
+from chaplain.link.endpoint import split_endpoint
 from chaplain.link.errors import GreetingRefused
 from chaplain.link.events import (
     CommandDropped,
@@ -55,18 +57,18 @@ from chaplain.link.events import (
     Say,
     UseKey,
 )
-from chaplain.link.sessions.dialing import DialAttempt, DialState, SpeakingChannel
-from chaplain.link.sessions.duplicate_nodes import Double
+from chaplain.link.sessions.dialing import DialAttempt, DialState, OutgoingChannel
+from chaplain.link.sessions.duplicate_nodes import DuplicateNode
 from chaplain.link.sessions.handshake import Handshake, describe
 from chaplain.link.sessions.hello_checks import HelloChecks
-from chaplain.link.sessions.session import NOD, LinkSession
+from chaplain.link.sessions.session import CONFIRM, LinkSession
 from chaplain.link.sessions.tables import LinkTables
-from chaplain.link.settings import LinkSettings, split_endpoint
+from chaplain.link.settings import LinkSettings
 from chaplain.wire.limits import FRAME_BYTES_MAX
 
 
 class LinkCore:
-    """One side of all its connections. `now_ns` is the time of day in Unix nanoseconds and never goes back."""
+    """All connections of one process. `now_ns` is Unix time in nanoseconds and never goes back."""
 
     def __init__(
         self,
@@ -78,75 +80,76 @@ class LinkCore:
         ring: KeyRing | None = None,
         pinned: frozenset[bytes] = frozenset(),
     ) -> None:
-        """A client (no ring) talks only to pinned nodes; a node believes pinned keys before any other."""
+        """A client (no ring) accepts only pinned nodes. For a node, pinned keys own their identifiers."""
         if len(instance) != INSTANCE_BYTES:
             raise ValueError(f"an instance has {INSTANCE_BYTES} octets, not {len(instance)}")
         if (ring is None) is not (settings.endpoint == ""):
             raise ValueError("a node has a key ring and an endpoint, a client neither")
-        self._book = LinkTables(identity, instance, settings, rng, ring)
-        self._handshake = Handshake(self._book, HelloChecks(self._book, pinned))
-        self._door = TokenChecker(settings, ring, identity.identifier) if ring is not None else None
-        self._by_channel = self._book.by_channel
-        self._sessions = self._book.sessions
-        self._client_queues = self._book.client_queues
+        self._tables = LinkTables(identity, instance, settings, rng, ring)
+        self._handshake = Handshake(self._tables, HelloChecks(self._tables, pinned))
+        self._token_checker = TokenChecker(settings, ring, identity.identifier) if ring is not None else None
+        self._by_channel = self._tables.by_channel
+        self._sessions = self._tables.sessions
+        self._client_queues = self._tables.client_queues
         self._queue_bytes_max = settings.queue_bytes_max
         self._reserve_bytes = settings.reserve_bytes
         self._bundle_bytes_max = settings.bundle_bytes_max
         self._waiting: list[LinkSession] = []
-        """Sessions with commands that wait to be sealed together, and maybe some that have none any more."""
+        """Sessions with commands that wait to be sealed together. Some may have no commands any more."""
         self.instance = instance
         self.identity = identity
         self.ring = ring
         self.route = route_of(instance)
-        """What the routing id of every DEALER begins with that the host dials for us."""
-        self.counts = self._book.counts
-        """What was done and refused so far, by name, for the host's metrics."""
+        """The prefix of the routing ids of all DEALER sockets that the host opens for this process."""
+        self.counts = self._tables.counts
+        """Counters of actions and refusals by name, for the host's metrics."""
 
     def __repr__(self) -> str:
         return f"LinkCore({self.identity!r}, {len(self._sessions)} sessions)"
 
     @property
     def longest_queue_bytes(self) -> int:
-        """What waits on the fullest channel: a sender that keeps it below the budget loses nothing there."""
-        return max((line.queued_bytes for line in self._book.lines.values()), default=0)
+        """Bytes queued on the fullest channel. A sender that keeps this below the budget loses nothing there."""
+        return max((outgoing.queued_bytes for outgoing in self._tables.outgoing_channels.values()), default=0)
 
     def unheard_ns(self, now_ns: int, instance: bytes) -> int:
-        """For how long a client may have heard nothing of us when it sealed the last frame that came from it: since we
-        said the last of what that frame confirms. 0 if there is no such session.
+        """An upper bound for how long a client had received nothing from us when it sealed its last frame.
+
+        It is the time since we sent the last command which that frame confirms. 0 if there is no such session.
         """
         session = self._sessions.get(instance)
-        return 0 if session is None else now_ns - session.heard_us_ns
+        return 0 if session is None else now_ns - session.confirmed_sent_ns
 
-    def doubles(self, now_ns: int) -> list[Double]:
-        """Nodes that run twice, as far as we have met both."""
-        return self._book.doubles.now(now_ns)
+    def duplicates(self, now_ns: int) -> list[DuplicateNode]:
+        """Nodes whose identity two running processes use, as far as this node has met both."""
+        return self._tables.duplicates.current(now_ns)
 
     def deadline(self) -> int | None:
-        # A host that never says `Drained` must not keep what was said: it is overdue.
-        return 0 if self._waiting else self._book.next_ns()
+        # Pending commands are due at once, so that a host which never sends `Drained` delivers them, too.
+        return 0 if self._waiting else self._tables.next_ns()
 
     def step(self, now_ns: int, event: LinkInput) -> list[LinkEffect]:
-        # Those that come with every command go first.
+        # The four most frequent inputs come first: each command causes one of them.
         if type(event) is Drained:
             return self._seal_all(now_ns) if self._waiting else []
         if type(event) is Say:
-            return self._say(now_ns, event)
+            return self._on_say(now_ns, event)
         if type(event) is Arrived:
-            return self._arrived(now_ns, event)
+            return self._on_arrived(now_ns, event)
         if type(event) is Flushed:
-            self._flushed(event)
+            self._on_flushed(event)
             return []
-        out = self._book.begin_step()
+        out = self._tables.begin_step()
         match event:
             case Woken():
                 out += self._seal_all(now_ns)
-                self._woken(now_ns)
+                self._on_woken(now_ns)
             case Knocked():
-                self._knocked(now_ns, event)
+                self._on_knocked(now_ns, event)
             case Connected():
-                self._connected(now_ns, event)
+                self._on_connected(now_ns, event)
             case Disconnected():
-                self._disconnected(now_ns, event)
+                self._on_disconnected(now_ns, event)
             case Meet():
                 self._meet(now_ns, event)
             case Forget():
@@ -162,38 +165,44 @@ class LinkCore:
             case Pin():
                 self._handshake.pin(event)
             case Drained() | Say() | Arrived() | Flushed():
-                raise AssertionError("taken above")
+                raise AssertionError("handled above")
             case _:
                 assert_never(event)
         return out
 
-    # Talk.
+    # Commands and frames.
 
-    def _say(self, now_ns: int, event: Say) -> list[LinkEffect]:
+    def _on_say(self, now_ns: int, event: Say) -> list[LinkEffect]:
         session = self._sessions.get(event.instance)
         if session is None:
             return self._drop(event, "no session")
         command = event.command
         if not command:
-            raise ValueError("an empty command is the link's own nod")
+            raise ValueError("an empty command is the link's own confirmation")
         size = len(command) + session.overhead_bytes
-        together = session.pending_bytes + size
+        total_bytes = session.pending_bytes + size
+        # Flow control: commands are dropped at the byte budget instead of queued without a bound. Heartbeats, pings and
+        # membership are urgent and have a reserve, so that a full queue does not make a live peer look dead.
         room = self._queue_bytes_max + self._reserve_bytes if event.urgent else self._queue_bytes_max
-        line = session.line
-        if line.queued_bytes + together > room:
+        outgoing = session.outgoing
+        if outgoing.queued_bytes + total_bytes > room:
             return self._drop(event, "queue is full")
-        if line.key and not event.urgent and not self._client_queues.has_room(line.key, line.queued_bytes, together):
+        if (
+            outgoing.key
+            and not event.urgent
+            and not self._client_queues.has_room(outgoing.key, outgoing.queued_bytes, total_bytes)
+        ):
             return self._drop(event, "too much waits for this client")
-        if together > self._bundle_bytes_max:
-            return self._say_apart(now_ns, session, event, size)
+        if total_bytes > self._bundle_bytes_max:
+            return self._say_in_new_frame(now_ns, session, event, size)
         if not session.pending:
             self._waiting.append(session)
         session.pending.append(command)
-        session.pending_bytes = together
+        session.pending_bytes = total_bytes
         return []
 
-    def _say_apart(self, now_ns: int, session: LinkSession, event: Say, size: int) -> list[LinkEffect]:
-        """It does not fit into the bundle at hand: that one leaves first, so that the order is kept."""
+    def _say_in_new_frame(self, now_ns: int, session: LinkSession, event: Say, size: int) -> list[LinkEffect]:
+        """The command does not fit into the pending bundle. Seal that bundle first, to preserve the order."""
         if size > FRAME_BYTES_MAX:
             return self._drop(event, "larger than a frame")
         out: list[LinkEffect] = [self._seal(now_ns, session)] if session.pending else []
@@ -208,9 +217,9 @@ class LinkCore:
     def _seal(self, now_ns: int, session: LinkSession) -> Send:
         frame = session.close_pending()
         if session.peer.client:
-            session.spoke(now_ns)
-        self._book.queue(session.line, len(frame))
-        return Send(session.line.channel, frame)
+            session.record_sent(now_ns)
+        self._tables.add_queued(session.outgoing, len(frame))
+        return Send(session.outgoing.channel, frame)
 
     def _seal_all(self, now_ns: int) -> list[LinkEffect]:
         waiting, self._waiting = self._waiting, []
@@ -220,11 +229,12 @@ class LinkCore:
         self.counts["dropped"] += 1
         return [CommandDropped(event.instance, event.command, reason)]
 
-    def _arrived(self, now_ns: int, event: Arrived) -> list[LinkEffect]:
+    def _on_arrived(self, now_ns: int, event: Arrived) -> list[LinkEffect]:
         channel, frame = event.channel, event.frame
         session = self._by_channel.get(channel)
+        # The peer may greet on a channel with a session: it has ended its side and starts anew.
         if session is None or frame[:1] in _GREETINGS or len(frame) > FRAME_BYTES_MAX:
-            return self._arrived_unsealed(now_ns, channel, frame)
+            return self._on_unsealed(now_ns, channel, frame)
         try:
             commands, missed = session.open(frame)
         except GreetingRefused as refusal:
@@ -238,152 +248,155 @@ class LinkCore:
             out.append(Said(instance, commands))
         return out
 
-    def _arrived_unsealed(self, now_ns: int, channel: Channel, frame: bytes) -> list[LinkEffect]:
+    def _on_unsealed(self, now_ns: int, channel: Channel, frame: bytes) -> list[LinkEffect]:
         if len(frame) > FRAME_BYTES_MAX:
             return self._reject(now_ns, channel, "oversized")
         if frame[:1] not in _GREETINGS:
             out = self._reject(now_ns, channel, "no session")
-            self._call_back(now_ns, channel)
+            self._dial_back(now_ns, channel)
             return out
         if not self._may_greet_on(channel):
             return self._reject(now_ns, channel, "not a channel for greetings")
-        out = self._book.begin_step()
-        self._handshake.hear(now_ns, channel, frame)
+        out = self._tables.begin_step()
+        self._handshake.on_greeting(now_ns, channel, frame)
         return out
 
-    def _call_back(self, now_ns: int, channel: Channel) -> None:
-        """Somebody speaks as if our session had not ended, so it was not told: our greeting tells it."""
-        book = self._book
-        endpoint = book.former.get(channel, "")
-        if endpoint and book.call_of(endpoint) is None and len(book.calls) < book.settings.calls_max:
-            call = book.calls[endpoint] = DialAttempt(endpoint, wanted=False)
-            call.give_up_ns = now_ns + book.settings.greeting_timeout_ns
+    def _dial_back(self, now_ns: int, channel: Channel) -> None:
+        """The peer still uses a session that ended here, so it was not informed. Dial it: our greeting informs it."""
+        tables = self._tables
+        endpoint = tables.ended_endpoints.get(channel, "")
+        if endpoint and tables.call_of(endpoint) is None and len(tables.calls) < tables.settings.calls_max:
+            call = tables.calls[endpoint] = DialAttempt(endpoint, wanted=False)
+            call.give_up_ns = now_ns + tables.settings.greeting_timeout_ns
             self._handshake.dial(now_ns, call)
 
     def _may_greet_on(self, channel: Channel) -> bool:
-        """Nodes are greeted on routes of instances, clients on their own dials."""
+        """A node accepts greetings on routes that an instance dialled, a client on its own connections."""
         if isinstance(channel, int):
-            return self.ring is None and channel in self._book.lines
+            return self.ring is None and channel in self._tables.outgoing_channels
         return self.ring is not None and is_route_of(channel, channel[1 : 1 + INSTANCE_BYTES])
 
     def _reject(self, now_ns: int, channel: Channel, reason: str) -> list[LinkEffect]:
         self.counts["frames_rejected"] += 1
         if reason == "replayed":
             self.counts["replays_rejected"] += 1
-        out = self._book.begin_step()
-        self._book.report(now_ns, "frame rejected", reason, describe(self._book, channel))
+        out = self._tables.begin_step()
+        self._tables.report(now_ns, "frame rejected", reason, describe(self._tables, channel))
         return out
 
-    def _flushed(self, event: Flushed) -> None:
-        line = self._book.lines.get(event.channel)
-        if line is not None:
-            # A route may come back under its old name with what was queued before still being told.
-            self._book.queue(line, -min(event.size, line.queued_bytes))
+    def _on_flushed(self, event: Flushed) -> None:
+        outgoing = self._tables.outgoing_channels.get(event.channel)
+        if outgoing is not None:
+            # A client may reconnect under its old routing id while the host still reports flushed bytes of the old
+            # connection, so the reported size may exceed what is queued.
+            self._tables.add_queued(outgoing, -min(event.size, outgoing.queued_bytes))
 
-    # The door.
+    # Admission of connections (ZAP).
 
-    def _knocked(self, now_ns: int, event: Knocked) -> None:
-        book = self._book
+    def _on_knocked(self, now_ns: int, event: Knocked) -> None:
+        tables = self._tables
         try:
-            if self._door is None:
+            if self._token_checker is None:
                 raise GreetingRefused("a client has no door")
-            user = self._door.judge(now_ns, book.clients, event.name, event.proof)
+            user = self._token_checker.check(now_ns, tables.clients, event.name, event.proof)
         except (Malformed, GreetingRefused) as error:
             refusal = error if isinstance(error, GreetingRefused) else GreetingRefused("malformed", error=str(error))
-            book.counts["knocks_refused"] += 1
+            tables.counts["knocks_refused"] += 1
             if refusal.reason == "replayed":
-                book.counts["replays_rejected"] += 1
-            book.report(now_ns, "knock refused", refusal.reason, event.address, **refusal.detail)
-            book.out.append(Refuse(event.request, refusal.reason))
+                tables.counts["replays_rejected"] += 1
+            tables.report(now_ns, "knock refused", refusal.reason, event.address, **refusal.detail)
+            tables.out.append(Refuse(event.request, refusal.reason))
         else:
-            book.counts["knocks_admitted"] += 1
-            book.out.append(Admit(event.request, user))
+            tables.counts["knocks_admitted"] += 1
+            tables.out.append(Admit(event.request, user))
 
-    # Calls.
+    # Calls: endpoints to keep a session with.
 
     def _meet(self, now_ns: int, event: Meet) -> None:
-        book = self._book
+        tables = self._tables
         split_endpoint(event.endpoint)
-        call = book.call_of(event.endpoint)
+        call = tables.call_of(event.endpoint)
         if call is not None:
             call.wanted = True
-        elif event.endpoint == book.settings.endpoint:
-            book.report(now_ns, "meeting refused", "our own endpoint", event.endpoint)
-        elif len(book.calls) >= book.settings.calls_max:
-            book.counts["meetings_refused"] += 1
-            book.report(now_ns, "meeting refused", "too many calls", event.endpoint)
+        elif event.endpoint == tables.settings.endpoint:
+            tables.report(now_ns, "meeting refused", "our own endpoint", event.endpoint)
+        elif len(tables.calls) >= tables.settings.calls_max:
+            tables.counts["meetings_refused"] += 1
+            tables.report(now_ns, "meeting refused", "too many calls", event.endpoint)
         else:
-            call = book.calls[event.endpoint] = DialAttempt(event.endpoint, wanted=True)
+            call = tables.calls[event.endpoint] = DialAttempt(event.endpoint, wanted=True)
             self._handshake.dial(now_ns, call)
 
     def _forget(self, now_ns: int, event: Forget) -> None:
-        call = self._book.call_of(event.endpoint)
+        call = self._tables.call_of(event.endpoint)
         if call is None:
             return
-        self._book.out += self._seal_all(now_ns)
-        if call.line is not None and call.line.session is not None:
-            self._handshake.end(now_ns, call.line.session, "forgotten")
-        self._book.drop_call(call)
+        self._tables.out += self._seal_all(now_ns)
+        if call.outgoing is not None and call.outgoing.session is not None:
+            self._handshake.end_session(now_ns, call.outgoing.session, "forgotten")
+        self._tables.drop_call(call)
 
     def _dismiss(self, now_ns: int, event: Dismiss) -> None:
         session = self._sessions.get(event.instance)
         if session is None:
             return
-        assert session.line.call is None, "a node is forgotten"
-        self._book.out += self._seal_all(now_ns)
-        self._handshake.end(now_ns, session, "dismissed", keep=session.line)
-        self._book.keep_route(session.line)
-        self._book.wake(session.line, now_ns + self._book.settings.greeting_timeout_ns)
-        self._handshake.greet(now_ns, session.line)
+        assert session.outgoing.call is None, "a node is forgotten"
+        self._tables.out += self._seal_all(now_ns)
+        self._handshake.end_session(now_ns, session, "dismissed", keep=session.outgoing)
+        self._tables.mark_half_greeted(session.outgoing)
+        self._tables.set_timer(session.outgoing, now_ns + self._tables.settings.greeting_timeout_ns)
+        self._handshake.greet(now_ns, session.outgoing)
 
-    def _connected(self, now_ns: int, event: Connected) -> None:
-        line = self._book.lines.get(event.dial)
-        if line is None or line.call is None or line.call.state is not DialState.DIALLING:
+    def _on_connected(self, now_ns: int, event: Connected) -> None:
+        outgoing = self._tables.outgoing_channels.get(event.dial)
+        if outgoing is None or outgoing.call is None or outgoing.call.state is not DialState.DIALLING:
             return
-        line.call.state = DialState.CONNECTED
-        self._book.wake(line.call, now_ns + self._book.settings.greeting_timeout_ns)
-        self._handshake.greet(now_ns, line)
+        outgoing.call.state = DialState.CONNECTED
+        self._tables.set_timer(outgoing.call, now_ns + self._tables.settings.greeting_timeout_ns)
+        self._handshake.greet(now_ns, outgoing)
 
-    def _disconnected(self, now_ns: int, event: Disconnected) -> None:
-        """A lost dial is dialled again; a peer that lost its dial to us will greet anew, and so do we."""
-        book = self._book
-        line = book.lines.get(event.channel)
-        heard = book.by_channel.get(event.channel)
-        if line is not None:
-            if line.session is not None:
-                self._handshake.end(now_ns, line.session, event.reason, keep=line)
-            if line.call is None:
-                book.close_line(line)
+    def _on_disconnected(self, now_ns: int, event: Disconnected) -> None:
+        """Redial a lost outgoing connection. A peer that lost its connection to us greets again, and so do we."""
+        tables = self._tables
+        outgoing = tables.outgoing_channels.get(event.channel)
+        heard = tables.by_channel.get(event.channel)
+        if outgoing is not None:
+            if outgoing.session is not None:
+                self._handshake.end_session(now_ns, outgoing.session, event.reason, keep=outgoing)
+            if outgoing.call is None:
+                tables.close_outgoing(outgoing)
             else:
-                line.call.give_up_ns = line.call.give_up_ns or now_ns + book.settings.greeting_timeout_ns
-                self._handshake.wait(now_ns, line.call)
+                outgoing.call.give_up_ns = outgoing.call.give_up_ns or now_ns + tables.settings.greeting_timeout_ns
+                self._handshake.schedule_redial(now_ns, outgoing.call)
         elif heard is not None:
-            out = heard.line
-            self._handshake.end(now_ns, heard, event.reason)
+            out = heard.outgoing
+            self._handshake.end_session(now_ns, heard, event.reason)
             self._handshake.greet(now_ns, out)
 
-    def _woken(self, now_ns: int) -> None:
-        while (owner := self._book.due(now_ns)) is not None:
+    def _on_woken(self, now_ns: int) -> None:
+        while (owner := self._tables.pop_due(now_ns)) is not None:
             if isinstance(owner, DialAttempt) and owner.state is DialState.WAITING:
                 self._handshake.dial(now_ns, owner)
                 continue
-            line = owner.line if isinstance(owner, DialAttempt) else owner
-            assert line is not None
-            if line.session is None or not line.session.heard:
-                self._abandon(now_ns, line)
+            outgoing = owner.outgoing if isinstance(owner, DialAttempt) else owner
+            assert outgoing is not None
+            if outgoing.session is None or not outgoing.session.heard:
+                self._abandon(now_ns, outgoing)
 
-    def _abandon(self, now_ns: int, line: SpeakingChannel) -> None:
-        """No session came of this line in time, or none that the peer has confirmed with a single frame."""
-        book, call = self._book, line.call
-        book.counts["greetings_unanswered"] += 1
-        book.report(now_ns, "greeting unanswered", call.state.value if call else "route", describe(book, line.channel))
-        if line.session is not None:
-            self._handshake.end(now_ns, line.session, "never confirmed", keep=line)
-        book.out.append(HangUp(line.channel))
+    def _abandon(self, now_ns: int, outgoing: OutgoingChannel) -> None:
+        """No session was completed on this channel in time, or the peer confirmed it with no frame."""
+        tables, call = self._tables, outgoing.call
+        tables.counts["greetings_unanswered"] += 1
+        tables.report(
+            now_ns, "greeting unanswered", call.state.value if call else "route", describe(tables, outgoing.channel)
+        )
+        if outgoing.session is not None:
+            self._handshake.end_session(now_ns, outgoing.session, "never confirmed", keep=outgoing)
+        tables.out.append(HangUp(outgoing.channel))
         if call is None:
-            book.close_line(line)
+            tables.close_outgoing(outgoing)
         else:
-            self._handshake.wait(now_ns, call)
+            self._handshake.schedule_redial(now_ns, call)
 
     # Keys and clients.
 
@@ -401,30 +414,30 @@ class LinkCore:
                 case _:
                     assert_never(event)
         except GreetingRefused as refusal:
-            self._book.report(now_ns, "key ring change refused", refusal.reason, "", **refusal.detail)
+            self._tables.report(now_ns, "key ring change refused", refusal.reason, "", **refusal.detail)
 
     def _remove_key(self, now_ns: int, ring: KeyRing, key_id: bytes) -> None:
-        """Sessions live on, since their keys are their own; offers made under the key are made anew."""
+        """Sessions continue, because they have their own keys. Offers made under the removed key are replaced."""
         key = ring.get(key_id)
         ring.remove(key_id)
-        for line in list(self._book.lines.values()):
-            if line.offer is not None and line.offer.cluster_key == key:
-                self._book.drop_offer(line)
-                self._handshake.greet(now_ns, line)
+        for outgoing in list(self._tables.outgoing_channels.values()):
+            if outgoing.offer is not None and outgoing.offer.cluster_key == key:
+                self._tables.drop_offer(outgoing)
+                self._handshake.greet(now_ns, outgoing)
 
     def _register(self, now_ns: int, event: Register) -> None:
-        book = self._book
-        book.clients = dict(event.clients)
-        for line in list(book.lines.values()):
-            if line.call is not None:
+        tables = self._tables
+        tables.clients = dict(event.clients)
+        for outgoing in list(tables.outgoing_channels.values()):
+            if outgoing.call is not None:
                 continue
-            session = line.session
-            if session is None and line.key not in book.clients:
-                book.out.append(HangUp(line.channel))
-                book.close_line(line)
-            elif session is not None and book.clients.get(line.key) != session.peer.client:
-                self._handshake.end(now_ns, session, "client removed")
+            session = outgoing.session
+            if session is None and outgoing.key not in tables.clients:
+                tables.out.append(HangUp(outgoing.channel))
+                tables.close_outgoing(outgoing)
+            elif session is not None and tables.clients.get(outgoing.key) != session.peer.client:
+                self._handshake.end_session(now_ns, session, "client removed")
 
 
-NOTHING = (NOD,)
+NOTHING = (CONFIRM,)
 _GREETINGS = (bytes((GREETING_NODE,)), bytes((GREETING_CLIENT,)))

@@ -1,10 +1,10 @@
-"""Saying no: the one exception with which the link's judges turn somebody away. It never leaves the link."""
+"""The exception with which the link refuses a token, greeting, frame or key change. It never leaves the link."""
 
 from __future__ import annotations
 
 
 class GreetingRefused(Exception):
-    """Well-formed, and still not acceptable. The reason is one of a fixed set; what varies goes into the detail."""
+    """The input is well-formed but not acceptable. `reason` is one of a fixed set; variable data is in `detail`."""
 
     def __init__(self, reason: str, **detail: str | int) -> None:
         super().__init__(reason)

@@ -1,7 +1,7 @@
-"""What passes between the link and the layer above it, beside the host's own inputs and effects.
+"""Inputs and effects between the link and the layer above it, beside the host's own.
 
-A *session* is an authenticated, sealed conversation with one instance of a node or client. The layer above names
-sessions by the other side's instance and never sees a key, a counter or a socket.
+A *session* is an authenticated, sealed connection with one instance of a node or client. The layer above identifies
+sessions by the peer's instance and never sees a key, a counter or a socket.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from chaplain.wire.command import Hello
 
 
 class Peer(Frozen, frozen=True):
-    """Who is at the other end of a session; every field was proven by the greeting."""
+    """The other side of a session; the greeting proved every field."""
 
     instance: bytes
-    """Random 128 bits per process start."""
+    """128 random bits, new at every process start."""
     identifier: int
-    """32 bits, the name in parcels; stays with the key."""
+    """The 32-bit name in parcels, derived from the key."""
     key: bytes
     """Ed25519 public key."""
     endpoint: str = ""
-    """Where a node accepts connections; empty for a client."""
+    """The endpoint at which a node accepts connections; empty for a client."""
     client: str = ""
     """The registered name of a client; empty for a node."""
 
@@ -46,27 +46,30 @@ class Peer(Frozen, frozen=True):
 
 
 class Meet(Frozen, frozen=True):
-    """Keep a session with whoever is at this endpoint: dial, greet, and dial again after a loss."""
+    """Keep a session with the node at this endpoint: dial, greet, and redial after a loss."""
 
     endpoint: str
 
 
 class Forget(Frozen, frozen=True):
-    """Stop wanting a session with this endpoint, and end the one there is."""
+    """Stop keeping a session with this endpoint, and end the current one."""
 
     endpoint: str
 
 
 class Dismiss(Frozen, frozen=True):
-    """End the session with a client, and greet it: if it is there after all, it begins another and knows of the end."""
+    """End the session with a client and greet it.
+
+    A client that is still there starts a new session and learns of the end.
+    """
 
     instance: bytes
 
 
 class Introduce(Frozen, frozen=True):
-    """What our greetings say of us from now on, beside what the link puts in itself.
+    """The content of our greetings from now on, beside the link's own headers.
 
-    A session may still rest on a greeting that was written before: who changes its words says so in each session, too.
+    A session may rest on an earlier greeting. So the layer above also announces each change in every session.
     """
 
     pools: tuple[str, ...]
@@ -77,7 +80,7 @@ class Introduce(Frozen, frozen=True):
 class Say(Frozen, frozen=True):
     """Seal one encoded command and send it, at the latest with the next `Drained` or `Woken`.
 
-    Ordinary traffic that would pass the byte budget is dropped and told.
+    An ordinary command that would exceed the byte budget is dropped and reported.
     """
 
     instance: bytes
@@ -93,27 +96,27 @@ class InstallKey(Frozen, frozen=True):
 
 
 class UseKey(Frozen, frozen=True):
-    """Prove ourselves with this installed key from now on."""
+    """Authenticate with this installed key from now on."""
 
     key_id: bytes
 
 
 class RemoveKey(Frozen, frozen=True):
-    """Accept this key no longer."""
+    """No longer accept this key."""
 
     key_id: bytes
 
 
 class Register(Frozen, frozen=True):
-    """The clients that may connect, by public key, with their names. Sessions of others end."""
+    """The clients that may connect: names by public key. Sessions of all other clients end."""
 
     clients: dict[bytes, str]
 
 
 class Pin(Frozen, frozen=True):
-    """A client believes these nodes' greetings, too, by their public keys, and those of the ones that are gone no more.
+    """A client accepts greetings of nodes with these keys, too, and no longer those of nodes with the `gone` keys.
 
-    Whoever says so ends the sessions that there are with them.
+    The layer that sends it ends the existing sessions with those nodes.
     """
 
     keys: frozenset[bytes]
@@ -145,21 +148,21 @@ LinkInput: TypeAlias = (
 
 
 class Met(Frozen, frozen=True):
-    """A session is up. If one with the same instance was up before, this one replaces it."""
+    """A session is up. It replaces an earlier session with the same instance."""
 
     peer: Peer
     hello: Hello
 
 
 class Said(Frozen, frozen=True):
-    """The commands of one frame, opened: each is exactly the bytes that the other side was given to say."""
+    """The commands of one frame, decrypted: each is exactly the bytes of the peer's `Say`."""
 
     instance: bytes
     commands: tuple[bytes, ...]
 
 
 class Missed(Frozen, frozen=True):
-    """So many commands were sealed for us on this session and never arrived."""
+    """`count` commands were sealed for us in this session and never arrived."""
 
     instance: bytes
     count: int
@@ -174,7 +177,7 @@ class CommandDropped(Frozen, frozen=True):
 
 
 class Parted(Frozen, frozen=True):
-    """The session is over. `unconfirmed` commands were sent and may or may not have arrived."""
+    """The session has ended. `unconfirmed` commands were sent and may or may not have arrived."""
 
     peer: Peer
     reason: str

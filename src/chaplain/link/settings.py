@@ -1,4 +1,4 @@
-"""What may be set about a link, and every bound it keeps. What happens at each bound: docs/connection.md."""
+"""The settings and all bounds of the link. docs/connection.md says what happens at each bound."""
 
 from __future__ import annotations
 
@@ -6,62 +6,62 @@ import re
 
 from chaplain.core import Frozen
 from chaplain.errors import ConfigError
+from chaplain.link.endpoint import split_endpoint
 from chaplain.units import MIB, SECOND_NS
 
 GCM = "aes-256-gcm"
 HMAC = "hmac-sha256"
 
 _CLUSTER = re.compile(r"[\x21-\x7e]{1,128}")
-_ENDPOINT = re.compile(r"tcp://([0-9A-Za-z_.:%\[\]-]{1,128}):([1-9][0-9]{0,4})")
-
 
 BUNDLE_BYTES_MAX = 60 * 1024
-"""So that a bundle is one message to ZeroMQ, and every size in it fits two octets."""
+"""Keeps a bundle within one ZeroMQ message, and every size in it within two octets."""
 
 SESSIONS_MAX = 4_096
 
 
 class LinkSettings(Frozen, frozen=True):
     cluster: str
-    """Only those who name the same cluster talk."""
+    """Peers with another cluster name are refused."""
     endpoint: str = ""
-    """Where others reach us, as tcp://address:port. Empty for a client."""
+    """The endpoint at which others reach this node, as tcp://address:port. Empty for a client."""
     seal: str = GCM
-    """`aes-256-gcm` or `hmac-sha256` (readable on the way, not changeable)."""
+    """`aes-256-gcm`, or `hmac-sha256` (authenticated but not encrypted)."""
     version: tuple[int, int] = (2, 0)
     knock_window_ns: int = 60 * SECOND_NS
-    """How far the clock of somebody who knocks may be from ours."""
+    """The largest accepted difference between our clock and the time in a connect token."""
     knocks_max: int = 65_536
-    """Knocks remembered, for nodes and for clients separately; at this number further ones are refused."""
+    """Used tokens remembered, for nodes and for clients separately; at this number further tokens are refused."""
     knocks_per_client_max: int = 4_096
+    """Used tokens remembered for one client; at this number its further tokens are refused."""
     greeting_timeout_ns: int = 10 * SECOND_NS
-    """From dialling, or from a client's first greeting, to a session."""
+    """Time from dialling, or from a client's first greeting, to a session."""
     redial_min_ns: int = 50_000_000
     redial_max_ns: int = 3 * SECOND_NS // 2
-    """A node that starts is to be found within 2 s, even one that knows nobody: the others dial it."""
+    """Peers must find a restarted node within 2 s, even if it knows no other node: they dial it."""
     queue_bytes_max: int = 16 * MIB
-    """Bytes waiting on one channel; ordinary commands beyond it are dropped and told."""
+    """Bytes queued on one channel; ordinary commands beyond it are dropped and reported."""
     identity_queue_bytes_max: int = 32 * MIB
-    """Bytes waiting for all sessions of one client's key; commands beyond it are dropped and told."""
+    """Bytes queued for all sessions of one client's key; commands beyond it are dropped and reported."""
     clients_queue_bytes_max: int = 128 * MIB
-    """Bytes waiting for all clients; at this number each key may have an equal part of it, and no more."""
+    """Bytes queued for all clients; when it is reached, each key is limited to an equal share of it."""
     reserve_bytes: int = MIB
-    """What urgent commands may take on top."""
+    """Additional bytes that urgent commands may use on a channel."""
     bundle_bytes_max: int = 48 * 1024
-    """Commands said in one wake-up share sealed frames up to this size; with 0 each goes alone, and at once."""
+    """Commands of one wake-up share sealed frames up to this size; with 0 each command gets its own frame at once."""
     sessions_max: int = SESSIONS_MAX
-    """Of nodes, and of clients as many again: however many clients there are, a node finds room. Greetings that would
-    make one more are refused."""
+    """Sessions with nodes, and as many again with clients, so that clients cannot take the places of nodes. A greeting
+    that would create one more is refused."""
     sessions_per_client_max: int = 128
-    """Of one client's key, so that one client leaves room for others."""
+    """Sessions of one client's key, so that one client cannot take all places."""
     calls_max: int = 1_024
-    """Endpoints dialled; beyond it `Meet` and dial-backs are refused."""
+    """Endpoints dialled; beyond it, `Meet` and dialling back are refused."""
     half_greeted_max: int = 256
-    """Clients greeted but not proven; beyond it the oldest of them is hung up."""
+    """Clients that have greeted but not proven their presence; beyond it the oldest of them is disconnected."""
     bindings_max: int = 4_096
     """Identifiers remembered after their sessions ended; beyond it the oldest is forgotten."""
     reports_per_second_max: int = 5
-    """For each kind and reason; what is left out is counted in the next report."""
+    """Reports of each kind and reason in one second; the next report gives the number of omitted ones."""
 
     def __post_init__(self) -> None:
         if not _CLUSTER.fullmatch(self.cluster):
@@ -74,16 +74,3 @@ class LinkSettings(Frozen, frozen=True):
             raise ConfigError("redial: the shortest wait must be positive and at most the longest")
         if not 0 <= self.bundle_bytes_max <= BUNDLE_BYTES_MAX:
             raise ConfigError(f"bundle_bytes_max: 0 to {BUNDLE_BYTES_MAX} wanted, not {self.bundle_bytes_max}")
-
-
-def split_endpoint(endpoint: str) -> tuple[str, int]:
-    """Address and port of tcp://address:port."""
-    found = _ENDPOINT.fullmatch(endpoint)
-    if not found or int(found[2]) > 0xFFFF:
-        raise ConfigError(f"endpoint: tcp://address:port wanted, not {endpoint!r}")
-    return found[1], int(found[2])
-
-
-def is_endpoint(endpoint: str) -> bool:
-    found = _ENDPOINT.fullmatch(endpoint)
-    return found is not None and int(found[2]) <= 0xFFFF

@@ -1,1 +1,1 @@
-"""Peers that greet, group and ping each other: mesh.txt."""
+"""Peer presence, pools and heartbeats between nodes: the protocol of mesh.txt."""

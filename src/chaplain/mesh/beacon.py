@@ -1,7 +1,8 @@
-"""The beacon: one datagram that says where a node can be met.
+"""The beacon: one UDP datagram that announces the endpoint of a node.
 
-It is the UDP beacon that mesh.txt speaks of, with a MAC by the cluster key, for a datagram comes from anyone. Who
-holds that key can still forge a beacon for somebody else: a beacon only ever makes us dial, and the greeting decides.
+mesh.txt describes the beacon. Ours has a MAC by the cluster key, because any host can send a datagram. A holder of that
+key can still forge a beacon of another node. This is harmless: a beacon only makes a node dial, and the signed greeting
+decides whether there is a session.
 Byte table and hex example: docs/protocol/mesh.md.
 """
 
@@ -26,7 +27,7 @@ Verify = Callable[[bytes, bytes], bool]
 
 
 class BeaconKeys(Frozen, frozen=True):
-    """HMAC-SHA256 by the cluster's key ring, without showing the keys."""
+    """Signs and verifies with HMAC-SHA256 by the cluster's key ring, without exposing the keys."""
 
     sign: Sign
     verify: Verify
@@ -37,10 +38,10 @@ class Beacon(Frozen, frozen=True):
     instance: bytes
     identifier: int
     time_ns: int
-    """Since 1970; no two beacons of an instance have the same."""
+    """Unix time in nanoseconds; unique among the beacons of an instance."""
     ipaddress: str
     port: int
-    """0: the node is leaving."""
+    """0 means that the node is leaving."""
 
     @property
     def endpoint(self) -> str:
@@ -48,16 +49,8 @@ class Beacon(Frozen, frozen=True):
 
 
 def cluster_hash(name: str) -> bytes:
-    """Which cluster a beacon is for, without saying its name to the whole network."""
+    """Identifies the cluster of a beacon without broadcasting its name."""
     return hashlib.sha256(name.encode()).digest()[:CLUSTER_BYTES]
-
-
-def split_endpoint(endpoint: str) -> tuple[str, int]:
-    """`tcp://address:port` as the two fields of a greeting. ValueError if it is not one."""
-    address, colon, port = endpoint.removeprefix("tcp://").rpartition(":")
-    if not colon or not address or not port.isdecimal() or not 0 < int(port) < 1 << 16:
-        raise ValueError(f"an endpoint is tcp://address:port, not {endpoint!r}")
-    return address, int(port)
 
 
 def encode(beacon: Beacon, sign: Sign) -> bytes:
@@ -79,7 +72,7 @@ def encode(beacon: Beacon, sign: Sign) -> bytes:
 
 
 def decode(datagram: bytes, verify: Verify) -> Beacon:
-    """Read a beacon; the MAC is checked before any field but magic and version is trusted."""
+    """Decode a beacon. It checks the MAC before it trusts any field except magic and version."""
     if len(datagram) > DATAGRAM_BYTES_MAX:
         raise Malformed(f"beacon: {len(datagram)} octets, at most {DATAGRAM_BYTES_MAX}")
     cursor = Cursor(datagram)
@@ -108,5 +101,5 @@ class Sighting(Frozen, frozen=True):
     seen_ns: int
     time_ns: int
     endpoint: str
-    """What we dial for it; stays when it says good-bye."""
+    """The endpoint that we dial for it; unchanged by a beacon that says the node is leaving."""
     leaving: bool

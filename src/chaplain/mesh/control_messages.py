@@ -1,8 +1,8 @@
-"""What meshes tell each other in ALIVE: parcels of the mesh's own layer, never shown to the layers above.
+"""Control messages of the mesh, sent in ALIVE as parcels of the mesh's layer. The layers above never see them.
 
-    heartbeat   empty body: we are here
-    ask         01: tell me the pools you are in
-    roll        02, status 1, pools (strings): these are all of them
+    heartbeat   empty body: the sender is alive
+    ask         01: asks for the list of pools
+    pool list   02, status 1, pools (strings): all pools that the sender is in
 
 Byte tables and hex examples: docs/protocol/mesh.md.
 """
@@ -30,32 +30,32 @@ class PoolList(Frozen, frozen=True):
     status: int
 
 
-Note: TypeAlias = Heartbeat | AskPoolList | PoolList
+ControlMessage: TypeAlias = Heartbeat | AskPoolList | PoolList
 
-_ASK, _ROLL = 1, 2
+_ASK, _POOL_LIST = 1, 2
 _LAYER_AT = 4
 _HEADER_BYTES = 8
 _MESH = int(parcel.Layer.MESH)
 
 
-def is_note(content: bytes) -> bool:
-    """Whether this is the mesh's own, from the header alone: every ALIVE is looked at."""
+def is_control_message(content: bytes) -> bool:
+    """Whether this parcel belongs to the mesh itself. Reads only the header, because every ALIVE is checked."""
     return len(content) >= _HEADER_BYTES and content[_LAYER_AT] & 0xF == _MESH
 
 
-def encode(node: int, note: Note) -> bytes:
+def encode(node: int, note: ControlMessage) -> bytes:
     match note:
         case Heartbeat():
             body = b""
         case AskPoolList():
             body = b"%c" % _ASK
         case PoolList():
-            body = b"%c%b%b" % (_ROLL, put_number(note.status, 1), put_strings(note.pools))
+            body = b"%c%b%b" % (_POOL_LIST, put_number(note.status, 1), put_strings(note.pools))
     return parcel.encode(parcel.Parcel(node, parcel.Layer.MESH, body))
 
 
-def decode(content: bytes, node: int) -> Note:
-    """What `node` tells us; nobody brings notes for another."""
+def decode(content: bytes, node: int) -> ControlMessage:
+    """Decode a control message of `node`. A peer sends its own control messages only, never those of another node."""
     opened = parcel.decode(content)
     if opened.node != node:
         raise Malformed(f"note: from {opened.node:08x}, brought by {node:08x}")
@@ -64,7 +64,7 @@ def decode(content: bytes, node: int) -> Note:
     if not opened.body:
         return Heartbeat()
     cursor = Cursor(opened.body)
-    note: Note
+    note: ControlMessage
     match cursor.number(1, "note"):
         case 1:
             note = AskPoolList()

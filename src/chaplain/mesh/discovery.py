@@ -1,13 +1,13 @@
-"""Finding neighbours by beacon: when to cast ours, and whom to dial for having cast theirs.
+"""Discovery by beacon: decides when to send our beacon, and which nodes to dial because of theirs.
 
-It refuses to know sessions; the core tells it who is present and what the layers above want dialled.
+It does not know sessions; the core tells it which peers are present and which endpoints the layers above want.
 
 Invariants:
-- a beacon never ends a session: whoever holds the cluster key could forge one for somebody else. One that says good-bye
-  only makes us stop dialling, once there is no session;
-- it forgets only endpoints that it was the one to have met;
-- of one instance, only a beacon with a later time than the last is looked at;
-- at most `beacons_max` neighbours are remembered; each is let go when unheard for `beacon_age_ns`.
+- a beacon never ends a session, because any holder of the cluster key can forge one for another node. A beacon that
+  announces leaving only stops dialling, once there is no session;
+- it forgets only endpoints that it requested itself;
+- of each instance it processes only beacons with a later time than the last one;
+- it remembers at most `beacons_max` neighbours, and forgets each after `beacon_age_ns` without a beacon.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from collections.abc import Callable
 
 from chaplain.core import Cast, Heard, Report
 from chaplain.errors import Malformed
+from chaplain.link.endpoint import split_endpoint
 from chaplain.link.events import Forget, Meet, Peer
 from chaplain.mesh import beacon as codec
 from chaplain.mesh.beacon import Beacon, BeaconKeys, Sighting
@@ -36,17 +37,17 @@ class BeaconDiscovery:
         *,
         keys: BeaconKeys,
         counts: Counter[str],
-        is_held: Callable[[bytes, str], bool],
+        is_known: Callable[[bytes, str], bool],
     ) -> None:
-        """`is_held(instance, endpoint)`: a session with either is up, or the endpoint is wanted from above."""
+        """`is_known(instance, endpoint)`: a session with either is up, or the layers above want the endpoint."""
         self._settings = settings
         self._rng = rng
         self._own = own
-        self._address, self._port = codec.split_endpoint(own.endpoint)
+        self._address, self._port = split_endpoint(own.endpoint)
         self._cluster = codec.cluster_hash(settings.cluster)
         self._keys = keys
         self._counts = counts
-        self._is_held = is_held
+        self._is_known = is_known
         self._sightings: OrderedDict[bytes, Sighting] = OrderedDict()
         self._due_ns: int | None = 0
         self._cast_time_ns = 0
@@ -56,27 +57,27 @@ class BeaconDiscovery:
     def deadline(self) -> int | None:
         return self._due_ns
 
-    def woken(self, now_ns: int) -> list[DiscoveryEffect]:
+    def on_woken(self, now_ns: int) -> list[DiscoveryEffect]:
         if self._due_ns is None or now_ns < self._due_ns:
             return []
-        # A tenth of the interval is left to chance, or nodes started together would cast together for ever.
+        # A jitter of up to a tenth of the interval: nodes that started together would send together for ever.
         self._due_ns = now_ns + self._settings.beacon_ns + self._rng.randrange(self._settings.beacon_ns // 10 + 1)
         return [self._cast(now_ns, self._port), *self._expire(now_ns)]
 
-    def stopping(self, now_ns: int) -> list[DiscoveryEffect]:
+    def on_stopping(self, now_ns: int) -> list[DiscoveryEffect]:
         self._due_ns = None
         return [self._cast(now_ns, 0)]
 
-    def parted(self, instance: bytes) -> list[DiscoveryEffect]:
-        """The session is over; if the node has said good-bye, do not dial it again."""
+    def on_parted(self, instance: bytes) -> list[DiscoveryEffect]:
+        """The session has ended. If the node announced that it is leaving, do not dial it again."""
         sighting = self._sightings.get(instance)
-        return self._let_go(instance, sighting) if sighting is not None and sighting.leaving else []
+        return self._remove(instance, sighting) if sighting is not None and sighting.leaving else []
 
-    def forgotten(self, instance: bytes) -> None:
-        """The core gave the node up and stopped dialling it; its next beacon is as good as a first."""
+    def on_forgotten(self, instance: bytes) -> None:
+        """The core removed the silent node and stopped dialling it. Its next beacon counts as its first."""
         self._sightings.pop(instance, None)
 
-    def heard(self, now_ns: int, heard: Heard) -> list[DiscoveryEffect]:
+    def on_beacon(self, now_ns: int, heard: Heard) -> list[DiscoveryEffect]:
         beacon = self._read(now_ns, heard)
         if beacon is None:
             return []
@@ -85,7 +86,7 @@ class BeaconDiscovery:
             self._counts["beacons_replayed"] += 1
             return []
         self._counts["beacons_heard"] += 1
-        return self._left(now_ns, beacon, last) if beacon.port == 0 else self._sighted(now_ns, beacon, last)
+        return self._on_leaving(now_ns, beacon, last) if beacon.port == 0 else self._on_present(now_ns, beacon, last)
 
     def _cast(self, now_ns: int, port: int) -> Cast:
         self._cast_time_ns = max(now_ns + self._settings.epoch_ns, self._cast_time_ns + 1)
@@ -100,21 +101,21 @@ class BeaconDiscovery:
             instance, sighting = next(iter(self._sightings.items()))
             if sighting.seen_ns + self._settings.beacon_age_ns > now_ns:
                 break
-            effects += self._let_go(instance, sighting)
+            effects += self._remove(instance, sighting)
         return effects
 
-    def _let_go(self, instance: bytes, sighting: Sighting) -> list[DiscoveryEffect]:
+    def _remove(self, instance: bytes, sighting: Sighting) -> list[DiscoveryEffect]:
         del self._sightings[instance]
         return self._forget(instance, sighting.endpoint)
 
     def _forget(self, instance: bytes, endpoint: str) -> list[DiscoveryEffect]:
-        """Stop dialling, unless another is there: a node that started again has a new instance at the old place."""
+        """Stop dialling, unless another instance uses the endpoint: a restarted node has a new instance there."""
         others = (seen for other, seen in self._sightings.items() if other != instance)
-        taken = any(seen.endpoint == endpoint and not seen.leaving for seen in others)
-        return [] if taken or self._is_held(instance, endpoint) else [Forget(endpoint)]
+        in_use = any(seen.endpoint == endpoint and not seen.leaving for seen in others)
+        return [] if in_use or self._is_known(instance, endpoint) else [Forget(endpoint)]
 
     def _read(self, now_ns: int, heard: Heard) -> Beacon | None:
-        """The beacon, if it is whole, fresh, of our cluster and not our own."""
+        """Decode the beacon. Returns None if it is malformed, old, of another cluster, or our own."""
         if self._too_many(now_ns):
             self._counts["beacons_over_rate"] += 1
             return None
@@ -137,7 +138,7 @@ class BeaconDiscovery:
         self._window_count += 1
         return self._window_count > self._settings.beacons_per_second_max
 
-    def _sighted(self, now_ns: int, beacon: Beacon, last: Sighting | None) -> list[DiscoveryEffect]:
+    def _on_present(self, now_ns: int, beacon: Beacon, last: Sighting | None) -> list[DiscoveryEffect]:
         if last is None and len(self._sightings) >= self._settings.beacons_max:
             self._counts["beacons_over_bound"] += 1
             return []
@@ -148,15 +149,15 @@ class BeaconDiscovery:
         effects: list[DiscoveryEffect] = []
         if last is not None and last.endpoint != beacon.endpoint:
             effects += self._forget(beacon.instance, last.endpoint)
-        if not self._is_held(beacon.instance, beacon.endpoint):
+        if not self._is_known(beacon.instance, beacon.endpoint):
             effects.append(Meet(beacon.endpoint))
         return effects
 
-    def _left(self, now_ns: int, beacon: Beacon, last: Sighting | None) -> list[DiscoveryEffect]:
+    def _on_leaving(self, now_ns: int, beacon: Beacon, last: Sighting | None) -> list[DiscoveryEffect]:
         if last is None:
             return []
         gone = Sighting(now_ns, beacon.time_ns, last.endpoint, leaving=True)
         self._sightings[beacon.instance] = gone
         self._sightings.move_to_end(beacon.instance)
-        # Kept until it expires, so that a late copy of an earlier beacon does not make us dial again.
+        # The entry remains until it expires, so that a late copy of an earlier beacon does not make us dial again.
         return [] if last.leaving else self._forget(beacon.instance, last.endpoint)

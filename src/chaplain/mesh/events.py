@@ -1,4 +1,4 @@
-"""What passes between the mesh and the layers above it."""
+"""Inputs and effects between the mesh and the layers above it."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ class Shout(Frozen, frozen=True):
 
 
 class Expel(Frozen, frozen=True):
-    """The nodes with these keys were removed from the cluster, for ever: they have no part in anything any more."""
+    """The cluster permanently removed the nodes with these keys. They leave all pools and never return to one."""
 
     keys: frozenset[bytes]
-    """All of them so far."""
+    """All removed nodes so far."""
 
 
 MeshInput: TypeAlias = (
@@ -63,14 +63,14 @@ MeshInput: TypeAlias = (
 
 
 class Entered(Frozen, frozen=True):
-    """A peer greeted us."""
+    """A peer completed its greeting."""
 
     peer: Peer
     headers: dict[str, str]
 
 
 class Exited(Frozen, frozen=True):
-    """A peer is gone: it hung up, or was silent too long."""
+    """A peer is gone: its connection ended, or it was silent for too long."""
 
     peer: Peer
     reason: str
@@ -87,14 +87,14 @@ class Left(Frozen, frozen=True):
 
 
 class Whispered(Frozen, frozen=True):
-    """Content for us alone."""
+    """Content that a peer sent to this node alone."""
 
     peer: Peer
     content: bytes
 
 
 class Shouted(Frozen, frozen=True):
-    """Content for a pool that we are in."""
+    """Content that a peer sent to a pool that this node is in."""
 
     peer: Peer
     pool: str
@@ -102,16 +102,16 @@ class Shouted(Frozen, frozen=True):
 
 
 class Gapped(Frozen, frozen=True):
-    """So many commands of this peer never reached us, or of ours never reached it."""
+    """`count` commands were lost between this node and the peer."""
 
     peer: Peer
     count: int
     outgoing: bool
-    """True: ours to them (dropped at the budget, or unconfirmed when the session ended)."""
+    """True: commands from us to the peer (dropped at the budget, or unconfirmed when the session ended)."""
 
 
 class Answered(Frozen, frozen=True):
-    """A peer answered our PING: the round trip it took."""
+    """A peer answered our PING after `round_trip_ns`."""
 
     peer: Peer
     round_trip_ns: int

@@ -1,13 +1,14 @@
-"""What a peer says to us: one command at a time, checked, counted and turned into effects.
+"""Processes the commands of a peer one at a time: checks, counts, and turns each into effects.
 
-It refuses to know who is here; the core finds the session. Bytes may be malformed even from a peer that proved itself.
+It does not know which peers are present; the core finds the session. An authenticated peer may still send malformed
+bytes.
 
 Invariants:
-- a command is looked at only if its number is new; a gap is told before the command that revealed it;
-- clients are not in pools: their JOIN and LEAVE are reported, their BROADCAST counted, and nothing changes; nor are
-  nodes that were removed from the cluster, whose JOIN and LEAVE are not worth a report;
-- after a gap, or a status octet that does not follow, the peer is asked for its roll until it has come (at most once
-  each `heartbeat_ns`), for a lost JOIN would otherwise lose every shout to that pool.
+- a command is processed only if its number is new; a gap is reported before the command that revealed it;
+- clients are not in pools: their JOIN and LEAVE are reported, their BROADCAST is counted, and nothing changes. The same
+  holds for nodes that were removed from the cluster, except that their JOIN and LEAVE are not reported;
+- after a gap, or an unexpected status octet, the node asks the peer for its pool list until it arrives, at most once in
+  `heartbeat_ns`. A lost JOIN would otherwise lose every later message to that pool.
 """
 
 from __future__ import annotations
@@ -18,134 +19,153 @@ from chaplain.core import Report
 from chaplain.errors import Malformed
 from chaplain.mesh import control_messages
 from chaplain.mesh.events import Answered, Gapped, Joined, Left, MeshEffect, Shouted, Whispered
-from chaplain.mesh.outbound import ALIVE, BROADCAST, DECENACK, PING, MeshOutbound
+from chaplain.mesh.outbound import MeshOutbound
 from chaplain.mesh.pools import OwnPools, PoolMembers
 from chaplain.mesh.session import MeshSession
 from chaplain.mesh.settings import MeshSettings
-from chaplain.wire.command import SIGNATURE, STATUS_MODULUS, Hello, Join, Leave, decode
-
-_FIELDS_AT = 5
+from chaplain.wire.command import (
+    ALIVE,
+    BROADCAST,
+    DECENACK,
+    HEADER_BYTES,
+    PING,
+    STATUS_MODULUS,
+    Hello,
+    Join,
+    Leave,
+    broadcast_content_at,
+    decode,
+    read_header,
+)
 
 
 class MeshInbound:
     def __init__(
-        self, settings: MeshSettings, pools: OwnPools, members: PoolMembers, voice: MeshOutbound, counts: Counter[str]
+        self,
+        settings: MeshSettings,
+        pools: OwnPools,
+        members: PoolMembers,
+        outbound: MeshOutbound,
+        counts: Counter[str],
     ) -> None:
         self._settings = settings
         self._pools = pools
         self._members = members
-        self._voice = voice
+        self._outbound = outbound
         self._counts = counts
 
-    def hear(self, now_ns: int, session: MeshSession, command: bytes, effects: list[MeshEffect]) -> None:
-        """Append what the command calls for."""
-        if len(command) < _FIELDS_AT or command[:2] != SIGNATURE:
-            effects.append(self._complain(session, "malformed command", "no signature and number"))
+    def receive(self, now_ns: int, session: MeshSession, command: bytes, effects: list[MeshEffect]) -> None:
+        """Process one command and append its effects."""
+        try:
+            octet, sequence = read_header(command)
+        except Malformed as error:
+            effects.append(self._report(session, "malformed command", str(error)))
             return
-        sequence = command[3] << 8 | command[4]
         gap = session.numbering.accept(sequence)
         if gap is None:
-            effects.append(self._complain(session, "sequence went back", f"{sequence} after {session.numbering.heard}"))
+            effects.append(self._report(session, "sequence went back", f"{sequence} after {session.numbering.heard}"))
             return
         if gap:
-            effects += self.lost(session, gap)
-        if command[2] == ALIVE and not control_messages.is_note(content := command[_FIELDS_AT:]):
+            effects += self.on_loss(session, gap)
+        if octet == ALIVE and not control_messages.is_control_message(content := command[HEADER_BYTES:]):
             effects.append(Whispered(session.peer, content))
         else:
             try:
-                self._obey(now_ns, session, command, effects)
+                self._dispatch(now_ns, session, octet, command, effects)
             except Malformed as error:
-                effects.append(self._complain(session, "malformed command", str(error)))
-        if session.doubtful:
-            effects += self._ask(now_ns, session)
+                effects.append(self._report(session, "malformed command", str(error)))
+        if session.pools_uncertain:
+            effects += self._ask_pool_list(now_ns, session)
 
-    def lost(self, session: MeshSession, count: int) -> list[MeshEffect]:
-        """So many commands of the peer never came."""
+    def on_loss(self, session: MeshSession, count: int) -> list[MeshEffect]:
+        """`count` commands of the peer were lost."""
         self._counts["gapped_incoming"] += count
-        session.doubtful = session.pooled
+        session.pools_uncertain = session.may_join_pools
         return [Gapped(session.peer, count, outgoing=False)]
 
-    def refresh(self, session: MeshSession, pools: tuple[str, ...], status: int) -> list[MeshEffect]:
-        """The peer told all the pools it is in."""
+    def set_pools(self, session: MeshSession, pools: tuple[str, ...], status: int) -> list[MeshEffect]:
+        """Replace the peer's pools by the complete list that it sent."""
         effects: list[MeshEffect] = []
-        told = dict.fromkeys(pools)
-        for pool in [each for each in session.pools if each not in told]:
+        listed = dict.fromkeys(pools)
+        for pool in [each for each in session.pools if each not in listed]:
             effects += self._remove(session, pool)
-        for pool in told:
+        for pool in listed:
             effects += self._add(session, pool)
         session.status = status
-        session.doubtful = False
+        session.pools_uncertain = False
         return effects
 
-    def _obey(self, now_ns: int, session: MeshSession, command: bytes, effects: list[MeshEffect]) -> None:
-        octet = command[2]
+    def _dispatch(
+        self, now_ns: int, session: MeshSession, octet: int, command: bytes, effects: list[MeshEffect]
+    ) -> None:
         if octet == ALIVE:
-            effects += self._note(now_ns, session, command[_FIELDS_AT:])
+            effects += self._on_control_message(now_ns, session, command[HEADER_BYTES:])
         elif octet == BROADCAST:
-            self._broadcast(session, command, effects)
+            self._on_broadcast(session, command, effects)
         elif octet == PING:
             decode(command)
-            effects.append(self._voice.answer(now_ns, session))
+            effects.append(self._outbound.decenack(now_ns, session))
         elif octet == DECENACK:
             decode(command)
-            effects += self._answered(now_ns, session)
+            effects += self._on_decenack(now_ns, session)
         else:
-            effects += self._membership(session, command)
+            effects += self._on_pool_change(session, command)
 
-    def _broadcast(self, session: MeshSession, command: bytes, effects: list[MeshEffect]) -> None:
-        size = command[_FIELDS_AT] if len(command) > _FIELDS_AT else 0
-        content_at = _FIELDS_AT + 1 + size
-        pool = self._pools.name_of(command[_FIELDS_AT:content_at])
-        if pool is None or not session.pooled:
+    def _on_broadcast(self, session: MeshSession, command: bytes, effects: list[MeshEffect]) -> None:
+        content_at = broadcast_content_at(command)
+        pool = self._pools.name_of(command[HEADER_BYTES:content_at])
+        # The names of our own pools are known to be valid. Any other name is decoded, so that a malformed one is
+        # reported.
+        if pool is None or not session.may_join_pools:
             decode(command)
             self._counts["broadcasts_outside"] += 1
         else:
             effects.append(Shouted(session.peer, pool, command[content_at:]))
 
-    def _note(self, now_ns: int, session: MeshSession, content: bytes) -> list[MeshEffect]:
+    def _on_control_message(self, now_ns: int, session: MeshSession, content: bytes) -> list[MeshEffect]:
         match control_messages.decode(content, session.peer.identifier):
             case control_messages.Heartbeat():
                 return []
             case control_messages.AskPoolList():
-                # A roll can be 64 KiB: one each heartbeat is all a peer may cost us.
-                due = session.pooled and now_ns - session.told_ns >= self._settings.heartbeat_ns
-                return [self._voice.roll(now_ns, session)] if due else []
+                # A pool list can have 64 KiB, so a peer gets at most one in `heartbeat_ns`.
+                due = session.may_join_pools and now_ns - session.pool_list_sent_ns >= self._settings.heartbeat_ns
+                return [self._outbound.pool_list(now_ns, session)] if due else []
             case control_messages.PoolList(pools, status):
-                return self.refresh(session, pools, status) if session.pooled else []
+                return self.set_pools(session, pools, status) if session.may_join_pools else []
 
-    def _answered(self, now_ns: int, session: MeshSession) -> list[MeshEffect]:
+    def _on_decenack(self, now_ns: int, session: MeshSession) -> list[MeshEffect]:
         if session.pinged_ns is None:
             self._counts["answers_unasked"] += 1
             return []
         round_trip_ns, session.pinged_ns = now_ns - session.pinged_ns, None
         return [Answered(session.peer, round_trip_ns)]
 
-    def _membership(self, session: MeshSession, command: bytes) -> list[MeshEffect]:
+    def _on_pool_change(self, session: MeshSession, command: bytes) -> list[MeshEffect]:
         match decode(command):
-            case Join(_, pool, status) if session.pooled:
-                return [*self._follow(session, status), *self._add(session, pool)]
-            case Leave(_, pool, status) if session.pooled:
-                return [*self._follow(session, status), *self._remove(session, pool)]
+            case Join(_, pool, status) if session.may_join_pools:
+                return [*self._check_status(session, status), *self._add(session, pool)]
+            case Leave(_, pool, status) if session.may_join_pools:
+                return [*self._check_status(session, status), *self._remove(session, pool)]
             case Join() | Leave() if session.is_node:
                 return []
             case Hello():
-                return [self._complain(session, "unexpected command", "HELLO within a session")]
+                return [self._report(session, "unexpected command", "HELLO within a session")]
             case _:
-                return [self._complain(session, "unexpected command", "clients join no pools")]
+                return [self._report(session, "unexpected command", "clients join no pools")]
 
-    def _follow(self, session: MeshSession, status: int) -> list[MeshEffect]:
-        """Take the status octet; it must be one more than the last."""
+    def _check_status(self, session: MeshSession, status: int) -> list[MeshEffect]:
+        """Store the status octet. It must be one more than the last one; otherwise a JOIN or LEAVE was lost."""
         expected, session.status = (session.status + 1) % STATUS_MODULUS, status
-        if status == expected or session.doubtful:
+        if status == expected or session.pools_uncertain:
             return []
-        session.doubtful = True
-        return [self._complain(session, "status out of step", f"{status} instead of {expected}")]
+        session.pools_uncertain = True
+        return [self._report(session, "status out of step", f"{status} instead of {expected}")]
 
     def _add(self, session: MeshSession, pool: str) -> list[MeshEffect]:
         if pool in session.pools:
             return []
         if not self._members.add(session, pool):
-            return [self._complain(session, "too many pools", pool)]
+            return [self._report(session, "too many pools", pool)]
         return [Joined(session.peer, pool)]
 
     def _remove(self, session: MeshSession, pool: str) -> list[MeshEffect]:
@@ -154,10 +174,10 @@ class MeshInbound:
         self._members.remove(session, pool)
         return [Left(session.peer, pool)]
 
-    def _ask(self, now_ns: int, session: MeshSession) -> list[MeshEffect]:
-        due = now_ns - session.asked_ns >= self._settings.heartbeat_ns
-        return [self._voice.ask(now_ns, session)] if due else []
+    def _ask_pool_list(self, now_ns: int, session: MeshSession) -> list[MeshEffect]:
+        due = now_ns - session.pool_list_asked_ns >= self._settings.heartbeat_ns
+        return [self._outbound.ask_pool_list(now_ns, session)] if due else []
 
-    def _complain(self, session: MeshSession, event: str, reason: str) -> Report:
+    def _report(self, session: MeshSession, event: str, reason: str) -> Report:
         self._counts[event.replace(" ", "_")] += 1
         return Report(event, session.name, {"reason": reason})

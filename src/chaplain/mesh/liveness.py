@@ -1,13 +1,13 @@
-"""Who is due for a heartbeat, a ping, or to be given up.
+"""Decides which peers are due for a heartbeat or a PING, and which are silent for too long.
 
-Every peer has the same three intervals, so a queue ordered by the last event has the next one due at its head: each
-event moves one peer to the end, and the earliest deadline is read off without looking at the others.
+Every peer has the same three intervals. So each queue is ordered by the time of its last event and has the next due
+peer at its head. An event moves one peer to the end, and reading the earliest deadline needs no search.
 
 Invariants:
-- `heard` and `attended` hold every peer that is present, `spoke` every node among them;
-- each queue is ordered by its own time, as far as time does not run backwards (then a peer is late by as much);
-- nobody is given up who was not pinged first and had `ping_after_ns` to answer;
-- anything heard is a sign of life, whatever it says. A beacon is not: it proves nothing about the session.
+- `_heard` and `_heard_or_pinged` contain every peer that is present, `_sent_to` every node among them;
+- each queue is ordered by its own time, unless the clock runs backwards (then a peer is late by as much);
+- a peer expires only after a PING to which it had `ping_after_ns` to respond;
+- every received command is a sign of life, whatever it contains. A beacon is not: it proves nothing about the session.
 """
 
 from __future__ import annotations
@@ -26,84 +26,88 @@ class Liveness:
         self._heartbeat_ns = settings.heartbeat_ns
         self._ping_after_ns = settings.ping_after_ns
         self._gone_after_ns = settings.gone_after_ns
-        self._spoke: Queue = OrderedDict()
-        self._attended: Queue = OrderedDict()
+        self._sent_to: Queue = OrderedDict()
+        self._heard_or_pinged: Queue = OrderedDict()
         self._heard: Queue = OrderedDict()
-        self._calm_ns = 0
-        """Nobody is pinged or given up before this: anything heard since can only have put it off."""
+        self._quiet_until_ns = 0
+        """No PING or expiry is due before this time: commands received since can only have postponed it."""
 
-    def watch(self, now_ns: int, session: MeshSession) -> None:
-        """From now on; the greeting was a sign of life in both directions."""
+    def add(self, now_ns: int, session: MeshSession) -> None:
+        """Start watching a peer. The handshake was a sign of life in both directions."""
         instance = session.peer.instance
-        self._heard[instance] = self._attended[instance] = session
+        self._heard[instance] = self._heard_or_pinged[instance] = session
         if session.is_node:
-            self._spoke[instance] = session
-            self.spoke(now_ns, session)
-        self.heard(now_ns, session)
+            self._sent_to[instance] = session
+            self.sent(now_ns, session)
+        self.received(now_ns, session)
 
-    def release(self, session: MeshSession) -> None:
-        for queue in (self._spoke, self._attended, self._heard):
+    def remove(self, session: MeshSession) -> None:
+        for queue in (self._sent_to, self._heard_or_pinged, self._heard):
             queue.pop(session.peer.instance, None)
 
-    def heard(self, now_ns: int, session: MeshSession) -> None:
+    def received(self, now_ns: int, session: MeshSession) -> None:
         if session.heard_ns == now_ns:
-            return  # many commands come in one frame
-        session.heard_ns = session.attended_ns = now_ns
+            return  # one frame contains many commands
+        session.heard_ns = session.heard_or_pinged_ns = now_ns
         instance = session.peer.instance
         self._heard.move_to_end(instance)
-        self._attended.move_to_end(instance)
+        self._heard_or_pinged.move_to_end(instance)
 
-    def spoke(self, now_ns: int, session: MeshSession) -> None:
-        """Only of nodes: clients get no heartbeats."""
-        if session.spoke_ns == now_ns:
+    def sent(self, now_ns: int, session: MeshSession) -> None:
+        """Record a command to a node. Clients are not recorded, because they get no heartbeats."""
+        if session.sent_ns == now_ns:
             return
-        session.spoke_ns = now_ns
-        self._spoke.move_to_end(session.peer.instance)
+        session.sent_ns = now_ns
+        self._sent_to.move_to_end(session.peer.instance)
 
-    def gone(self, now_ns: int) -> Iterator[MeshSession]:
-        """Who has been silent too long. The caller releases each before it takes the next."""
-        while self._heard and (due := self._gone_ns(first := _head(self._heard))) is not None and due <= now_ns:
+    def expired(self, now_ns: int) -> Iterator[MeshSession]:
+        """The peers that were silent for too long. The caller removes each before it takes the next."""
+        while self._heard and (due := self._expiry_ns(first := _head(self._heard))) is not None and due <= now_ns:
             yield first
 
     def to_ping(self, now_ns: int) -> Iterator[MeshSession]:
-        while self._attended and (first := _head(self._attended)).attended_ns + self._ping_after_ns <= now_ns:
-            if not _pinged(first):
+        while (
+            self._heard_or_pinged
+            and (first := _head(self._heard_or_pinged)).heard_or_pinged_ns + self._ping_after_ns <= now_ns
+        ):
+            if not _has_unanswered_ping(first):
                 first.pinged_ns = now_ns
-            first.attended_ns = now_ns
-            self._attended.move_to_end(first.peer.instance)
+            first.heard_or_pinged_ns = now_ns
+            self._heard_or_pinged.move_to_end(first.peer.instance)
             yield first
 
-    def to_beat(self, now_ns: int) -> Iterator[MeshSession]:
-        """Who has heard nothing of us. The caller speaks to each before it takes the next."""
-        while self._spoke and (first := _head(self._spoke)).spoke_ns + self._heartbeat_ns <= now_ns:
+    def to_heartbeat(self, now_ns: int) -> Iterator[MeshSession]:
+        """The nodes to which nothing was sent for `heartbeat_ns`. The caller sends to each before it takes the next."""
+        while self._sent_to and (first := _head(self._sent_to)).sent_ns + self._heartbeat_ns <= now_ns:
             yield first
 
     def deadline(self) -> int | None:
         if not self._heard:
             return None
-        beat_ns = _head(self._spoke).spoke_ns + self._heartbeat_ns if self._spoke else None
-        # Heartbeats are due most often by far, so the other queues are seldom looked at.
-        if beat_ns is not None and beat_ns <= self._calm_ns:
-            return beat_ns
-        calm_ns = _head(self._attended).attended_ns + self._ping_after_ns
-        if (gone_ns := self._gone_ns(_head(self._heard))) is not None and gone_ns < calm_ns:
-            calm_ns = gone_ns
-        self._calm_ns = calm_ns
-        return calm_ns if beat_ns is None or calm_ns < beat_ns else beat_ns
+        heartbeat_sent_ns = _head(self._sent_to).sent_ns + self._heartbeat_ns if self._sent_to else None
+        # Heartbeats are due most often by far, so this check usually avoids the other two queues.
+        if heartbeat_sent_ns is not None and heartbeat_sent_ns <= self._quiet_until_ns:
+            return heartbeat_sent_ns
+        quiet_until_ns = _head(self._heard_or_pinged).heard_or_pinged_ns + self._ping_after_ns
+        if (expiry_ns := self._expiry_ns(_head(self._heard))) is not None and expiry_ns < quiet_until_ns:
+            quiet_until_ns = expiry_ns
+        self._quiet_until_ns = quiet_until_ns
+        return quiet_until_ns if heartbeat_sent_ns is None or quiet_until_ns < heartbeat_sent_ns else heartbeat_sent_ns
 
-    def _gone_ns(self, session: MeshSession) -> int | None:
-        """When to give the peer up, or None before it had a chance to answer.
+    def _expiry_ns(self, session: MeshSession) -> int | None:
+        """The time at which the peer expires, or None before it had a chance to answer a PING.
 
-        After a pause of this process or a jump of its clock everybody seems silent: first ask, then wait.
+        After a pause of this process or a jump of its clock, every peer seems silent. So the mesh pings first, then
+        waits.
         """
-        if not _pinged(session):
+        if not _has_unanswered_ping(session):
             return None
         assert session.pinged_ns is not None
         return max(session.heard_ns + self._gone_after_ns, session.pinged_ns + self._ping_after_ns)
 
 
-def _pinged(session: MeshSession) -> bool:
-    """Whether a PING went out since the peer was last heard."""
+def _has_unanswered_ping(session: MeshSession) -> bool:
+    """Whether a PING was sent since the peer was last heard."""
     return session.pinged_ns is not None and session.pinged_ns > session.heard_ns
 
 

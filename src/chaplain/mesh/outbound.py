@@ -1,11 +1,11 @@
-"""What we say: numbered commands for the link, each a sign of life to its receiver.
+"""Builds the numbered commands that this node sends. Each is also a sign of life to its receiver.
 
-It refuses to know who is in which pool, and when anything is due.
+It does not know which peers are in which pool, nor when a command is due.
 
 Invariants:
-- one shout is encoded once, whatever the number of receivers; only the number differs between them;
-- JOIN, LEAVE, PING, DECENACK, heartbeats and rolls are urgent, content is urgent only if the caller says so;
-- a node to which we could send nothing else still gets a heartbeat each `heartbeat_ns`, so that it sees the gap.
+- a broadcast is encoded once, whatever the number of receivers; only the sequence number differs between them;
+- JOIN, LEAVE, PING, DECENACK, heartbeats and pool lists are urgent; content is urgent only if the caller says so;
+- a node whose commands are dropped at the budget still gets a heartbeat every `heartbeat_ns`, so that it sees the gap.
 """
 
 from __future__ import annotations
@@ -21,22 +21,18 @@ from chaplain.mesh.liveness import Liveness
 from chaplain.mesh.pools import OwnPools, name_octets
 from chaplain.mesh.session import MeshSession
 from chaplain.mesh.settings import MeshSettings
-from chaplain.wire.command import SIGNATURE
+from chaplain.wire.command import ALIVE, BROADCAST, DECENACK, PING, assemble, read_header
 from chaplain.wire.primitives import put_number
-
-ALIVE, BROADCAST, JOIN, LEAVE, PING, DECENACK = range(2, 8)
-_SHOUT = b"%b%c" % (SIGNATURE, BROADCAST)
-_SEQUENCE_AT = slice(3, 5)
 
 
 class MeshOutbound:
     def __init__(
-        self, settings: MeshSettings, identifier: int, pools: OwnPools, vigil: Liveness, counts: Counter[str]
+        self, settings: MeshSettings, identifier: int, pools: OwnPools, liveness: Liveness, counts: Counter[str]
     ) -> None:
         self._settings = settings
         self._identifier = identifier
         self._pools = pools
-        self._vigil = vigil
+        self._liveness = liveness
         self._counts = counts
         self._heartbeat = control_messages.encode(identifier, control_messages.Heartbeat())
 
@@ -46,12 +42,12 @@ class MeshOutbound:
         self._counts["shouts"] += 1
         if not members:
             return []
-        tail = name_octets(shout.pool) + shout.content
+        fields = name_octets(shout.pool) + shout.content
         effects: list[MeshEffect] = []
         for session in members:
-            command = b"".join((_SHOUT, session.numbering.next_number().to_bytes(2, "big"), tail))
+            command = assemble(BROADCAST, session.numbering.next_number(), fields)
             effects.append(Say(session.peer.instance, command))
-            self._vigil.spoke(now_ns, session)
+            self._liveness.sent(now_ns, session)
         return effects
 
     def whisper(self, now_ns: int, session: MeshSession, whisper: Whisper) -> list[MeshEffect]:
@@ -59,10 +55,12 @@ class MeshOutbound:
             return self._too_large(len(whisper.content))
         self._counts["whispers"] += 1
         if session.is_node:
-            self._vigil.spoke(now_ns, session)
+            self._liveness.sent(now_ns, session)
         return [session.say(ALIVE, whisper.content, whisper.urgent)]
 
-    def tell(self, now_ns: int, nodes: Iterable[MeshSession], octet: int, pool: str) -> list[MeshEffect]:
+    def announce_pool_change(
+        self, now_ns: int, nodes: Iterable[MeshSession], octet: int, pool: str
+    ) -> list[MeshEffect]:
         """JOIN or LEAVE, to every node."""
         fields = name_octets(pool) + put_number(self._pools.status, 1)
         return [self._say(now_ns, session, octet, fields) for session in nodes]
@@ -71,36 +69,37 @@ class MeshOutbound:
         self._counts["pings"] += 1
         return self._say(now_ns, session, PING)
 
-    def answer(self, now_ns: int, session: MeshSession) -> Say:
+    def decenack(self, now_ns: int, session: MeshSession) -> Say:
         return self._say(now_ns, session, DECENACK)
 
-    def beat(self, now_ns: int, session: MeshSession) -> Say:
+    def heartbeat(self, now_ns: int, session: MeshSession) -> Say:
         self._counts["heartbeats"] += 1
-        session.beat_ns = now_ns
+        session.heartbeat_sent_ns = now_ns
         return self._say(now_ns, session, ALIVE, self._heartbeat)
 
-    def ask(self, now_ns: int, session: MeshSession) -> Say:
-        session.asked_ns = now_ns
+    def ask_pool_list(self, now_ns: int, session: MeshSession) -> Say:
+        session.pool_list_asked_ns = now_ns
         return self._say(
             now_ns, session, ALIVE, control_messages.encode(self._identifier, control_messages.AskPoolList())
         )
 
-    def roll(self, now_ns: int, session: MeshSession) -> Say:
-        session.told_ns = now_ns
-        roll = control_messages.PoolList(self._pools.names, self._pools.status)
-        return self._say(now_ns, session, ALIVE, control_messages.encode(self._identifier, roll))
+    def pool_list(self, now_ns: int, session: MeshSession) -> Say:
+        session.pool_list_sent_ns = now_ns
+        pool_list = control_messages.PoolList(self._pools.names, self._pools.status)
+        return self._say(now_ns, session, ALIVE, control_messages.encode(self._identifier, pool_list))
 
-    def dropped(self, now_ns: int, session: MeshSession, dropped: CommandDropped) -> list[MeshEffect]:
-        session.numbering.dropped(int.from_bytes(dropped.command[_SEQUENCE_AT], "big"))
+    def on_dropped(self, now_ns: int, session: MeshSession, dropped: CommandDropped) -> list[MeshEffect]:
+        _, sequence = read_header(dropped.command)
+        session.numbering.on_dropped(sequence)
         self._counts["gapped_outgoing"] += 1
         effects: list[MeshEffect] = [Gapped(session.peer, 1, outgoing=True)]
-        if session.is_node and now_ns - session.beat_ns >= self._settings.heartbeat_ns:
-            effects.append(self.beat(now_ns, session))
+        if session.is_node and now_ns - session.heartbeat_sent_ns >= self._settings.heartbeat_ns:
+            effects.append(self.heartbeat(now_ns, session))
         return effects
 
     def _say(self, now_ns: int, session: MeshSession, octet: int, fields: bytes = b"", urgent: bool = True) -> Say:
         if session.is_node:
-            self._vigil.spoke(now_ns, session)
+            self._liveness.sent(now_ns, session)
         return session.say(octet, fields, urgent)
 
     def _too_large(self, size: int) -> list[MeshEffect]:

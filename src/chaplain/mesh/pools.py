@@ -1,11 +1,11 @@
-"""Pools: which we are in, who else is in which.
+"""Pool membership: the pools of this node, and the peers in each pool.
 
 A pool's name is a wire string: case-sensitive visible ASCII, 1 to 255 octets.
 
 Invariants:
 - our status octet grows by one, modulo 256, with each join and each leave that changes something, and only then;
-- `PoolMembers` holds a session under exactly the pools in `session.pools`; who is in no pool takes no room;
-- members come in the order in which they joined, so that equal inputs give equal effects.
+- `PoolMembers` contains a session under exactly the pools in `session.pools`; a peer in no pool takes no space;
+- members are listed in the order in which they joined, so that equal inputs give equal effects.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from chaplain.wire.primitives import put_string
 
 @lru_cache(maxsize=1024)
 def name_octets(pool: str) -> bytes:
-    """The name as it stands in a command, its size first. ValueError says what is wrong with it."""
+    """The name as encoded in a command, preceded by its size. ValueError says what is wrong with it."""
     if not pool:
         raise ValueError("a pool's name must not be empty")
     return put_string(pool)
 
 
 class OwnPools:
-    """The pools we are in."""
+    """The pools that this node is in."""
 
     def __init__(self) -> None:
         self.status = 0
@@ -46,7 +46,7 @@ class OwnPools:
         return tuple(self._octets)
 
     def name_of(self, encoded: bytes) -> str | None:
-        """The pool whose name stands so in a command, its size first, if we are in it."""
+        """The pool with this encoded name (preceded by its size), if this node is in it."""
         return self._names.get(encoded)
 
     def join(self, pool: str) -> None:
@@ -65,7 +65,7 @@ class OwnPools:
 
 
 class PoolMembers:
-    """Which peers are in which pool."""
+    """The peers in each pool."""
 
     def __init__(self, pools_max: int) -> None:
         self._pools_max = pools_max
@@ -78,7 +78,10 @@ class PoolMembers:
         return tuple(self._pools)
 
     def add(self, session: MeshSession, pool: str) -> bool:
-        """False if the peer is in as many pools as it may be; being in already is no change, and not refused."""
+        """Return False if the peer is in `pools_max` pools already.
+
+        Joining a pool twice is allowed and changes nothing.
+        """
         if pool in session.pools:
             return True
         if len(session.pools) >= self._pools_max:

@@ -1,60 +1,57 @@
-"""What the mesh remembers of one peer between its greeting and its parting. Only the mesh's core changes it."""
+"""The mesh's state of one peer, from its greeting to the end of its session. Only the mesh core changes it."""
 
 from __future__ import annotations
 
-import struct
-
 from chaplain.link.events import Peer, Say
 from chaplain.mesh.numbering import Numbering
-from chaplain.wire.command import SIGNATURE, Hello
+from chaplain.wire.command import Hello, assemble
 
-_FRONT = struct.Struct(">2sBH")
 NEVER_NS = -(1 << 62)
-"""Longer ago than any interval."""
+"""Earlier than any interval reaches back."""
 
 
 class MeshSession:
     __slots__ = (
-        "asked_ns",
-        "attended_ns",
-        "beat_ns",
-        "doubtful",
         "headers",
         "heard_ns",
+        "heard_or_pinged_ns",
+        "heartbeat_sent_ns",
         "is_node",
+        "may_join_pools",
         "numbering",
         "peer",
         "pinged_ns",
-        "pooled",
+        "pool_list_asked_ns",
+        "pool_list_sent_ns",
         "pools",
-        "spoke_ns",
+        "pools_uncertain",
+        "sent_ns",
         "status",
-        "told_ns",
     )
 
     def __init__(self, peer: Peer, hello: Hello) -> None:
         self.peer = peer
         self.is_node = not peer.client
-        self.pooled = self.is_node
-        """Whether it may be in pools: clients are not, nor nodes that were removed from the cluster."""
+        self.may_join_pools = self.is_node
+        """False for clients, and for nodes that were removed from the cluster."""
         self.headers = hello.headers
         self.numbering = Numbering(hello.sequence)
         self.pools: dict[str, None] = {}
-        """The pools we believe the peer to be in, in the order it joined them."""
+        """The pools that the peer is in, as far as we know, in the order in which it joined them."""
         self.status = hello.status
-        self.doubtful = False
-        """Something of this peer was lost or out of step, so `pools` may be wrong until its roll has come."""
-        self.heard_ns = self.spoke_ns = self.attended_ns = NEVER_NS
-        self.beat_ns = self.asked_ns = self.told_ns = NEVER_NS
+        self.pools_uncertain = False
+        """A command of this peer was lost, or its status octet did not match.
+        `pools` may be wrong until its pool list arrives."""
+        self.heard_ns = self.sent_ns = self.heard_or_pinged_ns = NEVER_NS
+        self.heartbeat_sent_ns = self.pool_list_asked_ns = self.pool_list_sent_ns = NEVER_NS
         self.pinged_ns: int | None = None
-        """When the first PING went out that no DECENACK has answered yet."""
+        """The time of the first PING that no DECENACK has answered yet."""
 
     @property
     def name(self) -> str:
-        """For reports."""
+        """The peer's name in reports."""
         return self.peer.client or f"{self.peer.identifier:08x}"
 
     def say(self, octet: int, fields: bytes = b"", urgent: bool = False) -> Say:
-        """The next command to this peer."""
-        front = _FRONT.pack(SIGNATURE, octet, self.numbering.next_number())
-        return Say(self.peer.instance, front + fields, urgent)
+        """Build the next command to this peer."""
+        return Say(self.peer.instance, assemble(octet, self.numbering.next_number(), fields), urgent)

@@ -1,9 +1,10 @@
-"""Who is here: the sessions by instance, and for each node's identifier the one instance that counts.
+"""The table of sessions: by instance, and for each node identifier the one current instance.
 
 Invariants:
-- an identifier belongs to one node at a time; a newer instance with the same key replaces the older;
-- a node with another key never takes an identifier that is held (a 32-bit name may collide, by chance or on purpose);
-- clients may have many instances under one identifier: each process, each task is one;
+- an identifier belongs to one node at a time; a newer instance with the same key replaces the older one;
+- a node with another key never takes an identifier that is in use (32-bit identifiers may collide, by chance or on
+  purpose);
+- clients may have many instances under one identifier, for example one for each process or task;
 - at most `nodes_max` nodes and `clients_max` clients.
 """
 
@@ -18,7 +19,7 @@ from chaplain.mesh.settings import MeshSettings
 
 
 class PeerView(Frozen, frozen=True):
-    """What can be shown of a peer."""
+    """A read-only view of a peer."""
 
     peer: Peer
     headers: dict[str, str]
@@ -34,7 +35,7 @@ class SessionTable:
         self._sessions: dict[bytes, MeshSession] = {}
         self._nodes: dict[int, MeshSession] = {}
         self.session: Callable[[bytes], MeshSession | None] = self._sessions.get
-        """By instance. Nothing stands between a frame and its session."""
+        """The session of an instance. A bound `dict.get`, because every received frame is looked up here."""
 
     def node(self, identifier: int) -> MeshSession | None:
         return self._nodes.get(identifier)
@@ -45,8 +46,8 @@ class SessionTable:
     def has_endpoint(self, endpoint: str) -> bool:
         return any(session.peer.endpoint == endpoint for session in self._nodes.values())
 
-    def objection(self, peer: Peer) -> str:
-        """Why this peer cannot be taken in, or nothing."""
+    def refusal(self, peer: Peer) -> str:
+        """Why this peer cannot be added, or an empty text."""
         if peer.client:
             return "too many clients" if len(self._sessions) - len(self._nodes) >= self._clients_max else ""
         holder = self._nodes.get(peer.identifier)

@@ -1,6 +1,7 @@
-"""What a user may change about the mesh: its timings and every bound it keeps.
+"""The settings of the mesh: its timings and all its bounds.
 
-What happens at a bound is said beside it. Values that are part of the formats stand in `wire/limits.py`.
+The text beside each bound says what happens when it is reached. Values that are part of the formats are in
+`wire/limits.py`.
 """
 
 from __future__ import annotations
@@ -15,38 +16,40 @@ from chaplain.wire.limits import FRAME_BYTES_MAX, STRINGS_MAX
 
 class MeshSettings(Frozen, frozen=True):
     cluster: str = "chaplain"
-    """Whose beacons are ours."""
+    """The cluster whose beacons this node accepts."""
     headers: dict[str, str] = msgspec.field(default_factory=dict)
-    """What our greetings say of us beside pools and status."""
+    """Headers of our greeting beside pools and status."""
 
     heartbeat_ns: int = SECOND_NS
-    """A node to which nothing was sent for so long gets a heartbeat. Also: how often one peer is asked for its roll."""
+    """A node gets a heartbeat when nothing was sent to it for this long.
+    Also the interval at which one peer may be asked for its pool list."""
     ping_after_ns: int = 5 * SECOND_NS
-    """A peer that was silent for so long is pinged, and again after as long."""
+    """A peer that was silent for this long is pinged, and again after each further interval."""
     gone_after_ns: int = 30 * SECOND_NS
-    """A peer that was silent for so long is treated as dead."""
+    """A peer that was silent for this long is treated as dead."""
 
     nodes_max: int = 1024
-    """Nodes we hold sessions with. One more is reported and not listened to."""
+    """Sessions with nodes. A further one is reported and ignored."""
     clients_max: int = 4096
-    """Likewise for clients."""
+    """Sessions with clients. A further one is reported and ignored."""
     pools_max: int = STRINGS_MAX
-    """Pools a node may be in, we as well as each peer. One more is reported and not joined."""
+    """Pools that one node may be in, this one as well as each peer. A further one is reported and not joined."""
     neighbours_max: int = 1024
-    """Endpoints the layers above may want met. One more is reported and not dialled."""
+    """Endpoints that the layers above may request. A further one is reported and not dialled."""
     content_bytes_max: int = FRAME_BYTES_MAX - 1024
-    """Content of one command; the rest of the frame is for command and seal. More is reported and not sent."""
+    """Content of one command; the rest of the frame is for command and seal. Larger content is reported, not sent."""
 
     beacon_ns: int = SECOND_NS
-    """How often we cast a beacon, if we cast any."""
+    """The interval between two beacons, if beacons are enabled."""
     beacon_age_ns: int = 60 * SECOND_NS
-    """A beacon older or newer than this is ignored; a neighbour found by beacon and unheard for so long is let go."""
+    """A beacon whose time differs more than this from ours is ignored. A neighbour found by beacon is forgotten after
+    this time without a beacon."""
     beacons_max: int = 256
-    """Neighbours known by beacon alone. One more is counted and ignored."""
+    """Neighbours known by beacon alone. A further one is counted and ignored."""
     beacons_per_second_max: int = 1000
-    """Datagrams whose MAC is checked in one second. More are counted and ignored."""
+    """Datagrams whose MAC is checked in one second. Further ones are counted and ignored."""
     epoch_ns: int = 0
-    """What to add to the core's time to get nanoseconds since 1970; 0 if the host's time counts from there."""
+    """Added to the core's time to get Unix time in nanoseconds; 0 if the host's time is Unix time."""
 
     def __post_init__(self) -> None:
         if not 0 < self.heartbeat_ns < self.ping_after_ns < self.gone_after_ns:

@@ -1,1 +1,1 @@
-"""A node: one core made of the layers' cores, and how it looks from outside."""
+"""A node: one core that contains the cores of all layers, and its views for status and metrics."""

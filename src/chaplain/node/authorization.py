@@ -1,4 +1,4 @@
-"""Tells a node's desk which right a request takes, and who has it: the layers know the one, the journal the other."""
+"""Authorization of client requests: layers say which right a request needs, the journal says which client has it."""
 
 from __future__ import annotations
 
@@ -24,14 +24,20 @@ class Authorization:
         return None if wanted is None else wanted(body)
 
     def may(self, key: bytes, want: RequiredRight) -> bool:
-        """As the configuration stream has it. Where there is none, whoever was let in may do everything."""
+        """Whether the configuration stream grants the right.
+
+        Without a journal, every admitted client may do everything.
+        """
         if self._journal is None:
             return True
         client = self._journal.execution.client_of_key(key)
         return client is not None and client.status == LaneStatus.ACTIVE and rights.may(client, want)
 
     def is_admin(self, key: bytes) -> bool:
-        """Likewise."""
+        """Whether the configuration stream makes this client an admin.
+
+        Without a journal, every admitted client is one.
+        """
         if self._journal is None:
             return True
         client = self._journal.execution.client_of_key(key)

@@ -1,14 +1,14 @@
-"""A node: one core made of the layers' cores.
+"""A node: one core that contains the cores of all layers.
 
-It decides only who gets what: each effect of a layer is either the host's, or an input of another layer. Effects are
-passed on first in, first out, so that what a layer said first is done first. It also keeps the key ring on disk,
-because a key may be confirmed to others only when a restart would not forget it.
+It only routes: each effect of a layer is either for the host, or an input of another layer. Effects are delivered first
+in, first out, so that the effects of a layer take place in their order. The node also stores the key ring, because it
+may confirm a key to others only when a restart would not lose it.
 
-Requests of clients wait in a fair queue (`fair_queue`) until the host says `Serve`, so that what other nodes say never
-waits for more of them than the host gives time to.
+Client requests wait in a fair queue (`fair_queue`) until the host sends `Serve`. So messages of other nodes never wait
+for more client requests than the host has time for.
 
-A node without a journal is one that was founded without disks: it meshes and gossips. Layers beside the journal are
-given by their number in parcels (`uppers`); the node knows nothing of them but `UpperCore`.
+A node without a journal was founded without disks: it only runs mesh and gossip. The other layers are registered by
+their number in parcels (`uppers`); the node knows only their interface, `UpperCore`.
 """
 
 from __future__ import annotations
@@ -55,10 +55,10 @@ from chaplain.node.authorization import Authorization
 from chaplain.node.contention import Contention
 from chaplain.node.costs import UNIT_BYTES, cost_of
 from chaplain.node.fair_queue import FairQueue
-from chaplain.node.keyring_store import READABLE, RingKeeper, beacon_keys
+from chaplain.node.keyring_store import NOT_ENCRYPTED, KeyRingStore, beacon_keys
 from chaplain.node.layer_api import UpperCore
 from chaplain.node.layer_slot import LayerSlot
-from chaplain.node.node_ids import Names
+from chaplain.node.node_ids import NodeIds
 from chaplain.node.recorder import Recorder
 from chaplain.node.removed_nodes import RemovedNodes
 from chaplain.node.settings import NodeSettings
@@ -98,16 +98,16 @@ class NodeCore:
         self.mesh = MeshCore(settings.mesh, rng, own, beacon_keys(ring) if settings.beacon else None)
         self.gossip = GossipCore(identity, instance, settings.link.endpoint, settings.gossip, rng, now_ns)
         self.journal = journal
-        self._names = Names(settings.node_ids, journal)
+        self._node_ids = NodeIds(settings.node_ids, journal)
         self.uppers: Mapping[Layer, UpperCore] = uppers or {}
         for upper in self.uppers.values():
-            getattr(upper, "name_nodes", _ignore)(self._names.id)
+            getattr(upper, "name_nodes", _ignore)(self._node_ids.id)
         self.recorder = recorder
         self._status = Snapshot(lambda: status.of_node(self))
         self._members = Snapshot(lambda: status.of_members(self))
-        clearance = Authorization(journal, self.uppers)
+        authorization = Authorization(journal, self.uppers)
         layers = frozenset(self.uppers)
-        names = (self.node_id, self._names.identifier)
+        names = (self.node_id, self._node_ids.identifier)
         limits = Limits(
             content_bytes_max=settings.gossip.content_bytes_max,
             broadcast_bytes_max=settings.mesh.content_bytes_max - ITEM_BYTES,
@@ -115,19 +115,20 @@ class NodeCore:
             questions_max=settings.gossip.questions_max,
             kept_pools=frozenset(() if recorder is None else recorder.pools),
         )
-        wants, may, is_admin = clearance.wants, clearance.may, clearance.is_admin
+        wants, may, is_admin = authorization.wants, authorization.may, authorization.is_admin
         views = NodeViews(self.status, self.members, *names, layers, wants, may, is_admin, self._unheard_ns, limits)
         self.desk = ClientServiceCore(identity.identifier, settings.desk, views)
         self.role = RoleChanged(Role.OUT, 0, 0)
-        """What this node is in the journal's order."""
-        self._rings = RingKeeper(ring, rng)
+        """This node's role in the journal's consensus."""
+        self._keyring = KeyRingStore(ring, rng)
         self._clients = dict(clients)
-        self._presence = RemovedNodes([at for at, core in self.uppers.items() if getattr(core, "patient", False)])
+        self._removed_nodes = RemovedNodes([at for at, core in self.uppers.items() if getattr(core, "patient", False)])
         self._writing: dict[int, tuple[LayerSlot, KeyConfirmed | Persisted]] = {}
-        """By ticket: whom to tell what when it is on disk."""
+        """By ticket: the layer to inform, and its input, when the write is on disk."""
         self._last_ticket = 0
-        self._begun = False
+        self._started = False
         self._work: deque[tuple[LayerSlot, Any]] = deque()
+        """Inputs that wait for their layers, in order."""
         bounds = settings.clients
         self._contention = Contention()
         self._requests: FairQueue[Whispered] = FairQueue(
@@ -135,26 +136,26 @@ class NodeCore:
         )
         self.client_counts: Counter[str] = Counter()
         self._out: list[HostEffect] = []
-        self._link, self._mesh, self._gossip, self._desk = self._places()
-        self._journal = None if journal is None else self._place_of(journal)
-        self._uppers: dict[int, LayerSlot] = {layer: self._place_of_upper(core) for layer, core in self.uppers.items()}
+        self._link, self._mesh, self._gossip, self._desk = self._lower_slots()
+        self._journal = None if journal is None else self._journal_slot(journal)
+        self._uppers: dict[int, LayerSlot] = {layer: self._upper_slot(core) for layer, core in self.uppers.items()}
         above = [*([] if self._journal is None else [self._journal]), *self._uppers.values()]
-        self._recorder = None if recorder is None else self._place_of_recorder(recorder)
-        self._above = above
+        self._recorder = None if recorder is None else self._recorder_slot(recorder)
+        self._upper_slots = above
         self._layers = [self._link, self._mesh, self._gossip, *above]
-        self._takers: dict[type, LayerSlot] = {
+        self._receivers: dict[type, LayerSlot] = {
             **dict.fromkeys((host.Arrived, host.Flushed, host.Knocked, host.Connected, host.Disconnected), self._link),
             **dict.fromkeys((host.Heard, mesh.JoinPool, mesh.LeavePool, mesh.Shout), self._mesh),
             **({} if self._journal is None else dict.fromkeys(_OF_JOURNAL, self._journal)),
             **{kind: self._uppers[at] for at, core in self.uppers.items() for kind in getattr(core, "answers", ())},
         }
-        """Who takes an input as it is."""
+        """The layer that gets each type of input unchanged."""
 
     def node_id(self, identifier: int) -> int:
-        return self._names.id(identifier)
+        return self._node_ids.id(identifier)
 
     def status(self) -> bytes:
-        """How this node sees itself and its cluster, as JSON."""
+        """The node's view of itself and its cluster, as JSON."""
         return self._status.get(self.now_ns, self._version())
 
     def members(self) -> bytes:
@@ -162,7 +163,7 @@ class NodeCore:
         return self._members.get(self.now_ns, self._version())
 
     def _version(self) -> tuple[object, ...]:
-        """The values whose change a client expects to see in the status at once."""
+        """Values whose change must be visible in the status at once."""
         return (0 if self.journal is None else self.journal.execution.settled, self.role)
 
     def _unheard_ns(self, instance: bytes) -> int:
@@ -170,7 +171,7 @@ class NodeCore:
 
     @property
     def waiting(self) -> bool:
-        """Whether requests of clients wait for `Serve`."""
+        """Whether client requests wait for `Serve`."""
         return self.settings.clients.paced and bool(self._requests)
 
     @property
@@ -192,7 +193,7 @@ class NodeCore:
         return size_bytes + count * UNIT_BYTES > self.settings.clients.behind_bytes
 
     def ready(self) -> bool:
-        """Whether it serves clients: not when the cluster has removed it."""
+        """Whether the node serves clients: not after the cluster removed it."""
         return self.journal is None or not self.journal.removed
 
     @property
@@ -203,11 +204,11 @@ class NodeCore:
         return status.gauges(self)
 
     def deadline(self) -> int | None:
-        if not self._begun:
+        if not self._started:
             return self.started_ns
         due_ns: int | None = None
-        for place in self._layers:
-            deadline = place.due_ns if place.timed else place.deadline()
+        for slot in self._layers:
+            deadline = slot.due_ns if slot.deadline_known else slot.deadline()
             if deadline is not None and (due_ns is None or deadline < due_ns):
                 due_ns = deadline
         return due_ns
@@ -215,11 +216,11 @@ class NodeCore:
     def step(self, now_ns: int, event: NodeInput) -> list[HostEffect]:
         self.now_ns = now_ns
         self._out = []
-        if not self._begun:
+        if not self._started:
             self._begin()
-        place = self._takers.get(type(event))
-        if place is not None:
-            self._work.append((place, event))
+        slot = self._receivers.get(type(event))
+        if slot is not None:
+            self._work.append((slot, event))
             self._run()
             return self._out
         match event:
@@ -230,7 +231,7 @@ class NodeCore:
                 self._end_round(event)
                 if self._recorder is not None:
                     self._record(event)
-                self._run()  # the link last: what the others say now is to travel in the same frames
+                self._run()  # the link comes last, so that commands of the other layers share its frames
                 self._work.append((self._link, event))
             case host.Serve():
                 if self._requests.has_light(now_ns) if event.light else self._requests:
@@ -238,16 +239,17 @@ class NodeCore:
             case host.Woken():
                 self._wake()
             case Persisted():
-                self._written(event.ticket)
+                self._on_persisted(event.ticket)
             case PersistFailed():
-                self._failed(event)
+                self._on_persist_failed(event)
             case host.Stopping():
-                self._work.extend((place, event) for place in reversed(self._layers[1:]))
+                # Upper layers stop first: their last messages still need the layers below.
+                self._work.extend((slot, event) for slot in reversed(self._layers[1:]))
         self._run()
         return self._out
 
     def _begin(self) -> None:
-        self._begun = True
+        self._started = True
         self._work.append((self._link, self.mesh.introduction()))
         if self._journal is None:
             self._work.append((self._link, Register(self._clients)))
@@ -260,103 +262,108 @@ class NodeCore:
         self._wake()
 
     def _wake(self) -> None:
-        for place in self._layers:
-            deadline = place.deadline()
+        for slot in self._layers:
+            deadline = slot.deadline()
             if deadline is not None and deadline <= self.now_ns:
-                self._work.append((place, host.Woken()))
+                self._work.append((slot, host.Woken()))
 
     def _run(self) -> None:
         work = self._work
         while work:
-            place, event = work.popleft()
-            place.stirred, place.timed = type(event) is not host.Drained, False
-            for effect in place.step(self.now_ns, event):
-                place.routes[type(effect)](effect)
+            slot, event = work.popleft()
+            slot.stepped, slot.deadline_known = type(event) is not host.Drained, False
+            for effect in slot.step(self.now_ns, event):
+                slot.routes[type(effect)](effect)
 
     def _end_round(self, event: host.Drained) -> None:
-        """For those who had a part in it, and for those who follow the journal."""
-        ordered = self._journal is not None and self._journal.stirred
-        for place in self._above:
-            if place.stirred or (ordered and place.follows):
-                self._work.append((place, event))
+        """Send `Drained` to layers that had a step in this round.
 
-    # Who gets what.
+        A step of the journal counts for its followers, too.
+        """
+        ordered = self._journal is not None and self._journal.stepped
+        for slot in self._upper_slots:
+            if slot.stepped or (ordered and slot.follows_journal):
+                self._work.append((slot, event))
 
-    def _places(self) -> tuple[LayerSlot, LayerSlot, LayerSlot, LayerSlot]:
+    # Routes of effects.
+
+    def _lower_slots(self) -> tuple[LayerSlot, LayerSlot, LayerSlot, LayerSlot]:
         to_link = LayerSlot(self.link.step, self.link.deadline)
         to_mesh = LayerSlot(self.mesh.step, self.mesh.deadline)
         to_gossip = LayerSlot(self.gossip.step, self.gossip.deadline)
         to_desk = LayerSlot(self.desk.step, self.desk.deadline)
 
-        def give(place: LayerSlot) -> Callable[[Any], None]:
-            return lambda effect: self._work.append((place, effect))
+        def deliver_to(slot: LayerSlot) -> Callable[[Any], None]:
+            return lambda effect: self._work.append((slot, effect))
 
-        to_link.send(self._emit, host.Admit, host.Refuse, host.Dial, host.HangUp, host.Send, Report)
-        to_link.send(give(to_mesh), link.Met, link.Missed, link.CommandDropped, link.Parted)
-        to_link.send(self._said, Said)
+        to_link.route(self._emit, host.Admit, host.Refuse, host.Dial, host.HangUp, host.Send, Report)
+        to_link.route(deliver_to(to_mesh), link.Met, link.Missed, link.CommandDropped, link.Parted)
+        to_link.route(self._on_said, Said)
 
-        to_mesh.send(self._emit, host.Cast, Report)
-        to_mesh.send(give(to_link), link.Meet, link.Forget, link.Dismiss, link.Introduce)
-        to_mesh.send(self._say, link.Say)
-        to_mesh.send(self._shared(to_desk), mesh.Shouted)
-        to_mesh.send(self._entered, Entered)
-        to_mesh.send(self._exited, Exited)
-        to_mesh.send(self._whispered, Whispered)
-        to_mesh.send(self._gapped, Gapped)
-        to_mesh.send(give(to_desk), mesh.Joined, mesh.Left)
-        to_mesh.send(_ignore, mesh.Answered)
+        to_mesh.route(self._emit, host.Cast, Report)
+        to_mesh.route(deliver_to(to_link), link.Meet, link.Forget, link.Dismiss, link.Introduce)
+        to_mesh.route(self._say, link.Say)
+        to_mesh.route(self._shared(to_desk), mesh.Shouted)
+        to_mesh.route(self._on_entered, Entered)
+        to_mesh.route(self._on_exited, Exited)
+        to_mesh.route(self._on_whispered, Whispered)
+        to_mesh.route(self._on_gapped, Gapped)
+        to_mesh.route(deliver_to(to_desk), mesh.Joined, mesh.Left)
+        to_mesh.route(_ignore, mesh.Answered)
 
-        to_gossip.send(self._emit, Report)
-        to_gossip.send(give(to_mesh), mesh.Whisper, link.Meet, link.Forget)
-        to_gossip.send(give(to_desk), gossip.Questioned, gossip.QueryDecided, gossip.Acknowledged, gossip.Rotated)
-        to_gossip.send(self._shared(to_desk), gossip.EventSeen)
-        to_gossip.send(self._change_ring, InstallKey, UseKey, RemoveKey)
-        to_gossip.send(self._member_changed, MemberChanged)
+        to_gossip.route(self._emit, Report)
+        to_gossip.route(deliver_to(to_mesh), mesh.Whisper, link.Meet, link.Forget)
+        to_gossip.route(
+            deliver_to(to_desk), gossip.Questioned, gossip.QueryDecided, gossip.Acknowledged, gossip.Rotated
+        )
+        to_gossip.route(self._shared(to_desk), gossip.EventSeen)
+        to_gossip.route(self._change_ring, InstallKey, UseKey, RemoveKey)
+        to_gossip.route(self._on_member_changed, MemberChanged)
 
-        to_desk.send(self._emit, Report)
-        to_desk.send(give(to_mesh), mesh.Whisper, mesh.JoinPool, mesh.LeavePool)
-        to_desk.send(self._shared(to_mesh), mesh.Shout)
-        to_desk.send(give(to_gossip), gossip.Fire, gossip.AskQuery, gossip.GiveAnswer)
-        to_desk.send(give(to_gossip), gossip.RegisterQuestion, gossip.UnregisterQuestion)
-        to_desk.send(self._rotate, RotationWanted)
-        to_desk.send(lambda effect: self._work.append((self._uppers[effect.layer], effect.event)), ForLayer)
+        to_desk.route(self._emit, Report)
+        to_desk.route(deliver_to(to_mesh), mesh.Whisper, mesh.JoinPool, mesh.LeavePool)
+        to_desk.route(self._shared(to_mesh), mesh.Shout)
+        to_desk.route(deliver_to(to_gossip), gossip.Fire, gossip.AskQuery, gossip.GiveAnswer)
+        to_desk.route(deliver_to(to_gossip), gossip.RegisterQuestion, gossip.UnregisterQuestion)
+        to_desk.route(self._rotate, RotationWanted)
+        to_desk.route(lambda effect: self._work.append((self._uppers[effect.layer], effect.event)), ForLayer)
         return to_link, to_mesh, to_gossip, to_desk
 
-    def _place_of(self, journal: JournalCore) -> LayerSlot:
-        place = LayerSlot(journal.step, journal.deadline)
-        place.send(self._emit, Report, Halt, Verify, ReadLog)
-        place.send(lambda effect: self._work.append((self._mesh, effect)), mesh.Whisper)
-        place.send(self._admitted, Admitted)
-        place.send(lambda persist: self._write(place, Persisted(persist.ticket), persist.operations), Persist)
-        place.send(lambda assembled: self._work.append((self._gossip, assembled)), gossip.Assembled)
-        place.send(self._role_changed, RoleChanged)
-        place.send(self._expel, Expel)
-        place.send(lambda effect: self._work.append((self._uppers[Layer.EXECUTOR], effect)), Rehearse)
-        return place
+    def _journal_slot(self, journal: JournalCore) -> LayerSlot:
+        slot = LayerSlot(journal.step, journal.deadline)
+        slot.route(self._emit, Report, Halt, Verify, ReadLog)
+        slot.route(lambda effect: self._work.append((self._mesh, effect)), mesh.Whisper)
+        slot.route(self._on_admitted, Admitted)
+        slot.route(lambda persist: self._write(slot, Persisted(persist.ticket), persist.operations), Persist)
+        slot.route(lambda assembled: self._work.append((self._gossip, assembled)), gossip.Assembled)
+        slot.route(self._on_role_changed, RoleChanged)
+        slot.route(self._expel, Expel)
+        slot.route(lambda effect: self._work.append((self._uppers[Layer.EXECUTOR], effect)), Rehearse)
+        return slot
 
-    def _place_of_upper(self, upper: UpperCore) -> LayerSlot:
-        place = LayerSlot(upper.step, upper.deadline, follows=getattr(upper, "follows_journal", False))
-        place.send(self._emit, Report, Halt, *getattr(upper, "errands", ()))
-        place.send(lambda effect: self._work.append((self._mesh, effect)), mesh.Whisper, link.Meet)
-        place.send(lambda effect: self._work.append((self._desk, effect)), Settled)
-        place.send(lambda effect: self._work.append((self._takers[Rehearsed], effect)), Rehearsed)
-        place.send(lambda persist: self._write(place, Persisted(persist.ticket), persist.operations), Persist)
-        return place
+    def _upper_slot(self, upper: UpperCore) -> LayerSlot:
+        slot = LayerSlot(upper.step, upper.deadline, follows_journal=getattr(upper, "follows_journal", False))
+        slot.route(self._emit, Report, Halt, *getattr(upper, "errands", ()))
+        slot.route(lambda effect: self._work.append((self._mesh, effect)), mesh.Whisper, link.Meet)
+        slot.route(lambda effect: self._work.append((self._desk, effect)), Settled)
+        slot.route(lambda effect: self._work.append((self._receivers[Rehearsed], effect)), Rehearsed)
+        slot.route(lambda persist: self._write(slot, Persisted(persist.ticket), persist.operations), Persist)
+        return slot
 
-    def _place_of_recorder(self, recorder: Recorder) -> LayerSlot:
-        place = LayerSlot(recorder.step, recorder.deadline)
-        place.send(self._emit, Report)
-        place.send(lambda persist: self._write(place, Persisted(persist.ticket), persist.operations), Persist)
-        return place
+    def _recorder_slot(self, recorder: Recorder) -> LayerSlot:
+        slot = LayerSlot(recorder.step, recorder.deadline)
+        slot.route(self._emit, Report)
+        slot.route(lambda persist: self._write(slot, Persisted(persist.ticket), persist.operations), Persist)
+        return slot
 
-    def _shared(self, place: LayerSlot) -> Callable[[Any], None]:
-        """For the layer it is for, and for the recorder."""
+    def _shared(self, slot: LayerSlot) -> Callable[[Any], None]:
+        """Deliver to this layer and to the recorder."""
 
-        def hand(effect: Any) -> None:
-            self._work.append((place, effect))
+        def deliver(effect: Any) -> None:
+            self._work.append((slot, effect))
             self._record(effect)
 
-        return hand
+        return deliver
 
     def _record(self, event: Any) -> None:
         if self._recorder is not None:
@@ -366,84 +373,84 @@ class NodeCore:
         self._out.append(effect)
 
     def _say(self, say: link.Say) -> None:
-        """Straight to the link while nothing else waits: the order is the same, and of nothing there is more."""
+        """Step the link at once while no other input waits. The order is the same, and most commands take this path."""
         if self._work:
             self._work.append((self._link, say))
             return
-        self._link.timed = False
+        self._link.deadline_known = False
         for effect in self.link.step(self.now_ns, say):
             self._link.routes[type(effect)](effect)
 
-    # News of peers.
+    # Peers and members.
 
-    def _said(self, said: Said) -> None:
-        if identifier := self._presence.hear(self.now_ns, said.instance):
+    def _on_said(self, said: Said) -> None:
+        if identifier := self._removed_nodes.record_heard(self.now_ns, said.instance):
             self._work.append((self._gossip, HeardFrom(identifier)))
         self._work.append((self._mesh, said))
 
-    def _entered(self, event: Entered) -> None:
+    def _on_entered(self, event: Entered) -> None:
         peer = event.peer
         if self._journal is not None:
             self._work.append((self._journal, event))
-        if self._presence.is_expelled(peer):
+        if self._removed_nodes.is_expelled(peer):
             return
         self._work.append((self._desk, event))
         if peer.client:
             return
-        self._presence.enter(self.now_ns, peer)
-        self._tell_uppers(event)
+        self._removed_nodes.enter(self.now_ns, peer)
+        self._notify_uppers(event)
         self._work.append((self._gossip, event))
 
-    def _exited(self, event: Exited) -> None:
+    def _on_exited(self, event: Exited) -> None:
         if self._journal is not None:
             self._work.append((self._journal, event))
         if event.peer.client:
             self._requests.drop(event.peer.key, event.peer.instance)
             self._work.append((self._desk, event))
-        elif self._presence.exit(event.peer):
+        elif self._removed_nodes.exit(event.peer):
             self._work.append((self._desk, event))
-            self._tell_uppers(event)
+            self._notify_uppers(event)
             self._work.append((self._gossip, event))
-        elif self._presence.let_go(event.peer):
-            self._work.extend((self._uppers[layer], event) for layer in self._presence.patient)
+        elif self._removed_nodes.end_lingering(event.peer):
+            self._work.extend((self._uppers[layer], event) for layer in self._removed_nodes.patient)
 
-    def _admitted(self, admitted: Admitted) -> None:
-        """The clients that may have a session, or their rights, have changed."""
+    def _on_admitted(self, admitted: Admitted) -> None:
+        """The admitted clients, or their rights, have changed."""
         self._work.append((self._link, Register(dict(admitted.clients))))
         self._work.append((self._desk, RightsChanged()))
 
     def _expel(self, expel: Expel) -> None:
-        """Their sessions stay, but for all but the journal and who is patient it is as if they had ended."""
+        """The sessions of removed nodes stay open, but only the journal and `patient` layers still see them."""
         self._work += [(self._mesh, expel), (self._gossip, expel)]
-        for peer in self._presence.expel(expel.keys, self.mesh.peers().values()):
-            hasty = (place for layer, place in self._uppers.items() if layer not in self._presence.patient)
-            self._work.extend((place, Exited(peer, "removed")) for place in (self._desk, *hasty, self._gossip))
+        for peer in self._removed_nodes.expel(expel.keys, self.mesh.peers().values()):
+            others = (slot for layer, slot in self._uppers.items() if layer not in self._removed_nodes.patient)
+            self._work.extend((slot, Exited(peer, "removed")) for slot in (self._desk, *others, self._gossip))
 
-    def _tell_uppers(self, event: Entered | Exited | MemberChanged) -> None:
-        self._work.extend((place, event) for place in self._uppers.values())
+    def _notify_uppers(self, event: Entered | Exited | MemberChanged) -> None:
+        self._work.extend((slot, event) for slot in self._uppers.values())
 
-    def _gapped(self, event: Gapped) -> None:
-        """Losses are never silent: they go into the next item of the listeners concerned, and a peer's into the log."""
+    def _on_gapped(self, event: Gapped) -> None:
+        """Losses are never silent: listeners see them in their next item, and losses between nodes are logged."""
         self._work.append((self._desk, event))
         if not event.peer.client:
             self._out.append(log_lines.lost(event, self.node_id(event.peer.identifier)))
 
-    def _whispered(self, event: Whispered) -> None:
+    def _on_whispered(self, event: Whispered) -> None:
         peer = event.peer
         if not peer.client:
-            self._hand_on(event)
+            self._route_parcel(event)
         elif not self._requests.put(peer.key, peer.instance, event, len(event.content)):
-            # The client sends more than it is served: it loses its session, and with it whatever it has asked for.
+            # The client sends faster than it is served. It loses its session and its waiting requests.
             self.client_counts["requests_dropped"] += 1 + self._requests.drop(peer.key, peer.instance)
             self.client_counts["sessions_overrun"] += 1
             self._out.append(log_lines.overrun(peer.client))
             self._work.append((self._link, link.Dismiss(peer.instance)))
 
     def _serve_client(self, light: bool = False) -> None:
-        """Do all that the next request of a client calls for."""
+        """Process the next client request completely."""
         request = self._requests.take(self.now_ns, light)
         self._contention.see(self.now_ns, request.peer.key)
-        self._hand_on(request)
+        self._route_parcel(request)
         self._run()
 
     def _note_writers(self) -> None:
@@ -452,7 +459,7 @@ class NodeCore:
             for key in self.journal.take_writers():
                 self._contention.see(self.now_ns, key)
 
-    def _hand_on(self, event: Whispered) -> None:
+    def _route_parcel(self, event: Whispered) -> None:
         try:
             opened = parcel.decode(event.content)
             if event.peer.client and self.contended:
@@ -461,21 +468,21 @@ class NodeCore:
             name = self.node_id(event.peer.identifier)
             self._out.append(log_lines.refused("parcel malformed", name, str(error)))
             return
-        of_journal = opened.layer == Layer.JOURNAL or self._presence.is_shut_out(event.peer, opened.layer)
+        of_journal = opened.layer == Layer.JOURNAL or self._removed_nodes.is_excluded(event.peer, opened.layer)
         if of_journal and self._journal is not None:
             self._work.append((self._journal, events.JournalParcel(event.peer, opened)))
         elif event.peer.client:
             self._work.append((self._desk, event))
         elif opened.layer == Layer.GOSSIP:
             self._work.append((self._gossip, GossipParcel(event.peer, opened)))
-        elif (place := self._uppers.get(opened.layer)) is not None:
-            self._work.append((place, GossipParcel(event.peer, opened)))
+        elif (slot := self._uppers.get(opened.layer)) is not None:
+            self._work.append((slot, GossipParcel(event.peer, opened)))
         else:
             name = self.node_id(event.peer.identifier)
             self._out.append(log_lines.refused("parcel refused", name, f"nobody here speaks layer {opened.layer}"))
 
-    def _member_changed(self, event: MemberChanged) -> None:
-        self._tell_uppers(event)
+    def _on_member_changed(self, event: MemberChanged) -> None:
+        self._notify_uppers(event)
         self._work.append((self._desk, event))
         self._out.append(log_lines.member(event, self.node_id(event.member.identifier)))
 
@@ -483,43 +490,46 @@ class NodeCore:
 
     def _rotate(self, wanted: RotationWanted) -> None:
         if self.settings.link.seal == HMAC:
-            self._work.append((self._desk, Rotated(wanted.call, False, KeyStep.INSTALL, (), READABLE)))
+            self._work.append((self._desk, Rotated(wanted.call, False, KeyStep.INSTALL, (), NOT_ENCRYPTED)))
             return
-        configured = tuple(identifier for identifier in self._names.members() if identifier != self.identifier)
-        rotation = self._rings.rotation(wanted.call, self.settings.rotation_timeout_ns, configured)
+        configured = tuple(identifier for identifier in self._node_ids.members() if identifier != self.identifier)
+        rotation = self._keyring.rotation(wanted.call, self.settings.rotation_timeout_ns, configured)
         self._work.append((self._gossip, rotation))
 
     def _change_ring(self, change: InstallKey | UseKey | RemoveKey) -> None:
-        """The link takes the step at once; others hear of it when the ring is on disk, and only if it was taken."""
-        self._link.timed = False
-        for one in self._rings.changes(change):
+        """The link applies the change at once.
+
+        Other nodes learn of it when the ring is on disk, and only if it was applied.
+        """
+        self._link.deadline_known = False
+        for one in self._keyring.ring_changes(change):
             for effect in self.link.step(self.now_ns, one):
                 self._link.routes[type(effect)](effect)
-        if (confirmed := self._rings.taken(change)) is not None:
-            self._write(self._gossip, confirmed, (self._rings.file(),))
+        if (confirmed := self._keyring.confirmation_of(change)) is not None:
+            self._write(self._gossip, confirmed, (self._keyring.file(),))
 
-    # The disk.
+    # Writes to disk.
 
-    def _write(self, who: LayerSlot, then: KeyConfirmed | Persisted, operations: tuple[Operation, ...]) -> None:
-        """Every layer numbers its own tickets, so the host sees numbers of ours."""
+    def _write(self, slot: LayerSlot, completion: KeyConfirmed | Persisted, operations: tuple[Operation, ...]) -> None:
+        """Assign a ticket of the node's own, because each layer numbers its tickets itself."""
         self._last_ticket += 1
-        self._writing[self._last_ticket] = (who, then)
+        self._writing[self._last_ticket] = (slot, completion)
         self._out.append(Persist(self._last_ticket, operations))
 
-    def _written(self, ticket: int) -> None:
+    def _on_persisted(self, ticket: int) -> None:
         self._work.append(self._writing.pop(ticket))
 
-    def _failed(self, event: PersistFailed) -> None:
-        """The journal says what it can no longer promise before the node stops."""
+    def _on_persist_failed(self, event: PersistFailed) -> None:
+        """The journal reports what it can no longer guarantee before the node stops."""
         if self._journal is not None:
             self._work.append((self._journal, event))
         else:
             self._out.append(Halt(f"the disk failed: {event.reason}"))
 
-    def _role_changed(self, event: RoleChanged) -> None:
+    def _on_role_changed(self, event: RoleChanged) -> None:
         self.role = event
         self._out.append(log_lines.role(event))
 
 
 def _ignore(effect: object) -> None:
-    """Nobody asks for this yet."""
+    """For effects that no layer uses yet."""

@@ -1,12 +1,12 @@
-"""Client requests that wait to be served: clients take turns, and so do the sessions of one client.
+"""A fair queue of client requests: clients take turns, and so do the sessions of one client.
 
-Decides whose request is next. Whoever has a thousand requests waiting is served one, then it is everybody else's turn:
-a client with one request waits for one request of each other client, not for all of them.
+It decides which request is next. A client with a thousand waiting requests gets one served before all other clients
+have their turn. So a client with one request waits for one request of each other client, not for all of them.
 
 A client is light unless it was charged more than `light_per_second` units of cost (`costs`) lately. When the node is
 too busy, the host has only light clients served; the others wait.
 
-Invariants: requests of one session are served in the order in which they came; the bytes that wait are bounded for a
+Invariants: requests of one session are served in the order of their arrival; the waiting bytes are bounded for a
 session, for a client (an identity, by its key) and for all clients.
 """
 
@@ -20,18 +20,20 @@ from chaplain.client_service.budgets import Budgets
 T = TypeVar("T")
 
 ITEM_BYTES = 256
-"""The cost of a request beside its octets: many small ones must reach the bound, too."""
+"""The cost of a request beside its octets, so that many small ones reach the bound, too."""
 LIGHT_PER_SECOND = 250
 LIGHT_BURST_S = 0.2
 """A client that did nothing for this time, or longer, stays light for as many seconds' worth of cost at once."""
 
 
 class _Owner(Generic[T]):
+    """The waiting requests of one client."""
+
     __slots__ = ("sessions", "size_bytes")
 
     def __init__(self) -> None:
         self.sessions: dict[bytes, deque[tuple[int, T]]] = {}
-        """Those with requests that wait, in the order of their turns."""
+        """Sessions with waiting requests, in the order of their turns."""
         self.size_bytes = 0
 
 
@@ -47,7 +49,7 @@ class FairQueue(Generic[T]):
         self._owner_bytes_max = owner_bytes_max
         self._bytes_max = bytes_max
         self._owners: dict[bytes, _Owner[T]] = {}
-        """Those with requests that wait, in the order of their turns."""
+        """Clients with waiting requests, in the order of their turns."""
         self._session_bytes: dict[bytes, int] = {}
         self._budgets = Budgets(light_per_second, LIGHT_BURST_S)
         self.size_bytes = 0
@@ -56,7 +58,7 @@ class FairQueue(Generic[T]):
         return bool(self._owners)
 
     def put(self, owner: bytes, session: bytes, item: T, size_bytes: int) -> bool:
-        """Have it wait for its turn. False if too much waits already: then it does not wait."""
+        """Add a request. Returns False, and does not add it, if too many bytes wait already."""
         size_bytes += ITEM_BYTES
         found = self._owners.get(owner)
         of_session = self._session_bytes.get(session, 0) + size_bytes
@@ -87,35 +89,35 @@ class FairQueue(Generic[T]):
         return next((owner for owner in self._owners if not self._budgets.owes(now_ns, owner)), None)
 
     def take(self, now_ns: int = 0, light: bool = False) -> T:
-        """The next request, or the next of a light owner. There must be one."""
+        """Remove and return the next request, or the next of a light owner. There must be one."""
         owner = self._next_light(now_ns) if light else next(iter(self._owners))
         assert owner is not None, "no light owner waits"
         found = self._owners[owner]
         session, waiting = next(iter(found.sessions.items()))
         size_bytes, item = waiting.popleft()
-        # Whoever was served goes to the end of the line, if it wants more.
+        # The served session and client move to the end of their queues if more of their requests wait.
         del found.sessions[session]
         if waiting:
             found.sessions[session] = waiting
         del self._owners[owner]
         if found.sessions:
             self._owners[owner] = found
-        self._leave(found, session, size_bytes)
+        self._subtract(found, session, size_bytes)
         return item
 
     def drop(self, owner: bytes, session: bytes) -> int:
-        """Forget what waits of a session; how many requests that were."""
+        """Discard the waiting requests of a session. Returns their number."""
         found = self._owners.get(owner)
         waiting = None if found is None else found.sessions.pop(session, None)
         if found is None or waiting is None:
             return 0
         for size_bytes, _ in waiting:
-            self._leave(found, session, size_bytes)
+            self._subtract(found, session, size_bytes)
         if not found.sessions:
             del self._owners[owner]
         return len(waiting)
 
-    def _leave(self, owner: _Owner[T], session: bytes, size_bytes: int) -> None:
+    def _subtract(self, owner: _Owner[T], session: bytes, size_bytes: int) -> None:
         owner.size_bytes -= size_bytes
         self.size_bytes -= size_bytes
         self._session_bytes[session] -= size_bytes

@@ -1,8 +1,8 @@
-"""The node's key ring: what of it goes to disk, into beacons, and into a rotation.
+"""The node's key ring: its file, its use in beacons, and the key of a rotation.
 
-Decides which key a rotation is for: one that was begun anywhere and not finished is gone on with, or every attempt
-would leave a key behind on every member's ring. Nothing but the ring is remembered of it, so any node that was given
-the new key can go on, also after a restart (decision 0156).
+It decides which key a rotation is for. An unfinished rotation, wherever it was started, is resumed; otherwise every
+attempt would leave another key on every member's ring. The ring is the only record of a rotation, so that every node
+with the new key can resume it, also after a restart (decision 0156).
 """
 
 from __future__ import annotations
@@ -17,42 +17,42 @@ from chaplain.link.events import InstallKey, RemoveKey, UseKey
 from chaplain.mesh.beacon import BeaconKeys
 
 KEYRING_FILE = "keyring"
-"""Where the runtime reads the ring at the next start."""
-READABLE = "frames can be read on the way here (seal hmac-sha256): put a new key on every node by hand"
-"""Why a new key is not sent to anybody."""
+"""The runtime reads the ring from this file at the next start."""
+NOT_ENCRYPTED = "frames can be read on the way here (seal hmac-sha256): put a new key on every node by hand"
+"""Why a new key is not sent to other nodes."""
 _BEACON_LABEL = b"chaplain beacon"
 
 
-class RingKeeper:
+class KeyRingStore:
     def __init__(self, ring: KeyRing, rng: Random) -> None:
         self.ring = ring
         self._rng = rng
 
     def rotation(self, call: int, timeout_ns: int, configured: tuple[int, ...]) -> RotateKey:
-        key, retire = self._begun() or (self._rng.randbytes(CLUSTER_KEY_BYTES), self.ring.used_id)
+        key, retire = self._unfinished_rotation() or (self._rng.randbytes(CLUSTER_KEY_BYTES), self.ring.used_id)
         return RotateKey(call, key, key_id_of(key), retire, timeout_ns, configured)
 
-    def _begun(self) -> tuple[bytes, bytes] | None:
-        """A rotation that is not finished here: its new key, and the id of one to retire."""
+    def _unfinished_rotation(self) -> tuple[bytes, bytes] | None:
+        """The new key of a rotation that is unfinished here, and the id of the key to retire."""
         ring = self.ring
         if ring.newer_ids:
-            key = ring.get(min(ring.newer_ids))  # the same one wherever the same ones are
+            key = ring.get(min(ring.newer_ids))  # nodes with the same newer keys choose the same one
             assert key is not None
             return key, ring.used_id
         return (ring.used, ring.older_ids[0]) if ring.older_ids else None
 
-    def changes(self, change: InstallKey | UseKey | RemoveKey) -> tuple[InstallKey | UseKey | RemoveKey, ...]:
-        """What a step of a rotation is for the ring: with the key to retire go all that are as old.
+    def ring_changes(self, change: InstallKey | UseKey | RemoveKey) -> tuple[InstallKey | UseKey | RemoveKey, ...]:
+        """The changes of the ring for one rotation step: a key is retired together with all older ones.
 
-        One that is newer than the used one is another rotation's, and that is not for this one to undo.
+        A key that is newer than the used one belongs to another rotation, which this one must not undo.
         """
         if not isinstance(change, RemoveKey):
             return (change,)
         older = self.ring.older_ids
         return tuple(RemoveKey(key_id) for key_id in older) if change.key_id in older else ()
 
-    def taken(self, change: InstallKey | UseKey | RemoveKey) -> KeyConfirmed | None:
-        """What may be said of a change once it would outlive a restart; nothing if the ring refused it."""
+    def confirmation_of(self, change: InstallKey | UseKey | RemoveKey) -> KeyConfirmed | None:
+        """The confirmation to send once the change is on disk; None if the ring refused the change."""
         ring = self.ring
         match change:
             case InstallKey():
@@ -71,7 +71,7 @@ class RingKeeper:
 
 
 def beacon_keys(ring: KeyRing) -> BeaconKeys:
-    """Beacons are made with the used key and believed under any installed one."""
+    """Beacons are signed with the used key and verified with every installed one."""
 
     def mac(key: bytes, data: bytes) -> bytes:
         return hmac.digest(key, _BEACON_LABEL + data, "sha256")

@@ -1,4 +1,7 @@
-"""What a layer above gossip is to its node: it talks with its like on other nodes, and answers clients."""
+"""The interface between a node and a layer above gossip.
+
+Such a layer exchanges parcels with the same layer on other nodes, and answers client requests.
+"""
 
 from __future__ import annotations
 
@@ -9,23 +12,26 @@ from chaplain.gossip.layer_api import UpperInput
 
 
 class UpperCore(Protocol):
-    """One that wants more of its host than others do has the types of it in `errands`, and of the answers in
-    `answers`. One whose requests are about streams says in `wants` which right each takes; it is given none that its
-    client has no right to. One that looks at what the journal has agreed says so by `follows_journal`; it gets
-    `Drained` whenever the journal had something to do, the others only when they had. One that names nodes to people
-    has `name_nodes`, and is given what tells a node's id, which the configuration stream may change, by identifier.
-    One that has to agree on doing without a node that was removed is `patient`: it goes on to talk with such a node
-    until that one's session ends.
+    """A layer above gossip. Besides the methods below, a layer may have these attributes:
+
+    - `errands` and `answers`: the types of effects that only this layer sends to the host, and of the host's answers;
+    - `wants`: for requests about streams, returns the right that each needs; the node refuses requests of clients that
+      lack it;
+    - `follows_journal`: the layer reads what the journal has agreed. It gets `Drained` whenever the journal had a step;
+      other layers get it only after steps of their own;
+    - `name_nodes`: the node passes it a function from identifier to node id, which the configuration stream may change;
+    - `patient`: the layer has to agree on continuing without a removed node. It exchanges parcels with that node until
+      the session ends.
     """
 
     counts: Counter[str]
 
     def step(self, now_ns: int, event: UpperInput, /) -> list[Any]:
-        """Gives `UpperEffect`s and its own errands."""
+        """Return `UpperEffect`s and the layer's own errands."""
         ...
 
     def deadline(self) -> int | None: ...
 
     def status(self) -> dict[str, object]:
-        """What `cluster status` says of it, beside what others say of the node."""
+        """The layer's part of `cluster status`."""
         ...

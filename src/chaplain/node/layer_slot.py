@@ -1,4 +1,4 @@
-"""A layer's place in a node: how to step it, and where each of its effects goes."""
+"""A layer inside a node: its step function, and the routes of its effects."""
 
 from __future__ import annotations
 
@@ -7,34 +7,40 @@ from typing import Any
 
 
 class LayerSlot:
-    """A layer, and where each of its effects goes.
+    """A layer, and the route of each type of its effects.
 
-    Nothing changes in a layer that is not stepped. So its deadline is asked for once after each step, and a round in
-    which it had no step does not end for it.
+    A layer changes only in its steps. So the node computes its deadline once after each step, and sends it `Drained`
+    only if it had a step in the round.
     """
 
-    __slots__ = ("_deadline", "due_ns", "follows", "routes", "step", "stirred", "timed")
+    __slots__ = ("_deadline", "deadline_known", "due_ns", "follows_journal", "routes", "step", "stepped")
 
     def __init__(
-        self, step: Callable[[int, Any], list[Any]], deadline: Callable[[], int | None], *, follows: bool = False
+        self,
+        step: Callable[[int, Any], list[Any]],
+        deadline: Callable[[], int | None],
+        *,
+        follows_journal: bool = False,
     ) -> None:
         self.step = step
-        self.follows = follows
-        """It looks at what the journal has agreed: a round in which the journal had a step ends for it, too."""
+        self.follows_journal = follows_journal
+        """The layer reads what the journal has agreed. So it also gets `Drained` when the journal had a step."""
         self.routes: dict[type, Callable[[Any], None]] = {}
-        self.stirred = True
-        """It had a step since a round last ended for it."""
-        self.timed = False
-        """Its deadline is known."""
+        """By type of effect: the function that delivers it."""
+        self.stepped = True
+        """It had a step since its last `Drained`."""
+        self.deadline_known = False
+        """`due_ns` is its current deadline."""
         self._deadline = deadline
         self.due_ns: int | None = None
-        """Its deadline, while it is known."""
+        """Its deadline, if `deadline_known`."""
 
-    def send(self, hand: Callable[[Any], None], *kinds: type) -> None:
-        self.routes.update(dict.fromkeys(kinds, hand))
+    def route(self, deliver: Callable[[Any], None], *kinds: type) -> None:
+        """Deliver effects of these types with this function."""
+        self.routes.update(dict.fromkeys(kinds, deliver))
 
     def deadline(self) -> int | None:
-        if not self.timed:
+        if not self.deadline_known:
             self.due_ns = self._deadline()
-            self.timed = True
+            self.deadline_known = True
         return self.due_ns

@@ -1,4 +1,4 @@
-"""What a node says to people about its peers and itself, as lines of its log."""
+"""Lines of the node's log about its peers and itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The numbers people know nodes by: those of the configuration file, and those that the configuration stream added."""
+"""Node ids, the small numbers for people: from the configuration file and from the configuration stream."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from chaplain.journal.model.cluster_config import ClusterConfig
 from chaplain.link.auth.identity import identifier_of
 
 
-class Names:
+class NodeIds:
     def __init__(self, configured: Mapping[int, int], journal: JournalCore | None) -> None:
         self._configured = configured
         self._journal = journal
@@ -20,30 +20,30 @@ class Names:
         self._removed: frozenset[int] = frozenset()
 
     def id(self, identifier: int) -> int:
-        """The node's id; its identifier, if it has none."""
-        self._look()
+        """The node's id, or its identifier if it has none."""
+        self._refresh()
         return self._ids.get(identifier, identifier)
 
     def identifier(self, node_id: int) -> int:
-        self._look()
+        self._refresh()
         return next((identifier for identifier, known in self._ids.items() if known == node_id), node_id)
 
     def members(self) -> tuple[int, ...]:
-        """Identifiers of the nodes that belong to the cluster, whether or not they are there."""
-        self._look()
+        """Identifiers of the nodes that belong to the cluster, present or not."""
+        self._refresh()
         return self._members
 
     def keys(self) -> tuple[bytes, ...]:
-        """Public keys of the same nodes, where the configuration stream says who they are; else none."""
-        self._look()
+        """Public keys of the same nodes, if the configuration stream defines them; else none."""
+        self._refresh()
         return self._keys
 
     def removed(self) -> frozenset[int]:
-        """Identifiers of the nodes that belonged to it and never will again: their ids and keys are spent."""
-        self._look()
+        """Identifiers of nodes that were removed from the cluster. Their ids and keys are never used again."""
+        self._refresh()
         return self._removed
 
-    def _look(self) -> None:
+    def _refresh(self) -> None:
         assembly = None if self._journal is None else self._journal.execution.assembly
         if assembly is None or assembly is self._seen:
             return

@@ -1,9 +1,9 @@
-"""Writes down what this node hears in pools and of events, if it was told to, so that Spark can read it.
+"""Records pool messages and events that this node receives in segments, so that Spark can read them.
 
-Decides which messages are kept and in which batches they are written. Refuses to slow anybody down: while the disk is
-behind by `pending_bytes_max`, further messages are not kept, and it says how many.
+It decides which messages are recorded and in which batches they are written. It never slows the node down: while
+`pending_bytes_max` wait for the disk, further messages are not recorded, and their number is reported.
 
-Invariants: at most one write is under way; what waits for the next is bounded, and so is each record of it.
+Invariants: at most one write is in progress; the size of the next write is bounded, and so is each of its records.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ from chaplain.wire import parcel
 
 EVERYTHING = "*"
 RECORD_BYTES = 4 << 20
-"""Messages are put together up to this; a larger one, of at most a frame, goes alone. A record fits in a segment."""
+"""Messages share a record up to this size; a larger one (at most a frame) gets its own record.
+A record fits in a segment."""
 ROW_BYTES = 16
-"""More than a message takes beside its value and its key."""
+"""More than the overhead of a message beside its value and its key."""
 Row: TypeAlias = tuple[bytes, bytes | None]
 """A message and its key."""
 
@@ -40,19 +41,19 @@ class Recorder:
         self._settings = settings
         self._taps = {StreamKind.POOL: pools, StreamKind.EVENT: events}
         self._waiting: dict[tuple[StreamKind, str, int], list[Row]] = {}
-        """Messages to be written next, with their keys, by kind, stream and who sent them."""
+        """Messages of the next write with their keys, by kind, stream and sender."""
         self._waiting_bytes = 0
         self._writing: dict[StreamKind, int] = {}
-        """While a write is under way: how far each log will go when it is done."""
+        """While a write is in progress: the end of each log once it is done."""
         self._ticket = 0
-        self._left_out = 0
+        self._omitted = 0
 
     @property
     def pools(self) -> tuple[str, ...]:
         return self._settings.pools
 
     def joins(self) -> list[JoinPool]:
-        """A node hears only pools it is in."""
+        """The pools to join: a node receives only messages of pools that it is in."""
         return [JoinPool(pool) for pool in self.pools]
 
     def deadline(self) -> int | None:
@@ -61,13 +62,13 @@ class Recorder:
     def step(self, now_ns: int, event: RecorderInput) -> list[RecorderEffect]:
         match event:
             case Shouted():
-                self._hear_pool(event.pool, event.content, event.peer.identifier)
+                self._on_pool_message(event.pool, event.content, event.peer.identifier)
             case Shout():
-                self._hear_pool(event.pool, event.content)
+                self._on_pool_message(event.pool, event.content)
             case EventSeen():
                 wanted = self._settings.events
                 if EVERYTHING in wanted or event.event.type in wanted:
-                    self._keep(StreamKind.EVENT, event.event.type, event.event.id.origin, event.event.content)
+                    self._enqueue(StreamKind.EVENT, event.event.type, event.event.id.origin, event.event.content)
             case Persisted():
                 for kind, position in self._writing.items():
                     self._taps[kind].synced(position)
@@ -79,21 +80,21 @@ class Recorder:
                 assert_never(event)
         return []
 
-    def _hear_pool(self, pool: str, content: bytes, speaker: int | None = None) -> None:
-        """Of a peer, or of this node itself."""
+    def _on_pool_message(self, pool: str, content: bytes, sender: int | None = None) -> None:
+        """A message of a peer, or of this node itself (no `sender`)."""
         if pool not in self._settings.pools:
             return
         try:
-            opened = parcel.decode(content) if speaker is None else presenters.broadcast(content, speaker)
+            opened = parcel.decode(content) if sender is None else presenters.broadcast(content, sender)
         except Malformed:
             self.counts["malformed"] += 1
             return
-        self._keep(StreamKind.POOL, pool, opened.node, opened.payload, key=opened.body or None)
+        self._enqueue(StreamKind.POOL, pool, opened.node, opened.payload, key=opened.body or None)
 
-    def _keep(self, kind: StreamKind, stream: str, sender: int, value: bytes, key: bytes | None = None) -> None:
+    def _enqueue(self, kind: StreamKind, stream: str, sender: int, value: bytes, key: bytes | None = None) -> None:
         row = (value, key)
         if self._waiting_bytes + _row_bytes(row) > self._settings.pending_bytes_max:
-            self._left_out += 1
+            self._omitted += 1
             self.counts["left_out"] += 1
             return
         self._waiting_bytes += _row_bytes(row)
@@ -111,15 +112,15 @@ class Recorder:
             self._writing[kind] = self._taps[kind].written
         self._waiting, self._waiting_bytes = {}, 0
         self._ticket += 1
-        return [Persist(self._ticket, tuple(operations)), *self._say_left_out()]
+        return [Persist(self._ticket, tuple(operations)), *self._report_omitted()]
 
-    def _say_left_out(self) -> list[RecorderEffect]:
-        count, self._left_out = self._left_out, 0
+    def _report_omitted(self) -> list[RecorderEffect]:
+        count, self._omitted = self._omitted, 0
         return [Report("messages not recorded", detail={"count": count})] if count else []
 
 
 def _portions(rows: list[Row]) -> Iterator[list[Row]]:
-    """In order, each of what one record holds."""
+    """Split the messages, in order, into portions that fit in one record."""
     portion: list[Row] = []
     held_bytes = 0
     for row in rows:

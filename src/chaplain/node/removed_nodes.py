@@ -1,9 +1,8 @@
-"""Which nodes that are connected have a part here, and which only a session.
+"""Tracks connected nodes that the cluster has removed, and which layers may still exchange messages with them.
 
-Decides it from the keys of those that the cluster removed, as the journal tells them: whoever has one of these may
-connect, to be told that it was removed, but for every layer but the journal it is not there. One that was here when it
-was removed lingers until its session ends, for layers that have to agree on doing without it. In a cluster without a
-journal nobody is ever removed.
+The journal supplies the keys of removed nodes. A removed node may connect, so that it learns of its removal, but only
+the journal sees it. A node that is connected when it is removed lingers until its session ends, for layers that have to
+agree on continuing without it (`patient`). In a cluster without a journal no node is ever removed.
 """
 
 from __future__ import annotations
@@ -13,17 +12,18 @@ from collections.abc import Collection, Iterable
 from chaplain.link.events import Peer
 
 HEARD_EVERY_NS = 10**9
-"""Gossip wants to know who was heard, but not of every frame."""
+"""The interval of sign-of-life messages to gossip for each peer; every frame would be too many."""
 
 
 class RemovedNodes:
     def __init__(self, patient: Collection[int]) -> None:
         self.patient = patient
-        """Layers that talk with whoever lingers."""
+        """Layers that exchange messages with lingering nodes."""
         self._expelled: frozenset[bytes] = frozenset()
         self._heard: dict[bytes, tuple[int, int]] = {}
-        """Those that have a part, by instance: identifier, and when gossip was last told that it was heard."""
+        """Connected nodes that are not removed, by instance: identifier, and when gossip was last informed."""
         self._lingering: dict[bytes, None] = {}
+        """Instances that were removed while they were connected."""
 
     def is_expelled(self, peer: Peer) -> bool:
         return not peer.client and peer.key in self._expelled
@@ -32,28 +32,28 @@ class RemovedNodes:
         self._heard[peer.instance] = (peer.identifier, now_ns)
 
     def exit(self, peer: Peer) -> bool:
-        """Whether it had a part."""
+        """Whether the peer was connected and not removed."""
         return self._heard.pop(peer.instance, None) is not None
 
     def expel(self, keys: frozenset[bytes], peers: Iterable[Peer]) -> list[Peer]:
-        """Those of these peers that had a part, and from now on only linger."""
+        """Return the connected peers that are removed now and linger from now on."""
         self._expelled = keys
         out = [peer for peer in peers if peer.key in keys and self.exit(peer)]
         self._lingering.update((peer.instance, None) for peer in out)
         return out
 
-    def is_shut_out(self, peer: Peer, layer: int) -> bool:
-        """Whether what this peer says is not for that layer, unless that is the journal."""
+    def is_excluded(self, peer: Peer, layer: int) -> bool:
+        """Whether this layer must not get messages of the peer. The journal gets all messages."""
         return self.is_expelled(peer) and not (layer in self.patient and peer.instance in self._lingering)
 
-    def let_go(self, peer: Peer) -> bool:
-        """Whether it lingered."""
+    def end_lingering(self, peer: Peer) -> bool:
+        """Whether the peer was lingering; its session has ended."""
         lingered = peer.instance in self._lingering
         self._lingering.pop(peer.instance, None)
         return lingered
 
-    def hear(self, now_ns: int, instance: bytes) -> int:
-        """The identifier of whom gossip should know that it was heard, or 0."""
+    def record_heard(self, now_ns: int, instance: bytes) -> int:
+        """The identifier of which to inform gossip, or 0."""
         heard = self._heard.get(instance)
         if heard is None or now_ns - heard[1] < HEARD_EVERY_NS:
             return 0

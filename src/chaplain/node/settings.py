@@ -1,4 +1,4 @@
-"""What a node is told when it is made, and which of what passes it puts on record."""
+"""The settings of a node, and of what it records for Spark."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from chaplain.node.fair_queue import LIGHT_PER_SECOND
 
 
 class ClientSettings(Frozen, frozen=True):
-    """Bounds on the time and memory that requests of clients take of a node."""
+    """Bounds for the time and memory that client requests take."""
 
     paced: bool = False
-    """Whether the host says `Serve` for each request, and so how much time they get; else `Drained` serves all."""
+    """Whether the host sends `Serve` for each request, which limits their time; else `Drained` serves all of them."""
     session_bytes_max: int = 16 << 20
-    """Requests of one session that wait to be served. With more of them its session ends, and so for the next two."""
+    """Waiting requests of one session. Beyond this bound, or the next two, the session is closed."""
     identity_bytes_max: int = 64 << 20
-    """Of all sessions of one identity."""
+    """Waiting requests of all sessions of one identity."""
     bytes_max: int = 256 << 20
-    """Of all clients."""
+    """Waiting requests of all clients."""
     behind_bytes: int = 64 << 10
     """With more octets of writes under way, only light clients are served while clients contend. A write and a
     configuration request count as 4 KiB beside their octets.
@@ -39,11 +39,11 @@ class NodeSettings(Frozen, frozen=True):
     desk: ClientServiceSettings = ClientServiceSettings()
     clients: ClientSettings = ClientSettings()
     beacon: bool = False
-    """Whether to find neighbours by datagrams, too."""
+    """Whether to discover neighbours by UDP beacons, too."""
     neighbours: tuple[str, ...] = ()
     """Endpoints to join the cluster through; one that answers is enough."""
     node_ids: Mapping[int, int] = {}
-    """The names people know nodes by, from their identifiers; others go by their identifier."""
+    """Node ids, for people, by identifier; a node without one is named by its identifier."""
     rotation_timeout_ns: int = ROTATION_NS
 
 
@@ -52,6 +52,7 @@ class RecorderSettings(Frozen, frozen=True):
     events: tuple[str, ...] = ()
     """Types of events; `*` for all."""
     pending_bytes_max: int = 16 << 20
+    """Messages that wait for the disk; further ones are not recorded, and their number is reported."""
 
     @property
     def records(self) -> bool:

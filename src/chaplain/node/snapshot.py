@@ -1,6 +1,7 @@
-"""A view of the node as ready bytes: made when somebody asks, and then given to everybody who asks soon after.
+"""A cached view of the node as encoded bytes.
 
-A client may ask as often as it likes, so the cost of an answer must not depend on how often it is asked for.
+Clients may ask for the view as often as they like, so its cost must not depend on how often they ask. A snapshot is
+computed on demand and reused for `FRESH_NS`.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Callable
 import msgspec
 
 FRESH_NS = 20_000_000
-"""A snapshot is given again for this long, unless the version that it is of has changed."""
+"""How long a snapshot is reused, unless its version has changed."""
 
 
 class Snapshot:
@@ -21,7 +22,7 @@ class Snapshot:
         self._octets = b""
 
     def get(self, now_ns: int, version: object) -> bytes:
-        """The view as JSON. `version` names what it must not lag behind, however young it is."""
+        """The view as JSON. A snapshot of another `version` is never reused, however recent it is."""
         if version != self._version or now_ns - self._made_ns >= FRESH_NS:
             self._octets = msgspec.json.encode(self._make())
             self._made_ns, self._version = now_ns, version

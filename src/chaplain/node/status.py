@@ -1,4 +1,4 @@
-"""How a node sees itself and its cluster, as plain data for people and programs."""
+"""The node's view of itself and its cluster, as plain data for people and programs."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def of_node(node: NodeCore) -> dict[str, object]:
         "uptime_ns": node.now_ns - node.started_ns,
         "keys": of_ring(node),
         "used_twice": [
-            {"id": node.node_id(double.identifier), "endpoints": list(double.endpoints)}
-            for double in node.link.doubles(node.now_ns)
+            {"id": node.node_id(duplicate.identifier), "endpoints": list(duplicate.endpoints)}
+            for duplicate in node.link.duplicates(node.now_ns)
         ],
         **journal,
         **{name: value for upper in node.uppers.values() for name, value in upper.status().items()},
@@ -42,7 +42,7 @@ def of_node(node: NodeCore) -> dict[str, object]:
 
 
 def of_ring(node: NodeCore) -> dict[str, object]:
-    """The cluster keys that this node accepts, by their ids alone."""
+    """The ids of the cluster keys that this node accepts."""
     ring = node.link.ring
     assert ring is not None, "only clients have none"
     older, newer = ([key_id.hex() for key_id in key_ids] for key_ids in (ring.older_ids, ring.newer_ids))
@@ -50,7 +50,7 @@ def of_ring(node: NodeCore) -> dict[str, object]:
 
 
 def counts(node: NodeCore) -> Counter[str]:
-    """Everything the layers count, under their names."""
+    """The counters of all layers, prefixed with the layer's name."""
     by_layer = {"link": node.link.counts, "mesh": node.mesh.counts, "gossip": node.gossip.counts}
     by_layer["desk"], by_layer["node"] = node.desk.counts, node.client_counts
     by_layer.update({layer.name.lower(): upper.counts for layer, upper in node.uppers.items()})
@@ -63,7 +63,7 @@ def counts(node: NodeCore) -> Counter[str]:
 
 
 def gauges(node: NodeCore) -> dict[str, float]:
-    """What goes up and down: for monitoring."""
+    """Measurements that rise and fall, for monitoring."""
     present = sum(member.state is not MemberState.LEFT for member in node.gossip.members())
     measured: dict[str, float] = {"members_present": present, "peers": len(node.mesh.peers())}
     for upper in node.uppers.values():
@@ -82,7 +82,7 @@ def gauges(node: NodeCore) -> dict[str, float]:
 
 
 def of_journal(node: NodeCore, journal: JournalCore) -> dict[str, object]:
-    """The node's part in the order, and what it has executed of it."""
+    """The node's role in consensus, and what it has executed."""
     role = node.role
     state, streams = journal.execution.state, journal.streams
     index, chain = journal.serializer.agreed
@@ -114,7 +114,7 @@ def of_journal(node: NodeCore, journal: JournalCore) -> dict[str, object]:
 
 
 def of_log(journal: JournalCore) -> dict[str, object]:
-    """What is kept of the log, and what could be done without it."""
+    """What is stored of the log, and what a checkpoint makes unnecessary."""
     places, archive = journal.serializer.bench.log.places, journal.covering.archive
     return {
         "first": places.first,
@@ -131,11 +131,11 @@ def of_log(journal: JournalCore) -> dict[str, object]:
 
 
 def of_members(node: NodeCore) -> list[dict[str, object]]:
-    """Everyone this node knows, itself included, by the name people know them by.
+    """All known members, including this node, with their ids.
 
-    What a member says of itself is in its greeting, so it is known of neighbours only.
+    A member's headers are in its greeting, so they are known of connected nodes only.
     """
-    headers = {view.peer.identifier: view.headers for view in node.mesh.roster() if not view.peer.client}
+    headers = {view.peer.identifier: view.headers for view in node.mesh.peer_views() if not view.peer.client}
     headers[node.identifier] = node.settings.mesh.headers
     listed: list[dict[str, object]] = [
         {

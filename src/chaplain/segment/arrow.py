@@ -1,9 +1,10 @@
-"""BATCH records to Arrow: loops over packs, never over messages.
+"""Converts BATCH records to Arrow: loops over packs, never over messages.
 
-A column of a chunk is made of slices of packs: tables of sizes are joined and summed up by numpy, octets are joined by
-one copy. Only types that Spark takes: binary, string, int32, int64, timestamp in microseconds.
+A column of a chunk consists of slices of packs: numpy joins and sums the tables of sizes, and one copy joins the
+octets.
+It uses only types that Spark accepts: binary, string, int32, int64, timestamp in microseconds.
 
-Whatever a body holds, the answer is either right or `Malformed`.
+Whatever a body contains, the result is either correct or `Malformed`.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ SCHEMA = pa.schema(
 )
 COLUMNS = tuple(SCHEMA.names)
 ROWS_MAX = 65_536
+"""The default size of a batch in rows."""
 CHUNK_BYTES_MAX = 1 << 30
 _INT64_MAX = (1 << 63) - 1
 Ints = npt.NDArray[np.int64]
@@ -48,9 +50,9 @@ Ints = npt.NDArray[np.int64]
 def to_record_batches(
     records: Iterable[Record], columns: Sequence[str] = COLUMNS, rows_max: int = ROWS_MAX
 ) -> Iterator[Any]:
-    """Arrow record batches of the messages in these records, in order; records of other kinds are passed over.
+    """Arrow record batches of the messages in these records, in order. Records of other kinds are skipped.
 
-    A batch ends behind the record with which it reaches `rows_max`: records are not split.
+    A batch ends after the record with which it reaches `rows_max`: records are not split.
     """
     schema = pa.schema([SCHEMA.field(name) for name in columns])
     chunk: list[Record] = []
@@ -69,14 +71,13 @@ def to_record_batches(
 
 
 class _Chunk:
-    """Some records on their way to one Arrow batch. Each column has a method of its name."""
+    """Some records that become one Arrow batch. Each column has a method of its name."""
 
     def __init__(self, records: list[Record]) -> None:
         self._records = records
         self._packs: list[tuple[Octets, PackHead]] = []
-        self._pack_record: list[int] = []
-        for number, record in enumerate(records):
-            self._split(number, record)
+        for record in records:
+            self._split(record)
         heads = [head for _, head in self._packs]
         self._counts = np.array([head.count for head in heads], np.int64)
         self._rows = int(self._counts.sum())
@@ -84,7 +85,7 @@ class _Chunk:
         self._record_counts = np.array([record.count for record in records], np.int64)
         self._cells = _Cells(self._packs, self._row_starts)
 
-    def _split(self, number: int, record: Record) -> None:
+    def _split(self, record: Record) -> None:
         view = octets(record.body)
         heads = heads_of(view)
         if sum(head.count for head in heads) != record.count:
@@ -118,7 +119,7 @@ class _Chunk:
         return _binary(self._per_record([len(name) for name in names]), data, None, pa.string())
 
     def _offset(self) -> Any:
-        """Row number plus, per record, how far its first offset is ahead of its first row."""
+        """Row number plus, for each record, the difference between its first offset and its first row."""
         starts = np.cumsum(self._record_counts) - self._record_counts
         firsts = [record.first_offset for record in self._records]
         unknown = np.array([first == NO_OFFSET for first in firsts], bool)
@@ -145,12 +146,12 @@ class _Chunk:
         return numbers(np.repeat(ids, self._cells.request_counts()), pa.int64())
 
     def _message_no(self) -> Any:
-        """Which message of its request the row is, from 0."""
+        """The number of the message within its request, from 0."""
         if not self._tabled():
             return numbers(np.zeros(self._rows, np.int32), pa.int32())
         counts = self._cells.request_counts()
-        places = np.arange(self._rows) - np.repeat(np.cumsum(counts) - counts, counts)
-        return numbers(places.astype(np.int32), pa.int32())
+        positions = np.arange(self._rows) - np.repeat(np.cumsum(counts) - counts, counts)
+        return numbers(positions.astype(np.int32), pa.int32())
 
     def _tabled(self) -> bool:
         return any(head.tabled_requests for _, head in self._packs)
@@ -171,7 +172,7 @@ class _Chunk:
 
 
 class _Cells:
-    """The variable parts of packs: which octets belong to which column, all sizes checked against each other."""
+    """The variable-size parts of packs: which octets belong to which column. All sizes are checked."""
 
     def __init__(self, packs: list[tuple[Octets, PackHead]], row_starts: Ints) -> None:
         self._packs = packs
@@ -199,7 +200,7 @@ class _Cells:
         return np.concatenate(pieces).astype(np.int64)
 
     def _checked_starts(self) -> list[Ints]:
-        """Where each column of each pack begins; the last one must end, padded, where the pack ends."""
+        """Where each column of each pack begins. The last one must end, padded, where the pack ends."""
         missing_values = self._missing[0]
         if missing_values is not None and missing_values.any():
             raise Malformed("pack: a value must be there")
@@ -222,7 +223,7 @@ class _Cells:
         return _binary(sizes, b"".join(slices), missing, pa.binary())
 
     def request_counts(self) -> Ints:
-        """Messages of every request, over all packs."""
+        """The number of messages of every request, over all packs."""
         pieces = []
         for tables, (_, head) in zip(self._tables, self._packs, strict=True):
             counts = tables[0].astype(np.int64) if len(tables[0]) else np.ones(head.count, np.int64)
@@ -242,10 +243,10 @@ def _tables(view: Octets, head: PackHead) -> tuple[npt.NDArray[np.uint32], ...]:
 
 
 def numbers(values: npt.NDArray[Any], kind: Any, missing: npt.NDArray[np.bool_] | None = None) -> Any:
-    """A column of numbers, from the octets they have in memory.
+    """A column of numbers, from their representation in memory.
 
-    Not by `pa.array`: that imports pandas first, to see whether it was given something of pandas. A process of Spark's
-    that reads a few rows would do little else.
+    It avoids `pa.array`, which imports pandas to test whether its argument is a pandas object. A Spark process that
+    reads a few rows would spend most of its time on that import.
     """
     return pa.Array.from_buffers(kind, len(values), [_valid(missing), pa.py_buffer(np.ascontiguousarray(values))])
 
@@ -260,7 +261,7 @@ def flags(values: npt.NDArray[np.bool_]) -> Any:
 
 
 def values_of(column: Any) -> Ints:
-    """The numbers of a column of 64 bits; anything where there is none."""
+    """The numbers of a 64-bit column. Rows that are null have arbitrary values."""
     return np.frombuffer(column.buffers()[1], np.int64)[column.offset : column.offset + len(column)]
 
 

@@ -1,8 +1,8 @@
 """Segment files for readers: Spark tasks, the command line, checks. Never writes.
 
-A node may recycle a file while it is read here. The bytes are therefore copied, and the header is read again
-afterwards: the writer overwrites the header before anything else, so if the identity is unchanged then, the copy is of
-one life. What the disk cannot read is zeros here, and so becomes a finding like any other damage.
+A node may recycle a file while this module reads it. So a reader copies the bytes and reads the header again
+afterwards. The writer overwrites the header before anything else; if the identity is unchanged, all copied bytes belong
+to the same use of the file. Unreadable sectors are zeros here, and become findings like any other damage.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from chaplain.segment.scan import Scan, ScanFinding, ScanTail, ScanVerdict, scan
 from chaplain.segment.survey import Survey, Surveyor
 
 WINDOW_BYTES = 1 << 20
-HEAD_MOST_BYTES = HEAD_BYTES + STREAM_BYTES_MAX + 1
-"""What the longest head takes."""
+HEAD_BYTES_MAX = HEAD_BYTES + STREAM_BYTES_MAX + 1
+"""The size of the longest head."""
 
 
 class Recycled(StorageError):
-    """The file was given a new life while it was read. What it held is no longer here: list the folder again."""
+    """The file was recycled while it was read. Its old content is gone: list the folder again."""
 
 
 class SegmentFile(Frozen, frozen=True):
@@ -38,7 +38,7 @@ class SegmentFile(Frozen, frozen=True):
 
 
 def list_segments(folder: Path | str, log: str | None = None) -> list[SegmentFile]:
-    """The segments in a folder, by log and sequence. Other files, and free ones, are passed over."""
+    """The segments in a folder, by log and sequence, without other files and free ones."""
     found = []
     for path in Path(folder).iterdir():
         try:
@@ -51,9 +51,9 @@ def list_segments(folder: Path | str, log: str | None = None) -> list[SegmentFil
 
 
 def refuse_other_versions(folder: Path | str) -> None:
-    """What another version wrote is whole, and must not be taken for damage that others can mend."""
+    """Raise if another version wrote a segment: its data is intact, and must not be repaired as damage."""
     for file in list_segments(folder) if Path(folder).is_dir() else ():
-        version = other_version(_beginning(file.path, RECORDS_START))
+        version = other_version(_read_start(file.path, RECORDS_START))
         if version is not None:
             raise StorageError(
                 f"{file.path} has format {version}, and this program reads and writes format {VERSION}: use the "
@@ -62,7 +62,7 @@ def refuse_other_versions(folder: Path | str) -> None:
 
 
 def list_free(folder: Path | str, log: str, size_bytes: int) -> list[str]:
-    """Names of files that wait to be recycled and have the wanted size."""
+    """Names of files of this size that wait to be recycled."""
     names = []
     for path in Path(folder).glob("*.free"):
         if parse_name(path.name)[0] == log and path.stat().st_size == size_bytes:
@@ -71,7 +71,7 @@ def list_free(folder: Path | str, log: str, size_bytes: int) -> list[str]:
 
 
 def read_segment(path: Path | str) -> tuple[bytes, SegmentHeader]:
-    """A copy of the whole file, all of one life, and its header."""
+    """A copy of the whole file, checked against recycling, and its header."""
     with OpenSegment(path) as segment:
         return segment.read(segment.header.base, segment.header.size_bytes), segment.header
 
@@ -100,17 +100,17 @@ class OpenSegment:
         os.close(self._descriptor)
 
     def read(self, position: int, size_bytes: int) -> bytes:
-        """A copy of these octets, all of one life; fewer if the file ends. Raises `Recycled` if it changed lives."""
+        """A copy of these octets; fewer at the end of the file. Raises `Recycled` if the file was recycled."""
         data = self.peek(position, size_bytes)
-        self.check_life()
+        self.check_not_recycled()
         return data
 
     def peek(self, position: int, size_bytes: int) -> bytes:
-        """The same, for who calls `check_life` after many reads and before believing any."""
+        """The same, for a caller that calls `check_not_recycled` after many reads and before it uses any."""
         return salvage.read(self._descriptor, size_bytes, position - self.header.base)
 
     def records(self, start: int, end: int) -> tuple[Record, ...]:
-        """The records between two positions, of which the first is where a record begins; up to the first bad one."""
+        """The records between two positions, up to the first invalid one. A record must begin at `start`."""
         start = max(start, self.header.records_start)
         size_bytes = min(end, self.header.end) - start
         if size_bytes <= 0:
@@ -120,11 +120,11 @@ class OpenSegment:
 
     def body_at(self, position: int) -> memoryview:
         """The body of the record at this position. Raises `Malformed` if there is none."""
-        head = decode_head(self.peek(position, HEAD_MOST_BYTES), self.header.identity, position)
+        head = decode_head(self.peek(position, HEAD_BYTES_MAX), self.header.identity, position)
         return decode_body(self.peek(position, head.end - position), head)
 
-    def check_life(self) -> None:
-        """Raise `Recycled` if the file is not what it was when it was opened."""
+    def check_not_recycled(self) -> None:
+        """Raise `Recycled` if the header differs from that at opening."""
         try:
             same = self._read_header() == self.header
         except Malformed:
@@ -133,15 +133,16 @@ class OpenSegment:
             raise Recycled(f"{self._path} was recycled while it was read")
 
     def scans(self, start: int, final: bool) -> Iterator[Scan]:
-        """The segment from position `start` on, in windows that fit the processor's cache.
+        """Scan the segment from position `start`, in windows that fit the processor's cache.
 
-        If the file is `final`, written to no more, the first bad place is looked at in the light of the whole segment.
-        Otherwise reading ends there: it may be half written.
+        If the file is `final`, it is no longer written to, and the first invalid place is judged with the whole
+        segment.
+        Otherwise the scan ends there: the record may be half written.
         """
         window_bytes = WINDOW_BYTES
         while True:
             data = self.read(start, window_bytes)
-            found = _before_trouble(scan(data, self.header, start, search=False, data_at=start))
+            found = _before_first_finding(scan(data, self.header, start, search=False, data_at=start))
             if found.tail is not ScanTail.BROKEN or found.records:
                 yield found
                 if found.tail is not ScanTail.BROKEN:
@@ -157,7 +158,7 @@ class OpenSegment:
 
     def _read_header(self) -> SegmentHeader:
         pages = b"".join(
-            salvage.read(self._descriptor, HEADER_BYTES, place).ljust(PAGE_BYTES, b"\0") for place in HEADER_COPIES
+            salvage.read(self._descriptor, HEADER_BYTES, copy_at).ljust(PAGE_BYTES, b"\0") for copy_at in HEADER_COPIES
         )
         header = read_headers(pages).header
         if header is None:
@@ -165,8 +166,8 @@ class OpenSegment:
         return header
 
 
-def _before_trouble(found: Scan) -> Scan:
-    """What stands before the first bad place of a window, which may only be where the window cuts a record."""
+def _before_first_finding(found: Scan) -> Scan:
+    """The part of a window before its first finding, which may only be where the window cuts a record."""
     if not found.findings:
         return found
     end = found.findings[0].position
@@ -175,14 +176,14 @@ def _before_trouble(found: Scan) -> Scan:
 
 
 def survey_folder(folder: Path | str, log: str) -> Survey:
-    """Look at all of a log while nobody writes to it."""
+    """Survey a whole log while no process writes to it."""
     surveyor = Surveyor(log)
     for file in list_segments(folder, log):
-        surveyor.add(file.sequence, _beginning(file.path, file.path.stat().st_size))
+        surveyor.add(file.sequence, _read_start(file.path, file.path.stat().st_size))
     return surveyor.finish()
 
 
-def _beginning(path: Path, size_bytes: int) -> bytes:
+def _read_start(path: Path, size_bytes: int) -> bytes:
     descriptor = os.open(path, os.O_RDONLY)
     try:
         return salvage.read(descriptor, size_bytes, 0)
@@ -191,10 +192,11 @@ def _beginning(path: Path, size_bytes: int) -> bytes:
 
 
 class LogReader:
-    """Reads the agreed records of one log, segment by segment, and goes on where it stopped when asked again.
+    """Reads the agreed records of one log, segment by segment, and continues where it stopped at the last call.
 
-    `findings` collects what was found wrong in segments that are written to no more; at the live end a record may be
-    half written. A stretch that cannot be read is passed over; its chain keeps what follows from standing in for it.
+    `findings` collects the damage of segments that are no longer written to; at the live end a record may be half
+    written.
+    An unreadable stretch is skipped. The hash chain prevents later records from replacing the missing ones.
     """
 
     def __init__(self, folder: Path | str, log: str) -> None:
@@ -207,13 +209,14 @@ class LogReader:
         self.findings: list[ScanFinding] = []
 
     def poll(self) -> Iterator[Record]:
-        """All records that have become visible since the last call."""
+        """All records that became visible since the last call."""
         files = list_segments(self._folder, self._log)
         for number, file in enumerate(files):
             if self._header is not None and file.sequence < self._header.sequence + self._sealed:
                 continue
-            # A record in a later segment is written after the ROLL of this one: asked first, it makes this one final.
-            final = any(_begun(later) for later in files[number + 1 :][:2])
+            # A record in a later segment is written after the ROLL of this one. So a record there makes this segment
+            # final, if it is checked before this segment is read.
+            final = any(_has_records(later) for later in files[number + 1 :][:2])
             yield from self._read(file, final)
             if not (self._sealed or final):
                 return
@@ -225,14 +228,14 @@ class LogReader:
         except (FileNotFoundError, Malformed):
             if final:
                 raise
-            return  # the next segment is being begun, or was dropped since the folder was listed
+            return  # the writer is creating this segment, or deleted it since the folder was listed
         with segment:
             header = segment.header
             if header.sequence != file.sequence:
                 if final:
                     raise Recycled(f"{file.path} holds segment {header.sequence}")
                 return
-            self._note_gap(header)
+            self._report_gap(header)
             if header != self._header:
                 self._header, self._position = header, header.records_start
             for found in segment.scans(self._position, final):
@@ -242,17 +245,17 @@ class LogReader:
                 for _, record in found.records:
                     yield from self.agreement.feed(record)
 
-    def _note_gap(self, header: SegmentHeader) -> None:
+    def _report_gap(self, header: SegmentHeader) -> None:
         last = self._header
         if last is None or last == header or (header.previous, header.base) == (last.identity, last.end):
             return
         self.findings.append(ScanFinding(ScanVerdict.DAMAGED, last.end, header.base, "segments between are missing"))
 
 
-def _begun(file: SegmentFile) -> bool:
+def _has_records(file: SegmentFile) -> bool:
     """Whether a record has been written to the segment."""
     try:
-        data = _beginning(file.path, RECORDS_START + HEAD_MOST_BYTES)
+        data = _read_start(file.path, RECORDS_START + HEAD_BYTES_MAX)
         header = read_headers(data).header
         if header is None or header.sequence != file.sequence:
             return False

@@ -1,6 +1,6 @@
-"""The first two pages of a segment: who it is and where it stands in its log.
+"""The first two pages of a segment: its identity and its position in the log.
 
-Decides which of two copies to believe; knows nothing of records. A header that validates is never doubted again.
+It decides which of the two copies to use, and does not know records. A header that validates is never questioned again.
 """
 
 from __future__ import annotations
@@ -35,10 +35,13 @@ class SegmentHeader(Frozen, frozen=True):
     log: str
     log_kind: int
     identity: bytes
+    """Random octets, new for each use of a file."""
     sequence: int
     base: int
+    """Position of the segment's first octet in the log."""
     size_bytes: int
     previous: bytes = NO_IDENTITY
+    """The identity of the segment before."""
 
     @property
     def tag(self) -> bytes:
@@ -51,12 +54,12 @@ class SegmentHeader(Frozen, frozen=True):
 
     @property
     def end(self) -> int:
-        """Position behind the segment, which is the base of the next."""
+        """Position after the segment, which is the base of the next."""
         return self.base + self.size_bytes
 
 
 class Headers(Frozen, frozen=True):
-    """What the two copies said: the one to believe, if any, and which copies were bad or older."""
+    """The result of reading both copies: the one to use, if any, and which copies are bad or older."""
 
     header: SegmentHeader | None
     bad: tuple[int, ...]
@@ -88,7 +91,7 @@ def encode_header(header: SegmentHeader) -> bytes:
 
 
 def encode_pages(header: SegmentHeader) -> bytes:
-    """Both copies, each on its page: what stands before the first record."""
+    """Both copies, each on its page: everything before the first record."""
     page = encode_header(header).ljust(PAGE_BYTES, b"\0")
     return page * len(HEADER_COPIES)
 
@@ -118,10 +121,13 @@ def decode_header(data: Bytes) -> SegmentHeader:
 
 
 def other_version(data: Bytes) -> int | None:
-    """Which version wrote this, if it was another: where that stands, and the checksum before it, never move."""
+    """The version that wrote this, if it is another one.
+
+    The version's position and the checksum before it never change.
+    """
     view = octets(data)
-    for place in HEADER_COPIES:
-        raw = view[place : place + HEADER_BYTES].tobytes()
+    for copy_at in HEADER_COPIES:
+        raw = view[copy_at : copy_at + HEADER_BYTES].tobytes()
         if len(raw) == HEADER_BYTES and raw.startswith(MAGIC):
             _, crc, version, *_ = _FIELDS.unpack(raw)
             if version != VERSION and crc == checksum(raw[_COVERED_FROM:]):
@@ -137,18 +143,18 @@ def _name(raw: bytes) -> str:
 
 
 def read_headers(data: Bytes) -> Headers:
-    """Look at both copies. Never raises: a segment without a header is something to report."""
+    """Read both copies. Never raises: the caller reports a segment without a header."""
     view = octets(data)
     valid: dict[int, SegmentHeader] = {}
-    for place in HEADER_COPIES:
+    for copy_at in HEADER_COPIES:
         try:
-            valid[place] = decode_header(view[place : place + HEADER_BYTES])
+            valid[copy_at] = decode_header(view[copy_at : copy_at + HEADER_BYTES])
         except Malformed:
             continue
     best = max(valid.values(), key=lambda header: header.sequence, default=None)
     return Headers(
         header=best,
-        bad=tuple(place for place in HEADER_COPIES if place not in valid),
-        stale=tuple(place for place, header in valid.items() if header != best),
-        blank=not any(view[place : place + HEADER_BYTES].any() for place in HEADER_COPIES),
+        bad=tuple(copy_at for copy_at in HEADER_COPIES if copy_at not in valid),
+        stale=tuple(copy_at for copy_at, header in valid.items() if header != best),
+        blank=not any(view[copy_at : copy_at + HEADER_BYTES].any() for copy_at in HEADER_COPIES),
     )

@@ -1,10 +1,11 @@
-"""Headers of a message: names with octets, as one cell of a pack's headers column.
+"""Headers of a message: names with values, as one cell of a pack's headers column.
 
     count 4 | (name size 4, value size 4) … | name, value, name, value …        little-endian, as in all of a pack
 
-Names are UTF-8, not empty, unique, and stand in the order of their octets, so that equal headers have equal octets. The
-sizes come first, so that `split` takes the headers of a whole column apart with numpy. Ingest nodes refuse cells that
-do not follow this (`check`); readers still meet them in logs of earlier versions. Byte table: docs/protocol/headers.md.
+Names are UTF-8, not empty, unique, and in the order of their octets, so that equal headers have equal encodings. The
+sizes come first, so that `split` can process the headers of a whole column with numpy. Ingest nodes refuse cells that
+do not follow this format (`check`); logs of earlier versions may still contain them. Byte table:
+docs/protocol/headers.md.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from chaplain.segment.layout import Bytes, octets
 HEADERS_MAX = 1024
 NAME_BYTES_MAX = 1024
 FEW = 8
-"""Cells that are decoded one by one: numpy's first operation takes longer."""
+"""Up to this many cells are decoded one by one: numpy's first operation takes longer."""
 _WORD = 4
 _ENTRY = 2 * _WORD
 _FRONT = 8
@@ -68,7 +69,7 @@ def decode_headers(raw: Bytes) -> dict[str, bytes]:
 def check(data: Bytes, starts: npt.ArrayLike, sizes: npt.ArrayLike) -> None:
     """Raise `Malformed` unless `decode_headers` accepts every cell: cell i is `sizes[i]` octets from `starts[i]` on.
 
-    Many cells are checked with numpy. Names are looked at one by one only if they are not ASCII, or if two of one
+    Many cells are checked with numpy. Names are compared one by one only if they are not ASCII, or if two names of one
     message begin with the same 8 octets.
     """
     begin, size = np.asarray(starts, np.int64), np.asarray(sizes, np.int64)
@@ -82,22 +83,25 @@ def check(data: Bytes, starts: npt.ArrayLike, sizes: npt.ArrayLike) -> None:
 
 
 def malformed(cells: Iterable[bytes | None]) -> dict[int, str]:
-    """The cells that `decode_headers` refuses, by their place, and why."""
+    """The rows of the cells that `decode_headers` refuses, with the reason."""
     found: dict[int, str] = {}
-    for place, cell in enumerate(cells):
+    for row, cell in enumerate(cells):
         try:
             if cell is not None:
                 decode_headers(cell)
         except Malformed as wrong:
-            found[place] = str(wrong)
+            found[row] = str(wrong)
     return found
 
 
 class HeaderSplit(NamedTuple):
-    """Where the parts of a column's headers lie in its octets; all arrays but `counts` have one row a header."""
+    """The positions of a column's names and values in its octets.
+
+    All arrays but `counts` have one row for each header.
+    """
 
     counts: Ints
-    """Headers of each cell."""
+    """Number of headers of each cell."""
     name_starts: Ints
     name_sizes: Ints
     value_starts: Ints
@@ -105,7 +109,7 @@ class HeaderSplit(NamedTuple):
 
 
 def split(data: Bytes, starts: npt.ArrayLike, sizes: npt.ArrayLike) -> HeaderSplit:
-    """Take many cells apart at once: cell i is `sizes[i]` octets of `data` from `starts[i]` on. No loop over cells.
+    """Split many cells at once, without a loop: cell i is `sizes[i]` octets of `data` from `starts[i]` on.
 
     Checks that tables and parts fit their cells, not that names are in order.
     """
@@ -147,8 +151,8 @@ def _check_names(view: npt.NDArray[np.uint8], parts: HeaderSplit) -> None:
         if not _name(view, parts, at) < _name(view, parts, at + 1):
             raise Malformed("headers: names are not unique, or not in order")
     ends = np.cumsum(sizes)
-    places = np.arange(int(ends[-1])) + np.repeat(starts - (ends - sizes), sizes)
-    if int(view[places].max()) < _ASCII_END:
+    positions = np.arange(int(ends[-1])) + np.repeat(starts - (ends - sizes), sizes)
+    if int(view[positions].max()) < _ASCII_END:
         return
     for at in range(len(sizes)):
         try:
@@ -163,14 +167,14 @@ def _name(view: npt.NDArray[np.uint8], parts: HeaderSplit, at: int) -> bytes:
 
 
 def _fronts(view: npt.NDArray[np.uint8], starts: Ints, sizes: Ints) -> npt.NDArray[np.uint64]:
-    """The first 8 octets of each name, padded with zeros, as numbers that compare as the octets do."""
+    """The first 8 octets of each name, padded with zeros, as numbers with the same order."""
     within = np.arange(_FRONT) < sizes[:, None]
-    places = np.minimum(starts[:, None] + np.arange(_FRONT), len(view) - 1)
-    fronts = np.where(within, view[places], 0).astype(np.uint8)
+    positions = np.minimum(starts[:, None] + np.arange(_FRONT), len(view) - 1)
+    fronts = np.where(within, view[positions], 0).astype(np.uint8)
     return np.ascontiguousarray(fronts).view(">u8").reshape(-1).astype(np.uint64)
 
 
 def _words(view: npt.NDArray[np.uint8], at: Ints) -> Ints:
-    """The 32-bit words at these places, wherever they are aligned."""
+    """The 32-bit words at these positions, with any alignment."""
     gathered = np.ascontiguousarray(view[at[:, None] + np.arange(_WORD)])
     return gathered.view("<u4").reshape(-1).astype(np.int64)

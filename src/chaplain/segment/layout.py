@@ -1,7 +1,7 @@
-"""Sizes, padding, checksums and file names that all of the format shares.
+"""Sizes, padding, checksums and file names that the whole format shares.
 
-Every checksum of a record begins with its segment's identity and its position in the log, so bytes that were right
-somewhere or sometime else are wrong here.
+Every checksum of a record starts with its segment's identity and its position in the log. So bytes that are valid at
+another position, or were valid in an earlier use of the file, are invalid here.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from chaplain.errors import ConfigError, Malformed
 
 Octets: TypeAlias = npt.NDArray[np.uint8]
 Bytes: TypeAlias = bytes | bytearray | memoryview | Octets
-"""Whatever holds octets. Decoders take any of them and copy none."""
+"""Any object that contains octets. Decoders accept all of them and copy none."""
 
 view_of: Callable[[Any], memoryview] = memoryview
-"""Of any of them. An array is one, but its types do not say so."""
+"""A memoryview of any of them. An array supports the buffer protocol, but its types do not declare it."""
 
 ALIGNMENT = 8
 HEADER_BYTES = 512
@@ -36,7 +36,7 @@ NO_OFFSET = (1 << 64) - 1
 SEGMENT_BYTES = 64 * 1024 * 1024
 SEGMENT_BYTES_MIN = 16 * 1024
 SEGMENT_BYTES_MAX = 1 << 31
-"""Arrow's binary columns count octets in 31 bits; a record, hence a batch, stays below that."""
+"""Arrow's binary columns count octets in 31 bits; a record, and so a batch, must stay below that."""
 
 _LOG_NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,63}")
 _FILE_NAME = re.compile(r"([a-z0-9][a-z0-9_.-]{0,63})-([0-9]{20})\.(segment|free)")
@@ -47,7 +47,7 @@ def padded(size: int) -> int:
 
 
 PADDINGS = tuple(bytes(-size % ALIGNMENT) for size in range(ALIGNMENT))
-"""What `padding` gives, by the last bits of the size."""
+"""The results of `padding`, by the last bits of the size."""
 
 
 def padding(size: int) -> bytes:
@@ -55,13 +55,13 @@ def padding(size: int) -> bytes:
 
 
 def checksum(data: bytes | Octets, start: int = 0) -> int:
-    """CRC-32C, going on from `start`."""
+    """CRC-32C, continued from `start`."""
     crc: int = google_crc32c.extend(start, data)
     return crc
 
 
-def place_seed(identity_crc: int, position: int) -> int:
-    """What the checksums of the record at `position` go on from; `identity_crc` is the identity's own checksum."""
+def checksum_seed(identity_crc: int, position: int) -> int:
+    """The start value of the checksums of the record at `position`; `identity_crc` is the checksum of the identity."""
     return checksum(position.to_bytes(8, "little"), identity_crc)
 
 
@@ -95,7 +95,7 @@ def free_name(log: str, sequence: int) -> str:
 
 
 def parse_name(name: str) -> tuple[str, int, bool]:
-    """The log, the sequence, and whether the file waits to be recycled."""
+    """Return the log, the sequence, and whether the file waits to be recycled."""
     match = _FILE_NAME.fullmatch(name)
     if not match:
         raise Malformed(f"{name!r} is not the name of a segment")

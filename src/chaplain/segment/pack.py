@@ -1,7 +1,7 @@
-"""Packs: messages of one client, laid out by column so that nobody has to look at single ones.
+"""Packs: messages of one client, stored by column so that readers need not process single messages.
 
-A BATCH body is packs one after the other, joined untouched. This module splits bodies and checks sizes. It computes
-digests but judges neither digest nor signature: that is the journal's business.
+A BATCH body consists of packs one after the other, unchanged. This module splits bodies and checks sizes. It computes
+digests, but checks neither digests nor signatures: the journal does.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from chaplain.segment.layout import HASH_BYTES, Bytes, octets, padded, padding, 
 
 PROTOCOL = 1
 NOTHING = 0xFFFFFFFF
-"""The size of a key or headers that are not there."""
+"""The size of a key or header cell that is absent."""
 _HEAD = struct.Struct("<IIIIIBBBBHHI32s")
 PACK_HEAD_BYTES = _HEAD.size
 assert PACK_HEAD_BYTES == 64
 _unpack_head: Callable[[Any, int], tuple[Any, ...]] = _HEAD.unpack_from
 _DIGEST_AT = 32
 _SLOT_FIELD = 9
-"""Which field of the head has the size of the signature."""
+"""The field of the head that contains the size of the signature."""
 _SIZE = struct.Struct("<I")
 PACK_BYTES_MAX = 1 << 30
 Cells = Sequence[bytes | None]
@@ -38,7 +38,8 @@ Words = npt.NDArray[np.uint32]
 KEYS = 1
 HEADERS = 2
 REQUESTS = 4
-"""Bits of a pack's columns. Plain numbers: an enumeration's `&` would cost more than all else about a pack."""
+"""KEYS, HEADERS and REQUESTS are bits of a pack's columns. They are plain integers, because `&` of an enumeration would
+cost more than everything else about a pack."""
 _ALL_COLUMNS = KEYS | HEADERS | REQUESTS
 _COLUMN_COUNTS = tuple(1 + (columns & KEYS) + (columns >> 1 & 1) for columns in range(_ALL_COLUMNS + 1))
 
@@ -50,14 +51,14 @@ class Pack(Frozen, frozen=True):
     keys: tuple[bytes | None, ...] | None = None
     headers: tuple[bytes | None, ...] | None = None
     request_counts: tuple[int, ...] | None = None
-    """Messages in each request; None means one each."""
+    """Number of messages in each request; None means one each."""
     message_type: int = 0
     signature_type: int = 0
     signature: bytes = b""
 
 
 class PackHead(Frozen, frozen=True):
-    """Where things are, in octets from the start of the body the pack stands in."""
+    """Positions inside a pack, in octets from the start of the body that contains it."""
 
     start: int
     end: int
@@ -72,7 +73,7 @@ class PackHead(Frozen, frozen=True):
     tables_at: int
     data_at: int
     digest: bytes
-    """As the pack states it."""
+    """The digest that the pack states."""
 
     @property
     def digest_at(self) -> int:
@@ -84,7 +85,7 @@ class PackHead(Frozen, frozen=True):
 
 
 def encode_pack(pack: Pack) -> bytes:
-    """The pack's octets, digest included."""
+    """The octets of the pack, including its digest."""
     _check(pack)
     count = len(pack.values)
     table, data = _table_and_data(pack)
@@ -147,7 +148,7 @@ def _sizes(cells: Cells) -> bytes:
 
 
 def with_signature(raw: bytes, signature: bytes) -> bytes:
-    """The same pack with its signature slot filled: sign the digest of a pack encoded with zeros, then put it in."""
+    """The same pack with its signature slot filled. The signer signs the digest of a pack encoded with zeros."""
     slot_bytes = _HEAD.unpack_from(raw)[_SLOT_FIELD]
     if len(signature) != slot_bytes:
         raise ValueError(f"the slot has {slot_bytes} octets, the signature {len(signature)}")
@@ -155,7 +156,7 @@ def with_signature(raw: bytes, signature: bytes) -> bytes:
 
 
 def digest_of(raw: Bytes, head: PackHead | None = None) -> bytes:
-    """What the digest of this one pack ought to be; its head need not be read again by whoever has it."""
+    """Compute the digest of this pack. A caller that has its head passes it, to avoid decoding it again."""
     head = head or read_head(raw, 0)
     view = view_of(raw)
     hasher = hashlib.sha256(view[:_DIGEST_AT])
@@ -168,7 +169,7 @@ def stated_digest(raw: Bytes) -> bytes:
 
 
 def read_head(body: Bytes, start: int) -> PackHead:
-    """The head of the pack at `start`; nothing it says about sizes leads outside of the pack or the body."""
+    """The head of the pack at `start`. None of its sizes reaches outside of the pack or the body."""
     left = len(body) - start
     if left < PACK_HEAD_BYTES:
         raise Malformed(f"pack: a head has {PACK_HEAD_BYTES} octets, {left} left")
@@ -204,7 +205,7 @@ def read_head(body: Bytes, start: int) -> PackHead:
 
 
 def column_count(columns: int) -> int:
-    """How many tables of sizes a pack has: values always, keys and headers if flagged."""
+    """The number of size tables: for values always, for keys and headers if flagged."""
     return _COLUMN_COUNTS[columns]
 
 
@@ -220,7 +221,7 @@ def heads_of(body: Bytes) -> list[PackHead]:
 
 
 def decode_pack(raw: Bytes) -> Pack:
-    """One whole pack, message by message: for people and tests. Readers of many use `arrow`."""
+    """One whole pack, message by message: for people and tests. Readers of many packs use `arrow`."""
     view = octets(raw)
     head = read_head(view, 0)
     if head.end != len(view):
@@ -241,7 +242,7 @@ def decode_pack(raw: Bytes) -> Pack:
     return Pack(
         client_id=head.client_id,
         first_id=head.first_id,
-        values=_all_there(cells[0]),
+        values=_require_values(cells[0]),
         keys=cells[1] if head.columns & KEYS else None,
         headers=cells[-1] if head.columns & HEADERS else None,
         request_counts=requests,
@@ -253,7 +254,7 @@ def decode_pack(raw: Bytes) -> Pack:
 
 def _cells(view: npt.NDArray[np.uint8], sizes: list[int], position: int) -> tuple[tuple[bytes | None, ...], int]:
     cells: list[bytes | None] = []
-    octets = view.tobytes()  # many small pieces are cut from octets much faster than from an array
+    octets = view.tobytes()  # slicing many small pieces from bytes is much faster than from an array
     if NOTHING not in sizes and position + sum(sizes) <= len(octets):
         ends = list(accumulate(sizes, initial=position))
         return tuple([octets[start:end] for start, end in pairwise(ends)]), ends[-1]
@@ -268,7 +269,7 @@ def _cells(view: npt.NDArray[np.uint8], sizes: list[int], position: int) -> tupl
     return tuple(cells), position
 
 
-def _all_there(cells: tuple[bytes | None, ...]) -> tuple[bytes, ...]:
+def _require_values(cells: tuple[bytes | None, ...]) -> tuple[bytes, ...]:
     if None in cells:
         raise Malformed("pack: a value must be there")
     return cast("tuple[bytes, ...]", cells)

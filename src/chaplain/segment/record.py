@@ -1,7 +1,7 @@
-"""One record: a head that says what it is, and a body.
+"""One record: a head that describes it, and a body.
 
-Decides what a valid record at a given place of a given segment is. Refuses to know what bodies mean. Head and body are
-checked apart, so that a damaged body does not hide the next record.
+It defines what is a valid record at a given position of a given segment. It does not know what bodies mean. Head and
+body have separate checksums, so that a damaged body does not hide the next record.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from chaplain.segment.layout import (
     TAG_BYTES,
     Bytes,
     checksum,
+    checksum_seed,
     octets,
     padded,
-    place_seed,
 )
 
 
 class Kind(IntEnum):
-    """Kinds this format gives a meaning. Any other number is a layer's own; who does not know it steps over it."""
+    """Kinds that this format defines. All other numbers belong to a layer; a reader that does not know one skips it."""
 
     BATCH = 1
     MARK = 2
@@ -39,7 +39,7 @@ class Kind(IntEnum):
 
 class Flag(IntFlag):
     SETTLED = 1
-    """Shown without waiting for agreement: for logs whose records nobody votes on."""
+    """Visible without agreement: for logs that are not ordered by consensus."""
 
 
 _FIXED = struct.Struct("<8sIIIHHQQqIIHHBBHIIQ32s32s")
@@ -47,7 +47,7 @@ HEAD_BYTES = _FIXED.size
 assert HEAD_BYTES == 144
 _COVERED_FROM = 12
 _COVERED = struct.Struct("<IIHHQQqIIHHBBHIIQ32s32s")
-"""The same without the tag and the checksum: what the checksum covers."""
+"""The same without tag and checksum: what the checksum covers."""
 assert _COVERED.size == HEAD_BYTES - _COVERED_FROM
 _STREAM_SIZE_AT = 60
 STREAM_BYTES_MAX = 0xFF
@@ -56,7 +56,7 @@ END_BYTES = HEAD_BYTES
 
 
 class Record(Frozen, frozen=True):
-    """What a layer writes and reads. The body is a view when it comes from a scan."""
+    """A record as a layer writes and reads it. After a scan, the body is a memoryview."""
 
     kind: int
     body: bytes | memoryview = b""
@@ -77,13 +77,14 @@ class Record(Frozen, frozen=True):
 
 
 class Head(Frozen, frozen=True):
-    """A record's head found valid: the record without its body, and where the body is."""
+    """A valid head: the record without its body, and the position of the body."""
 
     record: Record
     position: int
     proven: int
+    """Everything before this position was on disk when the record was written."""
     body_at: int
-    """Octets from the record's start to its body."""
+    """Octets from the start of the record to its body."""
     body_bytes: int
     body_crc: int
     seed: int
@@ -94,23 +95,23 @@ class Head(Frozen, frozen=True):
 
 
 def size_of(record: Record) -> int:
-    """How many octets the record takes in a segment, whichever it is written to."""
+    """The number of octets that the record takes in any segment."""
     stream_bytes = len(record.stream.encode()) if record.stream else 0
     return HEAD_BYTES + (stream_bytes + 7 & -8) + (len(record.body) + 7 & -8)
 
 
 def encode(record: Record, identity: bytes, position: int, proven: int) -> bytes:
-    """The record's octets at this place of this segment. They are valid nowhere else."""
+    """The octets of the record at this position of this segment. They are valid nowhere else."""
     return b"".join(pieces_of(record, identity, position, proven))
 
 
 def pieces_of(
     record: Record, identity: bytes, position: int, proven: int, identity_crc: int | None = None
 ) -> tuple[bytes, ...]:
-    """The same in pieces, for who puts many records together: a large body is copied once less.
+    """The same in pieces, for a caller that joins many records: a large body is copied once less.
 
-    Whoever writes many to a segment knows the checksum of its identity. Every write of every layer comes through here,
-    so checksums are asked for without a detour.
+    A caller that writes many records to a segment passes the checksum of its identity. This is the hot path of all
+    writes of all layers, so it calls the CRC function directly.
     """
     stream = record.stream.encode() if record.stream else b""
     stream_bytes = len(stream)
@@ -119,7 +120,7 @@ def pieces_of(
         or not 0 <= record.part < record.parts
         or not len(record.previous_hash) == len(record.chain_hash) == HASH_BYTES
     ):
-        raise _complaint(record, stream)
+        raise _error_of(record, stream)
     body = bytes(record.body)
     body_bytes = len(body)
     body_padding = PADDINGS[body_bytes & 7]
@@ -152,7 +153,7 @@ def pieces_of(
     return (identity[:TAG_BYTES], crc.to_bytes(4, "little"), covered, body, body_padding)
 
 
-def _complaint(record: Record, stream: bytes) -> ValueError:
+def _error_of(record: Record, stream: bytes) -> ValueError:
     if len(stream) > STREAM_BYTES_MAX:
         return ValueError(f"a stream's name has at most {STREAM_BYTES_MAX} octets, not {len(stream)}")
     if not 0 <= record.part < record.parts:
@@ -161,9 +162,9 @@ def _complaint(record: Record, stream: bytes) -> ValueError:
 
 
 def decode_head(data: Bytes, identity: bytes, position: int, identity_crc: int | None = None) -> Head:
-    """The head that `data` begins with, if it was written for this place of this segment.
+    """Decode the head at the start of `data`, if it was written for this position of this segment.
 
-    `identity_crc` spares a scan from computing the identity's checksum at every record.
+    With `identity_crc` a scan avoids computing the identity's checksum for every record.
     """
     view = octets(data)
     if len(view) < HEAD_BYTES:
@@ -174,7 +175,7 @@ def decode_head(data: Bytes, identity: bytes, position: int, identity_crc: int |
     if body_at > len(view):
         raise Malformed("record: head runs past the end")
     raw = view[:body_at].tobytes()
-    seed = place_seed(checksum(identity) if identity_crc is None else identity_crc, position)
+    seed = checksum_seed(checksum(identity) if identity_crc is None else identity_crc, position)
     if int.from_bytes(raw[8:12], "little") != checksum(raw[_COVERED_FROM:], seed):
         raise Malformed("record: head checksum does not match")
     return _head(raw, position, seed)
@@ -213,7 +214,7 @@ def _head(raw: bytes, position: int, seed: int) -> Head:
 
 
 def decode_body(data: Bytes, head: Head) -> memoryview:
-    """The body behind `head`, as a view of `data`, which begins with the head."""
+    """The body after `head`, as a view of `data`, which starts with the head."""
     view = octets(data)
     whole = view[head.body_at : head.end - head.position]
     if len(whole) < padded(head.body_bytes):

@@ -1,9 +1,9 @@
-"""Reads files of which some sectors may be unreadable.
+"""Reads files that may have unreadable sectors.
 
-A sector that the disk cannot read is damage, as a flipped bit is: whoever asks gets zeros in its place, finds no valid
-record there, and reports or mends it. Read through a memory map it would be a signal that ends the process.
+An unreadable sector is damage, like a flipped bit. The reader gets zeros in its place, finds no valid record there, and
+reports or repairs it. Reading it through a memory map would end the process with a signal.
 
-Invariant: octets that can be read are returned as they are, unless they lie close behind others that cannot.
+Invariant: readable octets are returned unchanged, unless they follow closely after unreadable ones.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ import errno
 import os
 
 PAGE_BYTES = 4096
-"""What is given up at first where nothing can be read: what the system reads at once."""
+"""What is skipped after a first failure: the unit in which the system reads."""
 SKIP_BYTES_MAX = 1 << 20
-"""After each failure twice as much is given up, up to this: a drive may take seconds for every sector that it tries."""
+"""The skip doubles after each failure up to this size: a drive may take seconds for every sector that it retries."""
 READ_BYTES_MAX = 1 << 30
-"""One call of the system reads at most 2 GiB."""
+"""One system call reads at most 2 GiB."""
 UNREADABLE = (errno.EIO, errno.EBADMSG, errno.EUCLEAN)
-"""A sector or its checksum is bad. Any other error says nothing about the medium, and is raised."""
+"""A sector or its checksum is bad. Other errors do not concern the medium and are raised."""
 
 
 def read(descriptor: int, size_bytes: int, position: int) -> bytes:
-    """The octets from there on; fewer if the file ends. Zeros stand for those that cannot be read."""
+    """Return the octets from this position; fewer at the end of the file. Unreadable octets are zeros."""
     try:
         data = os.pread(descriptor, size_bytes, position)
         if len(data) == size_bytes or position + len(data) >= os.fstat(descriptor).st_size:
@@ -35,7 +35,7 @@ def read(descriptor: int, size_bytes: int, position: int) -> bytes:
 
 
 def read_into(descriptor: int, buffer: memoryview, position: int) -> int:
-    """Fill the buffer, which holds zeros, from there on. Returns how many octets of it the file has."""
+    """Fill the buffer, which contains zeros, from this position. Returns how many of its octets are inside the file."""
     done, skip_bytes = 0, PAGE_BYTES
     while done < len(buffer):
         try:

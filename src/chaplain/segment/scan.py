@@ -1,9 +1,9 @@
-"""Walks one segment and says what is in it, and what is wrong with it.
+"""Scans one segment: returns its records and its damage.
 
-Decides, at every place where no valid record stands, whether that is a clean end, a torn write, damage, or cannot be
-told; docs/data-on-disk.md has the table. Refuses to know which of its findings a quorum can mend.
+Wherever there is no valid record it decides whether that is a clean end, a torn write, damage, or unknown;
+docs/data-on-disk.md has the table. It does not know which findings a quorum can repair.
 
-Invariants: a record is reported only if both its checksums hold; whatever is invalid before the end becomes a finding;
+Invariants: a record is returned only if both its checksums match; everything invalid before the end becomes a finding;
 nothing is ever cut silently.
 """
 
@@ -35,15 +35,15 @@ Found: TypeAlias = tuple[Head, Record]
 
 class ScanVerdict(StrEnum):
     TORN = "torn"
-    """A write had begun that was never synced. Nothing was promised about it."""
+    """An unfinished write that was never synced. Nothing was promised about it."""
     IN_DOUBT = "in doubt"
-    """A torn write, or rot of something acknowledged: no local evidence can tell."""
+    """A torn write, or damage of something acknowledged: no local evidence can tell."""
     DAMAGED = "damaged"
-    """It was synced, and is no longer what it was."""
+    """It was synced, and has changed since."""
 
 
 class ScanTail(StrEnum):
-    """How the walk ended."""
+    """How the scan ended."""
 
     OPEN = "open"
     SEALED = "sealed"
@@ -54,10 +54,10 @@ class ScanFinding(Frozen, frozen=True):
     verdict: ScanVerdict
     position: int
     end: int
-    """Behind the bad stretch, where the next valid record stands; `position` itself if nothing valid follows."""
+    """The end of the bad stretch, where the next valid record is; `position` itself if nothing valid follows."""
     reason: str
     head: Head | None = None
-    """Of a record whose body alone is bad."""
+    """The head of a record whose body alone is bad."""
 
 
 class Scan(Frozen, frozen=True):
@@ -66,12 +66,12 @@ class Scan(Frozen, frozen=True):
     findings: tuple[ScanFinding, ...]
     tail: ScanTail
     end: int
-    """Where the walk ended: position of END or ROLL, or of the first octet that nothing valid follows."""
+    """Where the scan ended: the position of END or ROLL, or of the first octet after which nothing is valid."""
     proven: int
-    """The highest position that a valid record of this segment knew to be on disk."""
+    """The highest position that a valid record of this segment states to be on disk."""
     next_identity: bytes | None = None
     short_bytes: int = 0
-    """How many octets the file lacks."""
+    """The number of octets that are missing at the end of the file."""
 
     @property
     def clean(self) -> bool:
@@ -81,12 +81,12 @@ class Scan(Frozen, frozen=True):
 def scan(
     data: Bytes, header: SegmentHeader, start: int | None = None, search: bool = True, data_at: int | None = None
 ) -> Scan:
-    """Walk the records of one segment, from position `start` or the first record.
+    """Scan the records of one segment, from position `start` or the first record.
 
-    `data` is the whole file, or, without `search`, the part of it that begins at position `data_at`.
+    `data` is the whole file, or, without `search`, the part of it that starts at position `data_at`.
 
-    Without `search` nothing behind the first bad place is looked for: for a reader at the live end of a log, to whom a
-    half-written record is nothing strange.
+    Without `search` the scan ends at the first invalid place: for a reader at the live end of a log, where a
+    half-written record is normal.
     """
     assert data_at is None or not search, "a search needs the whole segment"
     walk = _Walk(octets(data), header, search, header.base if data_at is None else data_at)
@@ -124,11 +124,11 @@ class _Walk:
             else:
                 self._records.append((head, _with_body(head.record, body)))
                 position = head.end
-        self._look_behind(end, tail)
+        self._check_after_end(end, tail)
         return Scan(
             header=self._header,
             records=tuple(self._records),
-            findings=judge(self._gaps, self._proven),
+            findings=apply_proof(self._gaps, self._proven),
             tail=tail,
             end=end,
             proven=self._proven,
@@ -137,9 +137,9 @@ class _Walk:
         )
 
     def _try_head(self, position: int) -> tuple[Head | None, str]:
-        place = position - self._data_at
+        at = position - self._data_at
         try:
-            head = decode_head(self._data[place:], self._header.identity, position, self._identity_crc)
+            head = decode_head(self._data[at:], self._header.identity, position, self._identity_crc)
         except Malformed as wrong:
             return None, str(wrong)
         if head.end > self._header.end:
@@ -155,7 +155,8 @@ class _Walk:
             return None
 
     def _resume(self, position: int, reason: str) -> int | None:
-        """Note the bad stretch and find the next valid record behind it."""
+        """Add a finding for the bad stretch and find the next valid record after it."""
+        # A valid record after the bad stretch may prove, by its `proven` position, that the stretch was synced.
         resumed = self._next_valid(position + ALIGNMENT)
         self._gaps.append(ScanFinding(ScanVerdict.IN_DOUBT, position, position if resumed is None else resumed, reason))
         return resumed
@@ -167,7 +168,7 @@ class _Walk:
         return None
 
     def _candidates(self, position: int) -> list[int]:
-        """Positions from here on where the tag of this segment stands, where a record might begin."""
+        """Positions from here on that contain the tag of this segment, where a record might begin."""
         if not self._search:
             return []
         if self._tags is None:
@@ -177,8 +178,11 @@ class _Walk:
             self._tags = (hits * ALIGNMENT + self._header.records_start).tolist()
         return self._tags[bisect_left(self._tags, position) :]
 
-    def _look_behind(self, end: int, tail: ScanTail) -> None:
-        """Behind an END nothing of this segment may stand: if it does, a write had begun, or END is a lost write's."""
+    def _check_after_end(self, end: int, tail: ScanTail) -> None:
+        """Nothing of this segment may follow an END.
+
+        If something does, a write had started, or END is left from a lost write.
+        """
         if tail is not ScanTail.OPEN:
             return
         traces = self._candidates(end + ALIGNMENT)
@@ -211,8 +215,8 @@ def _with_body(record: Record, body: memoryview) -> Record:
     )
 
 
-def judge(findings: list[ScanFinding] | tuple[ScanFinding, ...], proven: int) -> tuple[ScanFinding, ...]:
-    """The same findings, given what is proven by any record of the log: what was synced cannot be torn or doubtful."""
+def apply_proof(findings: list[ScanFinding] | tuple[ScanFinding, ...], proven: int) -> tuple[ScanFinding, ...]:
+    """The same findings, given the highest proven position of the log: synced octets are neither torn nor in doubt."""
     return tuple(
         ScanFinding(ScanVerdict.DAMAGED, finding.position, finding.end, finding.reason, finding.head)
         if finding.position < proven

@@ -1,4 +1,4 @@
-"""What a writer of segments is told when it is made."""
+"""The settings of a segment writer."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ class LogSettings(Frozen, frozen=True):
     log: str
     log_kind: int
     folder: str = ""
-    """Put before every file name, with its slash."""
+    """The prefix of every file name, including its slash."""
     segment_bytes: int = SEGMENT_BYTES
     free_max: int = 4
-    """How many dropped files are kept for recycling; further ones are removed."""
+    """Released files that are retained for recycling; further ones are deleted."""
 
     @property
     def record_bytes_max(self) -> int:
+        """The largest record that fits in a segment of this size."""
         return self.segment_bytes - RECORDS_START - ROLL_BYTES

@@ -1,9 +1,9 @@
-"""Looks at the segments of one log in order and says where the log ends and what is wrong with it.
+"""Surveys the segments of one log in order: finds the end of the log and its damage.
 
-A segment alone cannot know that its successor is missing, foreign, or was begun and never used; nor that something in
-it was proven by a record of a later one. Segments are given one by one: any log is surveyed in the memory of one.
+A segment alone does not show that its successor is missing, foreign, or was created and never used, nor that a record
+of a later segment proves its content. Segments are added one by one, so that a survey needs the memory of one segment.
 
-Invariant: records of a segment count only if it is chained to the one before by identity and base.
+Invariant: records of a segment count only if identity and base chain it to the segment before.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from __future__ import annotations
 from chaplain.core import Frozen
 from chaplain.segment.header import Headers, SegmentHeader, read_headers
 from chaplain.segment.layout import HEADER_BYTES, PAGE_BYTES, Bytes, octets
-from chaplain.segment.scan import Scan, ScanFinding, ScanTail, ScanVerdict, judge, scan
+from chaplain.segment.scan import Scan, ScanFinding, ScanTail, ScanVerdict, apply_proof, scan
 
 
 class SegmentEnd(Frozen, frozen=True):
-    """One segment as a writer needs to know it."""
+    """One segment, as far as a writer needs it."""
 
     header: SegmentHeader
     end: int
@@ -27,7 +27,7 @@ class Survey(Frozen, frozen=True):
     findings: tuple[ScanFinding, ...]
     proven: int
     unused: tuple[int, ...]
-    """Sequences of files behind the log's end that hold nothing of it and may be begun anew."""
+    """Sequences of files after the end of the log that contain nothing of it and may be overwritten."""
 
     @property
     def clean(self) -> bool:
@@ -35,9 +35,9 @@ class Survey(Frozen, frozen=True):
 
     @property
     def cut(self) -> ScanFinding | None:
-        """The first finding that is not proven damage: what a writer may go on from only by cutting there."""
-        doubtful = [finding for finding in self.findings if finding.verdict is not ScanVerdict.DAMAGED]
-        return min(doubtful, key=lambda finding: finding.position, default=None)
+        """The first finding that is not proven damage. A writer can continue only by cutting the log there."""
+        unproven = [finding for finding in self.findings if finding.verdict is not ScanVerdict.DAMAGED]
+        return min(unproven, key=lambda finding: finding.position, default=None)
 
 
 class Surveyor:
@@ -50,7 +50,7 @@ class Surveyor:
         self._proven = 0
 
     def add(self, sequence: int, data: Bytes) -> Scan | None:
-        """Take the next file by sequence. Returns its scan if it is part of the log."""
+        """Add the next file by sequence. Returns its scan if it is part of the log."""
         view = octets(data)
         headers = read_headers(view)
         header = self._header(sequence, headers, len(view))
@@ -61,20 +61,20 @@ class Surveyor:
         if self._last is not None and self._last.tail is ScanTail.OPEN and not self._opens_after_end(found):
             self._unused.append(sequence)
             return None
-        self._note_copies(headers, header)
-        self._take(found)
+        self._report_bad_copies(headers, header)
+        self._add_scan(found)
         return found
 
     def _header(self, sequence: int, headers: Headers, size_bytes: int) -> SegmentHeader | None:
-        """The file's header, or what the segment before says it must have been."""
+        """The file's header, or the header that it must have according to the segment before."""
         header = headers.header
         if header is not None and header.sequence == sequence and header.log == self._log:
             return header
-        begun = header is not None or headers.blank
+        never_written = header is not None or headers.blank
         last = self._last
         if last is None or last.next_identity is None:
-            if not begun or (last is None and sequence):
-                self._doubt(last.header.end if last else 0, "header: no copy can be read")
+            if not never_written or (last is None and sequence):
+                self._add_doubt(last.header.end if last else 0, "header: no copy can be read")
             return None
         expected = SegmentHeader(
             log=self._log,
@@ -85,11 +85,11 @@ class Surveyor:
             size_bytes=max(last.header.size_bytes, size_bytes - size_bytes % PAGE_BYTES),
             previous=last.header.identity,
         )
-        if begun:
-            # The old life's header, or none at all, still stands: had the new one been synced, it would be there.
+        if never_written:
+            # The file has no header, or that of its previous use. A synced new header would be there.
             self._findings.append(ScanFinding(ScanVerdict.TORN, expected.base, expected.base, "header: never written"))
             return None
-        self._doubt(expected.base, "header: both copies are bad")
+        self._add_doubt(expected.base, "header: both copies are bad")
         return expected if expected.sequence == sequence else None
 
     def _follows(self, header: SegmentHeader) -> bool:
@@ -97,46 +97,48 @@ class Surveyor:
         if last is None:
             return True
         if header.sequence != last.header.sequence + 1:
-            self._doubt(last.header.end, f"segment {last.header.sequence + 1} is missing")
+            self._add_doubt(last.header.end, f"segment {last.header.sequence + 1} is missing")
             return False
+        # A sealed segment names its successor's identity in its ROLL, so a file of another log or use cannot take its
+        # place.
         expected = last.next_identity or header.identity
         if (header.base, header.previous, header.identity) != (last.header.end, last.header.identity, expected):
-            self._doubt(last.header.end, f"segment {header.sequence} is foreign")
+            self._add_doubt(last.header.end, f"segment {header.sequence} is foreign")
             return False
         return True
 
     def _opens_after_end(self, found: Scan) -> bool:
-        """Whether a segment counts though the one before still ends in END: only if something was written to it."""
+        """Whether a segment counts although the one before still ends in END: only if it contains records."""
         last = self._last
         assert last is not None
         if not found.records and not found.findings:
-            return False  # the roll was begun, and the log still goes on in the segment before
+            return False  # the roll was started, and the log still continues in the segment before
         self._findings.append(ScanFinding(ScanVerdict.TORN, last.end, last.end, "a roll was here"))
         return True
 
-    def _note_copies(self, headers: Headers, header: SegmentHeader) -> None:
-        """A copy that is bad or old is mended from the other, whatever befell it: never a reason to cut."""
-        for place in headers.bad + headers.stale if headers.header else ():
-            at = header.base + place
+    def _report_bad_copies(self, headers: Headers, header: SegmentHeader) -> None:
+        """A bad or old copy of the header is repaired from the other one. It is never a reason to cut the log."""
+        for copy_at in headers.bad + headers.stale if headers.header else ():
+            at = header.base + copy_at
             self._findings.append(ScanFinding(ScanVerdict.DAMAGED, at, at + HEADER_BYTES, "header: one copy is bad"))
 
-    def _take(self, found: Scan) -> None:
+    def _add_scan(self, found: Scan) -> None:
         self._last = found
         self._endings.append(SegmentEnd(found.header, found.end, found.tail is ScanTail.SEALED))
         self._findings += found.findings
         self._proven = max(self._proven, found.proven)
 
-    def _doubt(self, position: int, reason: str) -> None:
+    def _add_doubt(self, position: int, reason: str) -> None:
         self._findings.append(ScanFinding(ScanVerdict.IN_DOUBT, position, position, reason))
 
     def finish(self) -> Survey:
         last = self._last
-        behind = last is not None and any(finding.position >= last.header.end for finding in self._findings)
-        if last is not None and last.tail is ScanTail.SEALED and not behind:
-            self._doubt(last.header.end, f"segment {last.header.sequence + 1} is missing")
+        gap_after_last = last is not None and any(finding.position >= last.header.end for finding in self._findings)
+        if last is not None and last.tail is ScanTail.SEALED and not gap_after_last:
+            self._add_doubt(last.header.end, f"segment {last.header.sequence + 1} is missing")
         return Survey(
             endings=tuple(self._endings),
-            findings=judge(self._findings, self._proven),
+            findings=apply_proof(self._findings, self._proven),
             proven=self._proven,
             unused=tuple(self._unused),
         )

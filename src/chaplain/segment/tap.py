@@ -1,11 +1,11 @@
-"""A tap: what a node saw of streams that nobody votes on, written down so that Spark can read it.
+"""A tap: one node's record of streams that are not ordered by consensus, for Spark.
 
-Decides offsets: dense in each stream, in the order in which this node saw the messages. Refuses to promise anything: a
-tap is one node's own record, not agreed with anybody, and what was not on disk when the node died is not in it. Its
-records are settled, so readers show them as they are. If it is told how much to keep, its oldest segments go; how far
-each stream had come is written down before that, since nothing else may be left of it.
+It assigns offsets: dense in each stream, in the order in which this node saw the messages. It makes no promise: a tap
+is one node's own record, not agreed with other nodes, and messages that were not on disk when the node died are
+missing. Its records have the flag SETTLED, so that readers show them at once. With a size limit the oldest segments are
+deleted. The next offset of each stream is written to a file before that, because no record of the stream may remain.
 
-Invariant: the offsets of a stream go on where the log on disk ends; no offset is given twice.
+Invariant: the offsets of a stream continue where the log on disk ends; no offset is assigned twice.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from chaplain.segment.write import SegmentWriter
 
 
 class StreamKind(IntEnum):
-    """What the column `kind` says of rows that come from a tap; a journal's rows have their message type there."""
+    """The value of the column `kind` for rows of a tap. Rows of a journal have their message type there."""
 
     POOL = 16
     EVENT = 17
@@ -37,16 +37,19 @@ class StreamKind(IntEnum):
 
 
 SEGMENTS_MIN = 2
-"""The one that is written to, and the one before it, which has the last records if nothing is in the other yet."""
+"""The current segment and the one before it, which has the last records while the current one is still empty."""
 
 
 def heads_name(log: str) -> str:
-    """The file beside a log that says how far its streams had come when segments last went."""
+    """The file beside a log with the next offset of each stream at the last deletion of segments."""
     return f"{log}.heads"
 
 
 class Tap:
-    """Appends to one log. `segments` are the files it has already, by sequence, `heads` is what `heads_name` holds."""
+    """Appends to one log.
+
+    `segments` are its existing files by sequence; `heads` is the content of the `heads_name` file.
+    """
 
     def __init__(
         self,
@@ -57,21 +60,21 @@ class Tap:
         heads: bytes | None = None,
         keep_bytes: int = 0,
     ) -> None:
-        """With `keep_bytes`, as many segments as fit in them are kept, and two at least; otherwise all of them."""
+        """With `keep_bytes`, as many segments are retained as fit in it, at least two; otherwise all of them."""
         self._settings = settings
         self._segments_max = max(SEGMENTS_MIN, keep_bytes // settings.segment_bytes) if keep_bytes else 0
         self._heads: dict[str, int] = {}
         self._index = 0
         surveyor = Surveyor(settings.log)
-        held: list[Head] = []
+        heads_found: list[Head] = []
         for sequence, data in segments:
             found = surveyor.add(sequence, data)
-            held += [head for head, _ in found.records] if found is not None else []
+            heads_found += [head for head, _ in found.records] if found is not None else []
         survey = surveyor.finish()
-        for head in held:
+        for head in heads_found:
             if survey.cut is None or head.position < survey.cut.position:
-                self._see(head.record)
-        # An end in doubt is cut: a tap promised nothing.
+                self._advance(head.record)
+        # An end in doubt is cut, because a tap promises nothing about it.
         self._writer = SegmentWriter(settings, chance, survey, cut_doubt=True)
         self._first = survey.endings[0].header.sequence if survey.endings else 0
         for stream, offset in _decoded(settings.log, heads).items():
@@ -82,7 +85,7 @@ class Tap:
         return self._heads.get(stream, 0)
 
     def begin(self, stream: str, offset: int) -> None:
-        """Nothing before this offset is here: the stream goes on from there, if it has not got further."""
+        """The stream has no messages here before this offset, and continues from it unless it is further already."""
         self._heads[stream] = max(offset, self.head(stream))
 
     def write(
@@ -96,11 +99,11 @@ class Tap:
         writer: int = 0,
         first_id: int = 0,
     ) -> tuple[Operation, ...]:
-        """The operations that put these messages behind the stream's last one.
+        """Return the operations that append these messages to the stream.
 
         `writer` and `first_id` become the rows' `client_id` and `client_message_id`.
         """
-        assert values, "a record holds at least one message"
+        assert values, "a record contains at least one message"
         pack = Pack(writer, first_id, tuple(values), None if keys is None else tuple(keys), message_type=kind)
         record = Record(
             Kind.BATCH,
@@ -113,11 +116,11 @@ class Tap:
             flags=Flag.SETTLED,
         )
         operations = self._writer.append([record])
-        self._see(record)
-        return operations + self._dropping() if self._segments_max else operations
+        self._advance(record)
+        return operations + self._drop_oldest() if self._segments_max else operations
 
-    def _dropping(self) -> tuple[Operation, ...]:
-        """The operations that make the log small enough again."""
+    def _drop_oldest(self) -> tuple[Operation, ...]:
+        """Return the operations that reduce the log to its limit."""
         beyond = range(self._first, self._writer.header.sequence + 1 - self._segments_max)
         if not beyond:
             return ()
@@ -128,15 +131,15 @@ class Tap:
 
     @property
     def written(self) -> int:
-        """How far the log goes; give it to `synced` when it is known to be on disk."""
+        """The end of the log. The caller passes it to `synced` when it is on disk."""
         return self._writer.written
 
     def synced(self, position: int) -> None:
         self._writer.synced(position)
 
-    def _see(self, record: Record) -> None:
+    def _advance(self, record: Record) -> None:
         if record.kind == Kind.BATCH:
-            assert record.first_offset >= self.head(record.stream), "an offset is given once"
+            assert record.first_offset >= self.head(record.stream), "an offset is assigned once"
             self._heads[record.stream] = record.first_offset + record.count
             self._index = record.index
 

@@ -1,12 +1,12 @@
-"""Turns records into operations on files: the only way bytes get into segments.
+"""Turns records into file operations: the only code that writes to segments.
 
-Decides positions, when to roll, how large a segment is, and which file is recycled. Refuses to know when syncing
-happens: the layer gives the operations to its host in a `Persist`, and says `synced` when `Persisted` has come back.
+It decides positions, when to roll, how large a segment is, and which file to recycle. It does not know when data is
+synced: the layer passes the operations to its host in a `Persist`, and calls `synced` after `Persisted`.
 
-A record that does not fit in a segment of the settings' size gets a larger segment: nodes of one cluster may be set
-to different sizes, and each must be able to store what the others agreed on.
+A record that does not fit in a segment of the configured size gets a larger segment. Nodes of one cluster may have
+different sizes, and each must be able to store what the others agreed on.
 
-Invariants: written ≥ proven; a record claims as proven only what `synced` confirmed; a segment always has room for the
+Invariants: written ≥ proven; a record states as proven only what `synced` confirmed; a segment always has room for the
 ROLL that ends it; after a cut nothing is ever written under the same identity.
 """
 
@@ -42,8 +42,9 @@ RECORD_BYTES_MAX = SEGMENT_BYTES_MAX - RECORDS_START - ROLL_BYTES
 class SegmentWriter:
     """Appends records to one log.
 
-    `free` are files ready for recycling, of the settings' size. `survey` is what was found at start: the writer goes on
-    at its end. If the end is in doubt it refuses, unless `cut_doubt` says that a quorum has resolved it.
+    `free` are files ready for recycling, of the configured size. `survey` is the state of the log at start; the writer
+    continues at its end. If the end is in doubt it refuses, unless `cut_doubt` says that a quorum has resolved the
+    doubt.
     """
 
     def __init__(
@@ -61,25 +62,26 @@ class SegmentWriter:
         self._free = list(free)
         self._header: SegmentHeader | None = None
         self._file = ""
-        """Where the header's segment is."""
+        """The file of the current segment."""
         self._identity_crc = 0
         """The checksum of its identity."""
         self._must_roll = False
-        self._taken: set[int] = set(survey.unused)
+        self._reusable: set[int] = set(survey.unused)
+        """Sequences of existing files after the end of the log, whose content is not part of it."""
         self.written = 0
-        """Position behind the last record: where the next one goes, unless it rolls."""
+        """Position after the last record: where the next one goes, unless it rolls."""
         self.proven = survey.proven
         """Everything before this position is known to be on disk."""
         self._resume(survey, cut_doubt)
 
     @property
     def header(self) -> SegmentHeader:
-        """Of the segment that is written to."""
+        """The header of the current segment."""
         assert self._header is not None, "nothing was written yet"
         return self._header
 
     def append(self, records: Iterable[Record]) -> tuple[Operation, ...]:
-        """The operations that put these records behind everything written. One sync makes them durable together."""
+        """Return the operations that append these records. One sync makes them durable together."""
         operations: list[Operation] = []
         waiting: list[bytes] = []
         start = self.written
@@ -88,7 +90,7 @@ class SegmentWriter:
             size = size_of(record)
             if size > RECORD_BYTES_MAX:
                 raise ValueError(f"a record has at most {RECORD_BYTES_MAX} octets, not {size}")
-            # By its header, which may say another size than is set now: nobody reads a file further.
+            # The header's size counts, which may differ from the current setting: readers stop at the header's end.
             if header is None or self._must_roll or self.written + size + ROLL_BYTES > header.end:
                 operations += self._roll(start, waiting, size)
                 start, waiting, header = self.written, [], self.header
@@ -101,12 +103,12 @@ class SegmentWriter:
         return tuple(operations)
 
     def synced(self, position: int) -> None:
-        """The host says that everything before `position`, which was `written` at some time, is on disk."""
-        assert position <= self.written, "more is said to be on disk than was written"
+        """Everything before `position`, an earlier value of `written`, is on disk."""
+        assert position <= self.written, "a synced position is at most the written one"
         self.proven = max(self.proven, position)
 
     def release(self, sequence: int) -> tuple[Operation, ...]:
-        """Give up a segment nobody needs any more; its file waits to be recycled."""
+        """Release a segment that is no longer needed; its file waits to be recycled."""
         if self._header is not None and sequence >= self._header.sequence:
             raise ValueError(f"segment {sequence} is still written to")
         file = self._path(segment_name(self._settings.log, sequence))
@@ -126,36 +128,37 @@ class SegmentWriter:
         if cut is not None:
             self._cut(survey.endings, cut.position)
         elif survey.endings:
-            self._take_up(survey.endings[-1].header)
+            self._continue_in(survey.endings[-1].header)
             self.written = survey.endings[-1].end
 
-    def _take_up(self, header: SegmentHeader) -> None:
+    def _continue_in(self, header: SegmentHeader) -> None:
         self._header = header
         self._file = self._path(segment_name(header.log, header.sequence))
         self._identity_crc = checksum(header.identity)
 
     def _cut(self, endings: tuple[SegmentEnd, ...], position: int) -> None:
-        """Find the segment in which the log is cut, and where its ROLL goes. Later segments are begun anew.
+        """Find the segment in which the log is cut, and the position of its ROLL. Later segments are overwritten.
 
-        If the first one is lost and nothing proves what lies in the others, the log is begun anew as a whole.
+        If the first segment is lost and nothing proves the content of the others, the whole log starts anew.
         """
         within = [ending for ending in endings if ending.header.records_start <= position]
-        self._taken |= {ending.header.sequence for ending in endings[len(within) :]}
+        self._reusable |= {ending.header.sequence for ending in endings[len(within) :]}
         if within:
-            self._take_up(within[-1].header)
+            self._continue_in(within[-1].header)
             self.written = min(within[-1].end, position)
         self._must_roll = True
         self.proven = min(self.proven, self.written)
 
     def _roll(self, start: int, waiting: list[bytes], record_bytes: int) -> list[Operation]:
-        """Begin the next segment, in which a record of this size fits, then end the current one with what waits for it
-        and ROLL.
+        """Create the next segment, in which a record of this size fits.
 
-        In this order a process killed between the writes leaves a log that still ends cleanly.
+        Then end the current one with its waiting records and ROLL.
+
+        In this order, a process that is killed between the writes leaves a log that still ends cleanly.
         """
         old = self._header
         new = self._next_header(old, record_bytes)
-        operations = self._drop_leftovers(new.sequence) + self._take_file(new)
+        operations = self._drop_leftovers(new.sequence) + self._obtain_file(new)
         operations.append(
             WriteAt(
                 self._path(segment_name(new.log, new.sequence)),
@@ -166,7 +169,7 @@ class SegmentWriter:
         if old is not None:
             roll = Record(Kind.ROLL, new.identity, index=new.sequence)
             operations.append(self._write(start, [*waiting, encode(roll, old.identity, self.written, self.proven)]))
-        self._take_up(new)
+        self._continue_in(new)
         self.written, self._must_roll = new.records_start, False
         return operations
 
@@ -183,16 +186,16 @@ class SegmentWriter:
         )
 
     def _drop_leftovers(self, sequence: int) -> list[Operation]:
-        """Files behind a cut that are not begun anew now would be taken for foreign segments later."""
-        leftovers = sorted(taken for taken in self._taken if taken > sequence)
-        self._taken.difference_update(leftovers)
+        """Delete files after a cut that are not overwritten now: they would look like foreign segments later."""
+        leftovers = sorted(reusable for reusable in self._reusable if reusable > sequence)
+        self._reusable.difference_update(leftovers)
         return [Remove(self._path(segment_name(self._settings.log, leftover))) for leftover in leftovers]
 
-    def _take_file(self, header: SegmentHeader) -> list[Operation]:
-        """Free files have the settings' size: a larger segment gets a new one."""
+    def _obtain_file(self, header: SegmentHeader) -> list[Operation]:
+        """Reuse a file if possible. Free files have the configured size, so a larger segment gets a new file."""
         file = self._path(segment_name(header.log, header.sequence))
-        if header.sequence in self._taken:
-            self._taken.remove(header.sequence)
+        if header.sequence in self._reusable:
+            self._reusable.remove(header.sequence)
         elif self._free and header.size_bytes == self._settings.segment_bytes:
             return [Rename(self._free.pop(0), file)]
         return [WriteAt(file, header.size_bytes - 8, bytes(8))]
@@ -206,12 +209,12 @@ class SegmentWriter:
 
 
 def mend_header(header: SegmentHeader, folder: str = "") -> WriteAt:
-    """Write both copies again, when one of them was found bad."""
+    """Write both copies of the header again, after one of them was found bad."""
     return WriteAt(folder + segment_name(header.log, header.sequence), 0, encode_pages(header))
 
 
 def refill(header: SegmentHeader, start: int, end: int, records: Sequence[Record], folder: str = "") -> WriteAt:
-    """Repair in place: records fetched from another node, written over a damaged stretch they must fill exactly."""
+    """Repair in place: write records fetched from another node over a damaged stretch, which they must fill exactly."""
     pieces: list[bytes] = []
     position = start
     for record in records:

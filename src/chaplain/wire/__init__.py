@@ -1,1 +1,1 @@
-"""Bytes that travel: primitives, mesh commands, parcels, and the limits all of them keep."""
+"""Encodings of bytes that are sent: primitives, mesh commands, parcels, and the size limits of all of them."""

@@ -1,4 +1,4 @@
-"""Sizes no message may pass. A bound that a user may change lives in `config`; these are part of the formats."""
+"""Maximum sizes that are part of the wire formats. Bounds that a user may change are in `config`."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ STRINGS_MAX = 0xFF
 """mesh.txt counts a list's strings in one octet."""
 
 PARCEL_BODY_BYTES_MAX = 0xFFFF
-"""sequence.txt gives the parcel's size two octets."""
+"""sequence.txt gives the size of a parcel's body two octets."""
 
 FRAME_BYTES_MAX = 8 * 1024 * 1024
-"""What one ZeroMQ frame may hold, seal included. ZeroMQ itself refuses more."""
+"""The maximum size of one frame, including its seal. The link sends a long frame as several ZeroMQ messages."""
 
 DATAGRAM_BYTES_MAX = 1200
-"""A beacon must pass any path without fragmentation."""
+"""A beacon must pass every network path without fragmentation."""

@@ -1,4 +1,4 @@
-"""Messages that msgspec packs: what cannot be read is `Malformed`, and nothing else is ever raised."""
+"""Decoding of msgpack messages: raises `Malformed` for unreadable input, and nothing else."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from chaplain.errors import Malformed
 T = TypeVar("T")
 
 UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
-"""What msgspec raises for octets that it cannot read."""
+"""The exceptions that msgspec raises for unreadable input."""
 
 
 def unpack(decoder: msgspec.msgpack.Decoder[T], data: bytes, what: str) -> T:

@@ -1,8 +1,8 @@
-"""The parcel of sequence.txt: a 64-bit header, a protocol body of n octets, then payload.
+"""The parcel of sequence.txt: a 64-bit header, a protocol body of n octets, then the payload.
 
     node 4 | version 4 bits, layer 4 bits, flags 8 bits | n 2 | body n | payload to the end
 
-Every layer above the mesh speaks parcels; the layer number says whose body it is.
+Every layer above the mesh sends parcels. The layer number says which layer defines the body.
 Byte table and hex example: docs/protocol/parcel.md.
 """
 
@@ -21,7 +21,7 @@ _HEADER_BYTES = _HEADER.size
 
 
 class Layer(IntEnum):
-    """Whose parcel it is. Numbers are never reused; up to 15."""
+    """The layer that a parcel belongs to. Numbers are never reused; the largest is 15."""
 
     MESH = 1
     GOSSIP = 2
@@ -52,7 +52,7 @@ def encode(parcel: Parcel) -> bytes:
 
 
 def decode(data: bytes) -> Parcel:
-    """Split the parcel. Any version and layer is readable here; who may speak which is the receiver's decision."""
+    """Split the parcel. It accepts every version and layer: the receiver decides which of them it processes."""
     left = len(data) - _HEADER_BYTES
     if left < 0:
         raise Malformed(f"parcel: a header has {_HEADER_BYTES} octets, not {len(data)}")

@@ -1,7 +1,7 @@
 """Big-endian primitives, each with exactly one encoding.
 
-`Cursor` reads; it raises `Malformed` and nothing else, before it trusts any length. The `put_*` functions write
-and treat a value out of range as the caller's mistake (`ValueError`).
+`Cursor` reads them. It checks every length before it uses it, and raises `Malformed` and nothing else. The `put_*`
+functions write them and raise `ValueError` for a value out of range, which is the caller's mistake.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ VCHAR = bytes(range(0x21, 0x7F))
 
 
 class Cursor:
-    """Reads primitives off the front of some bytes."""
+    """Reads primitives from the front of a byte string."""
 
     __slots__ = ("_data", "_size", "position")
 
@@ -29,7 +29,7 @@ class Cursor:
         return bytes(self._next(size, what))
 
     def number(self, octets: int, what: str) -> int:
-        # Every field of every message comes through here, so it does not go through `_next`.
+        # Hot path: every field of every message is read here, so this method avoids the call of `_next`.
         end = self.position + octets
         if end > self._size:
             raise self._too_short(octets, what)
@@ -86,7 +86,7 @@ def put_number(value: int, octets: int) -> bytes:
 
 @lru_cache(maxsize=1024)
 def put_string(value: str) -> bytes:
-    """Names are few, and said again and again: of clusters, pools and streams."""
+    """Encode a string. The cache helps because messages repeat few names: of clusters, pools and streams."""
     encoded = value.encode()
     if encoded.translate(None, VCHAR):
         raise ValueError(f"only visible ASCII is allowed, not {value!r}")

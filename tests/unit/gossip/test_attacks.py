@@ -84,7 +84,7 @@ def test_a_member_nobody_here_hears_is_given_time_to_answer_a_lie() -> None:
     at.meet(WITNESS, LIAR)
     far = [Partner(number) for number in range(10, 16)]
     at.tell(WITNESS, Cards(tuple(partner.card() for partner in far)))
-    unwatched = [partner for partner in far if not at.core._suspicion.is_watched(partner.identifier)]
+    unwatched = [partner for partner in far if not at.core._detector.is_watched(partner.identifier)]
     subject = unwatched[0]
     at.tell(LIAR, LIAR.leave(subject.identifier, 1))
     assert state(at, subject) is MemberState.SUSPECT
@@ -259,7 +259,7 @@ def test_an_acknowledgement_or_card_of_another_is_no_introduction() -> None:
 def test_vouching_never_reaches_into_the_future() -> None:
     at = stage()
     at.tell(LIAR, LIAR.message(MessageType.STATUS, payloads.put_status(LastHeard(VICTIM.identifier, 1, 0))))
-    known = at.core._suspicion.known_ns(VICTIM.identifier)
+    known = at.core._detector.known_ns(VICTIM.identifier)
     assert known is not None
     assert known <= at.now_ns
 
@@ -315,10 +315,10 @@ def test_a_world_with_a_liar_loses_nobody() -> None:
     for _ in range(40):
         member = liar.core.member(victim)
         assert member is not None
-        voice = liar.core._voice
-        voice.fire_leave(victim, member.incarnation)
-        voice.fire(MessageType.HEALTH, payloads.put_health(Health(victim, member.incarnation)))
-        effects, voice.out = voice.out, []
+        dissemination = liar.core._dissemination
+        dissemination.fire_leave(victim, member.incarnation)
+        dissemination.fire(MessageType.HEALTH, payloads.put_health(Health(victim, member.incarnation)))
+        effects, dissemination.out = dissemination.out, []
         for effect in effects:
             world._perform(liar, effect)
         world.run(SECOND_NS)

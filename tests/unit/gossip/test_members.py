@@ -85,8 +85,8 @@ def test_hearsay_is_bounded_contact_is_not_and_the_list_has_an_end() -> None:
     verdicts = [members.admit(Partner(number).card(), contacted=False) for number in range(1, 4)]
     assert verdicts == [RecordVerdict.NEW, RecordVerdict.NEW, RecordVerdict.FULL]
     assert members.admit(Partner(5).card(), contacted=True) is RecordVerdict.NEW
-    members.contact(Partner(5).identifier)
-    members.contact(Partner(1).identifier)
+    members.mark_contacted(Partner(5).identifier)
+    members.mark_contacted(Partner(1).identifier)
     assert members.admit(Partner(3).card(), contacted=False) is RecordVerdict.NEW
     assert members.admit(Partner(6).card(), contacted=True) is RecordVerdict.FULL
 
@@ -128,7 +128,7 @@ def test_buckets_partition_the_list() -> None:
 def test_a_good_bye_covers_cards_that_come_after_it() -> None:
     members = MemberList(GossipSettings(), verify)
     members.admit(A.card(3), contacted=False)
-    assert members.bid_farewell(A.leave(A.identifier, 5), 1)
+    assert members.leave_gracefully(A.leave(A.identifier, 5), 1)
     assert members.admit(A.card(5), contacted=False) is RecordVerdict.LEFT
     assert members.admit(A.card(6), contacted=False) is RecordVerdict.NEW
 

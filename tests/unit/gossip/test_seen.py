@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chaplain.gossip.events import EventId
-from chaplain.gossip.seen import Recent, SeenMessages
+from chaplain.gossip.seen import RecentMessages, SeenMessages
 from chaplain.gossip.settings import GossipSettings
 
 IDS = st.builds(EventId, st.integers(1, 3), st.integers(1, 3), st.integers(1, 40))
@@ -23,7 +23,7 @@ def test_nothing_is_fresh_twice_and_what_is_in_the_window_is_fresh_once(ids: lis
         too_old = event_id.epoch < epoch or (event_id.epoch == epoch and newest - event_id.counter >= 16)
         assert seen.is_fresh(event_id) == (event_id not in noted and not too_old)
         if seen.is_fresh(event_id):
-            seen.note(event_id, members=3)
+            seen.add(event_id, members=3)
             noted.add(event_id)
 
 
@@ -31,11 +31,11 @@ def test_nothing_is_fresh_twice_and_what_is_in_the_window_is_fresh_once(ids: lis
 def test_strangers_are_bounded_and_members_never_forgotten(origins: list[int]) -> None:
     seen = SeenMessages(GossipSettings(strangers_max=8), lambda origin: origin <= 3)
     member = EventId(2, 1, 1)
-    seen.note(member, members=3)
+    seen.add(member, members=3)
     for number, origin in enumerate(origins):
         event_id = EventId(origin + 3, 1, number + 1)
         if seen.is_fresh(event_id):
-            seen.note(event_id, members=3)
+            seen.add(event_id, members=3)
         assert len(seen) <= 11
     assert not seen.is_fresh(member)
 
@@ -43,14 +43,14 @@ def test_strangers_are_bounded_and_members_never_forgotten(origins: list[int]) -
 def test_counters_at_the_end_of_numbers() -> None:
     seen = SeenMessages(GossipSettings(), lambda origin: True)
     last = EventId(1, (1 << 64) - 1, (1 << 64) - 1)
-    seen.note(last, members=1)
+    seen.add(last, members=1)
     assert not seen.is_fresh(last)
     assert not seen.is_fresh(EventId(1, (1 << 64) - 1, 1))
 
 
 def test_recent_keeps_to_its_bounds_and_forgets_the_old() -> None:
     settings = GossipSettings(recent_max=4, recent_bytes_max=100, recent_age_ns=10)
-    recent = Recent(settings)
+    recent = RecentMessages(settings)
     ids = [EventId(1, 1, number) for number in range(1, 9)]
     for event_id in ids:
         recent.add(event_id, b"x" * 30, now_ns=event_id.counter)

@@ -253,7 +253,7 @@ def test_more_nodes_than_sessions_still_agree_and_notice_a_death() -> None:
     world.cluster(24)
     everybody = tuple(range(24))
     assert world.run(20 * SECOND_NS, lambda: world.agree(*everybody))
-    assert max(len(node.core._voice.sessions) for node in world.nodes) < 20
+    assert max(len(node.core._dissemination.sessions) for node in world.nodes) < 20
     world.kill(5)
     rest = tuple(name for name in everybody if name != 5)
     assert world.run(3 * T_NS, lambda: world.agree(*rest))

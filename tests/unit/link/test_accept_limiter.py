@@ -7,7 +7,7 @@ import random
 import pytest
 
 from chaplain.core import Knocked, Refuse
-from chaplain.link.auth.connect_token import OneUse, knock_as_client, knock_as_node
+from chaplain.link.auth.connect_token import NonceCache, knock_as_client, knock_as_node
 from chaplain.link.auth.identity import Identity
 from chaplain.link.auth.keyring import KeyRing, key_id_of
 from chaplain.link.errors import GreetingRefused
@@ -135,18 +135,18 @@ def test_what_is_not_proven_is_not_remembered(stage: Stage, bob: Actor) -> None:
     name, _ = node_knock()
     for _ in range(100):
         stage.knock(bob, name, bytes(32))
-    assert len(bob.core._door._by_nodes) == 0
+    assert len(bob.core._token_checker._by_nodes) == 0
 
 
 def test_one_use_forgets_exactly_when_it_may() -> None:
-    memory = OneUse(2, 2, keep_ns=10)
-    memory.spend(0, b"a", b"n")
+    memory = NonceCache(2, 2, keep_ns=10)
+    memory.use(0, b"a", b"n")
     with pytest.raises(GreetingRefused):
-        memory.spend(10, b"a", b"n")
-    memory.spend(11, b"a", b"n")
-    memory.spend(11, b"b", b"n")
+        memory.use(10, b"a", b"n")
+    memory.use(11, b"a", b"n")
+    memory.use(11, b"b", b"n")
     with pytest.raises(GreetingRefused, match="too many"):
-        memory.spend(11, b"c", b"n")
+        memory.use(11, b"c", b"n")
 
 
 def test_nobody_knocks_at_a_client() -> None:

@@ -104,7 +104,7 @@ def test_a_key_holder_speaking_as_another_node() -> None:
     stage, alice, bob = pair()
     mallory = Identity.generate(random.Random(9))
     impostor = stage.node("mallory", identity=mallory)
-    impostor.core._book.instance = alice.instance
+    impostor.core._tables.instance = alice.instance
     impostor.core.route = route_of(alice.instance)
     impostor.meet(bob)
     stage.connect()
@@ -151,7 +151,7 @@ def test_an_identifier_belongs_to_its_first_key(known: bool) -> None:
     stage = Stage()
     bob = stage.node("bob")
     alice = stage.node("alice")
-    bindings = bob.core._handshake._judge.bindings
+    bindings = bob.core._handshake._checks.bindings
     if known:
         # Nobody can grind a colliding key in a test, so the binding is planted.
         bindings._known[alice.core.identity.identifier] = b"k" * 32
@@ -248,7 +248,7 @@ def test_channels_that_carry_no_greetings() -> None:
 
 def test_a_peer_cannot_confirm_what_was_never_said() -> None:
     _, alice, bob = pair()
-    session = alice.core._book.sessions[bob.instance]
+    session = alice.core._tables.sessions[bob.instance]
     lie = session._closing.close(session.sent + 1, 1 << 40, b"x")
     inject(bob, alice, lie)
     assert bob.reasons("frame rejected") == ["confirms what was never said"]

@@ -143,7 +143,7 @@ def test_the_budget_counts_what_waits() -> None:
 
 def forge(alice: Actor, bob: Actor, counter: int, plain: bytes) -> None:
     """Alice herself, who has the keys, writes nonsense to bob."""
-    session = alice.core._book.sessions[bob.instance]
+    session = alice.core._tables.sessions[bob.instance]
     bob.step(Arrived(alice.core.route, session._closing.close(counter, 0, plain, BUNDLED)))
 
 
@@ -194,7 +194,7 @@ def test_the_highest_counter_does_no_harm() -> None:
 
 def test_a_seal_of_another_kind_is_refused_even_from_the_peer_itself() -> None:
     _, alice, bob = pair()
-    session = alice.core._book.sessions[bob.instance]
+    session = alice.core._tables.sessions[bob.instance]
     bob.step(Arrived(alice.core.route, session._closing.close(2, 0, b"of a later version", 0x40)))
     assert bob.reasons("frame rejected") == ["not sealed"]
     assert bob.heard() == []

@@ -41,7 +41,7 @@ def send(node: Actor, clients: list[Actor]) -> None:
 
 
 def queued(node: Actor) -> int:
-    return sum(line.queued_bytes for line in node.core._book.lines.values())
+    return sum(outgoing.queued_bytes for outgoing in node.core._tables.outgoing_channels.values())
 
 
 def test_sessions_of_one_key_share_one_budget() -> None:
@@ -63,11 +63,11 @@ def test_a_key_that_reads_nothing_leaves_its_part_to_another_key() -> None:
 def test_what_waited_for_a_session_that_ended_is_given_back() -> None:
     node, (ann,) = connected("ann", sessions=4, identity_queue_bytes_max=2 << 20)
     send(node, ann)
-    book = node.core._book
-    assert book.client_queues.total_bytes == queued(node) > 1 << 20
-    for channel in list(book.lines):
+    tables = node.core._tables
+    assert tables.client_queues.total_bytes == queued(node) > 1 << 20
+    for channel in list(tables.outgoing_channels):
         node.step(Disconnected(channel, "gone"))
-    assert book.client_queues.total_bytes == queued(node) == 0
+    assert tables.client_queues.total_bytes == queued(node) == 0
 
 
 @given(st.lists(st.tuples(st.sampled_from([b"a", b"b", b"c"]), st.integers(1, 90_000)), max_size=60))

@@ -74,8 +74,8 @@ def test_a_client_that_was_dismissed_and_is_gone_leaves_nothing() -> None:
     (wire,) = stage.wires
     wire.back.clear()
     stage.run(11 * SECOND_NS)
-    assert node.core._book.lines == {}
-    assert node.core._book.half_greeted == {}
+    assert node.core._tables.outgoing_channels == {}
+    assert node.core._tables.half_greeted == {}
 
 
 def test_a_node_whose_key_is_not_pinned_is_refused() -> None:
@@ -136,7 +136,7 @@ def test_a_client_in_the_middle_of_its_greeting_is_removed_too() -> None:
     stage.connect()
     stage.deliver(stage.between(client, node))
     assert HangUp(client.core.route) in node.step(Register({}))
-    assert node.core._book.lines == {}
+    assert node.core._tables.outgoing_channels == {}
 
 
 def test_a_client_that_lost_its_connection_comes_back() -> None:
@@ -197,10 +197,10 @@ def test_half_greeted_clients_are_bounded_and_time_out() -> None:
         client.meet(node)
     stage.settle()
     assert node.hung_up == [clients[0].core.route]
-    assert len(node.core._book.half_greeted) == 2
+    assert len(node.core._tables.half_greeted) == 2
     stage.actors = {"node": node}
     stage.run(11 * SECOND_NS)
-    assert node.core._book.lines == {}
+    assert node.core._tables.outgoing_channels == {}
     assert len(node.hung_up) == 3
 
 
@@ -214,7 +214,7 @@ def test_a_client_of_another_version_can_name_both() -> None:
     for actor, ours, theirs in ((node, "1.0", "2.0"), (client, "2.0", "1.0")):
         (report,) = actor.reports
         assert dict(report.detail) == {"reason": "other version", "ours": ours, "theirs": theirs}
-    assert node.core._book.offers == {}
+    assert node.core._tables.offers == {}
 
 
 def test_a_client_holds_no_keys_and_is_never_dialled() -> None:
@@ -259,14 +259,14 @@ def test_a_client_that_greets_without_end_and_reads_nothing_is_bounded() -> None
     client.meet(node)
     stage.connect()
     wire = stage.between(client, node)
-    line = client.core._book.lines[1]
+    outgoing = client.core._tables.outgoing_channels[1]
     for _ in range(100):
-        client.core._book.drop_offer(line)
-        client.core._book.begin_step()
-        client.core._handshake.greet(stage.now_ns, line)
-        node.step(Arrived(client.core.route, client.core._book.out[-1].frame))
+        client.core._tables.drop_offer(outgoing)
+        client.core._tables.begin_step()
+        client.core._handshake.greet(stage.now_ns, outgoing)
+        node.step(Arrived(client.core.route, client.core._tables.out[-1].frame))
     assert "queue is full" in node.reasons("greeting refused")
-    assert node.core._book.lines[client.core.route].queued_bytes < 6_000
+    assert node.core._tables.outgoing_channels[client.core.route].queued_bytes < 6_000
     assert sum(map(len, wire.back)) < 6_000
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from chaplain.link.events import Peer
-from chaplain.link.sessions.duplicate_nodes import INSTANCES_MAX, Double, DuplicateNodes
+from chaplain.link.sessions.duplicate_nodes import INSTANCES_MAX, DuplicateNode, DuplicateNodes
 from tests.support.link_stage import SECOND_NS, Actor, Stage
 
 EVENT = "identity used twice"
@@ -34,8 +34,8 @@ def test_a_copy_beside_the_original_is_named_once_in_a_while() -> None:
     (report,) = [report for report in alice.reports if report.event == EVENT]
     assert report.peer == f"{bob.core.identity.identifier:08x}"
     assert f"at {bob.endpoint} and {copy.endpoint}: stop the one that is a copy" in str(report.detail["reason"])
-    (double,) = alice.core.doubles(stage.now_ns)
-    assert double == Double(bob.core.identity.identifier, tuple(sorted((bob.endpoint, copy.endpoint))))
+    (duplicate,) = alice.core.duplicates(stage.now_ns)
+    assert duplicate == DuplicateNode(bob.core.identity.identifier, tuple(sorted((bob.endpoint, copy.endpoint))))
     dial_anew(stage, alice, bob, copy, seconds=60)
     assert len(alice.reasons(EVENT)) == 2
 
@@ -44,12 +44,12 @@ def test_it_is_over_a_minute_after_one_of_them_stopped() -> None:
     stage, alice, bob, copy = copied()
     copy.meet(alice)
     dial_anew(stage, alice, bob, copy, seconds=20)
-    assert alice.core.doubles(stage.now_ns)
+    assert alice.core.duplicates(stage.now_ns)
     stage.drop(copy)
     del stage.listening[copy.endpoint]
     stage.unreachable.add(copy.endpoint)
     dial_anew(stage, alice, bob, seconds=70)
-    assert not alice.core.doubles(stage.now_ns)
+    assert not alice.core.duplicates(stage.now_ns)
 
 
 def test_a_node_that_is_started_again_and_again_is_one_node() -> None:
@@ -60,7 +60,7 @@ def test_a_node_that_is_started_again_and_again_is_one_node() -> None:
         stage.run(2 * SECOND_NS)
     assert len({met.peer.instance for met in alice.met}) == 1 + 2 * INSTANCES_MAX
     assert not alice.reasons(EVENT)
-    assert not alice.core.doubles(stage.now_ns)
+    assert not alice.core.duplicates(stage.now_ns)
 
 
 def test_sessions_that_are_lost_are_no_doubles() -> None:
@@ -73,17 +73,17 @@ def test_sessions_that_are_lost_are_no_doubles() -> None:
 
 
 def test_a_last_word_that_is_late_is_no_double() -> None:
-    doubles = DuplicateNodes(8)
+    duplicates = DuplicateNodes(8)
     old, new = (Peer(instance, 1, b"k", "tcp://a:1") for instance in (b"old", b"new"))
-    assert [doubles.met(now_ns, peer) for now_ns, peer in enumerate((old, new, old, new))] == [None] * 4
-    assert not doubles.now(4)
-    assert doubles.met(5, old) == Double(1, ("tcp://a:1",))
+    assert [duplicates.met(now_ns, peer) for now_ns, peer in enumerate((old, new, old, new))] == [None] * 4
+    assert not duplicates.current(4)
+    assert duplicates.met(5, old) == DuplicateNode(1, ("tcp://a:1",))
 
 
 def test_what_is_remembered_is_bounded() -> None:
-    doubles = DuplicateNodes(2)
+    duplicates = DuplicateNodes(2)
     for number in range(9):
         for _ in range(3):
             for instance in (b"a", b"b"):
-                doubles.met(0, Peer(instance, number, b"%d" % number, "tcp://a:1"))
-    assert [double.identifier for double in doubles.now(0)] == [7, 8]
+                duplicates.met(0, Peer(instance, number, b"%d" % number, "tcp://a:1"))
+    assert [duplicate.identifier for duplicate in duplicates.current(0)] == [7, 8]

@@ -196,7 +196,7 @@ def test_a_dial_back_that_comes_to_nothing_is_given_up() -> None:
     stage.settle()
     stage.drop(alice)
     stage.run(40 * SECOND_NS)
-    assert bob.core._book.calls == {}
+    assert bob.core._tables.calls == {}
     assert bob.core.deadline() is None or bob.core.deadline() <= stage.now_ns
 
 

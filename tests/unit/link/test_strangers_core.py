@@ -9,24 +9,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chaplain.link.zmq.accept_limiter import filter_of, source_of
-from chaplain.link.zmq.strangers import RESERVED_PART, Shut, Strangers
+from chaplain.link.zmq.strangers import RESERVED_PART, BlockedSources, Strangers
 
 EVIL, HONEST, MEMBER = "10.0.0.66", "10.0.0.1", "10.0.0.2"
 
 
 class World:
-    """Addresses that connect as often as they can: whoever is shut out does not get in."""
+    """Addresses that connect as often as they can: whoever is blocked does not get in."""
 
     def __init__(self, places: int = 8) -> None:
         self.held = Strangers(places, frozenset({MEMBER}))
         self.last = 0
 
     def connect(self, source: str) -> bool:
-        shut = self.held.shut()
-        if shut.others != (source in shut.sources):
+        blocked = self.held.blocked()
+        if blocked.others != (source in blocked.sources):
             return False
         self.last += 1
-        self.held.came(self.last, self.last, source)
+        self.held.add(self.last, self.last, source)
         return True
 
 
@@ -35,7 +35,7 @@ def test_strangers_never_exceed_their_places(events: list[str]) -> None:
     world = World()
     for number, source in enumerate(events):
         if source == "leave":
-            world.held.left(number // 2)
+            world.held.remove(number // 2)
         else:
             world.connect(source)
         assert len(world.held) <= 8 + 8 // RESERVED_PART
@@ -55,7 +55,7 @@ def test_an_address_that_was_shut_out_gets_in_when_half_of_the_places_are_free()
         world.connect(EVIL)
     tries = []
     for connection in range(1, 5):
-        world.held.left(connection)
+        world.held.remove(connection)
         tries.append(world.connect(EVIL))
     assert tries == [False, False, True, True]
 
@@ -77,7 +77,7 @@ def test_a_member_that_floods_the_node_is_shut_out_too() -> None:
 def test_those_who_came_long_ago_are_not_counted() -> None:
     held = Strangers(8)
     for number in range(6):
-        held.came(number, number, EVIL)
+        held.add(number, number, EVIL)
     held.expire(4)
     assert len(held) == 2
 
@@ -118,10 +118,10 @@ addresses = st.one_of(st.ip_addresses(v=4), st.ip_addresses(v=6)).map(lambda one
 
 @given(st.sets(addresses, min_size=1, max_size=32), addresses, st.booleans())
 def test_the_filter_drops_those_who_are_shut_out_and_keeps_others(sources: set[str], other: str, others: bool) -> None:
-    program = filter_of(Shut(frozenset(sources), others))
+    program = filter_of(BlockedSources(frozenset(sources), others))
     assert {passes(program, source) for source in sources} == {others}
     assert passes(program, other) == (others if other in sources else not others)
 
 
 def test_a_filter_of_very_many_sources_drops_everybody() -> None:
-    assert not passes(filter_of(Shut(frozenset(f"10.0.0.{number}" for number in range(33)))), HONEST)
+    assert not passes(filter_of(BlockedSources(frozenset(f"10.0.0.{number}" for number in range(33)))), HONEST)

@@ -10,6 +10,7 @@ import pytest
 
 from chaplain.core import Cast, Heard, Stopping, Woken
 from chaplain.errors import Malformed
+from chaplain.link.endpoint import split_endpoint
 from chaplain.link.events import Forget, Meet, Met, Parted, Peer
 from chaplain.mesh import beacon
 from chaplain.mesh.beacon import Beacon, BeaconKeys, cluster_hash
@@ -34,7 +35,7 @@ def make(**settings: int) -> MeshCore:
 
 
 def cast(who: Peer = ANNA, time_ns: int = NOW, port: int | None = None, cluster: str = "chaplain") -> Heard:
-    address, own_port = beacon.split_endpoint(who.endpoint)
+    address, own_port = split_endpoint(who.endpoint)
     shown = Beacon(
         cluster_hash(cluster), who.instance, who.identifier, time_ns, address, own_port if port is None else port
     )
@@ -189,11 +190,3 @@ def test_stopping_says_good_bye_with_port_zero_and_is_the_last_beacon() -> None:
     assert shown.port == 0
     assert shown.time_ns > NOW, "later than the beacon before it, though the clock stood still"
     assert core.deadline() is None
-
-
-@pytest.mark.parametrize(
-    "endpoint", ["", "tcp://", "tcp://127.0.0.1", "tcp://127.0.0.1:0", "tcp://:7", "tcp://a:65536"]
-)
-def test_what_is_no_endpoint_is_refused(endpoint: str) -> None:
-    with pytest.raises(ValueError, match="tcp://address:port"):
-        beacon.split_endpoint(endpoint)

@@ -37,7 +37,7 @@ class Person:
 
     def whisper(self, to: Person) -> None:
         """If it is here."""
-        if self.mesh.roster():
+        if self.mesh.peer_views():
             self.said.append(b"%d" % len(self.said))
             self.step(Whisper(to.link.instance, self.said[-1]))
 
@@ -127,7 +127,7 @@ class Greetings(RuleBasedStateMachine):
             self.pump()
         self.nothing_is_lost()
         for one, other in (self.people, self.people[::-1]):
-            (view,) = one.mesh.roster()
+            (view,) = one.mesh.peer_views()
             assert (sorted(view.pools), view.status) == (sorted(other.mesh.pools), other.mesh.introduction().status)
             assert one.heard() == other.said
             assert one.mesh.counts["status_out_of_step"] == 0
@@ -161,8 +161,8 @@ def test_who_joins_in_the_middle_of_a_greeting_is_in_the_pool_and_nothing_said_i
     greeted.deliver(0)
     greeted.connect()
     greeted.deliver(1)
-    assert anna.mesh.roster()
-    assert not bert.mesh.roster()
+    assert anna.mesh.peer_views()
+    assert not bert.mesh.peer_views()
     anna.whisper(bert)
     bert.step(JoinPool("red"))
     anna.whisper(bert)

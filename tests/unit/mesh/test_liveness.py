@@ -149,7 +149,7 @@ def test_a_client_gets_no_heartbeat_but_is_pinged_and_given_up() -> None:
     assert log[-1] == (30 * SECOND, [Exited(TASK, "silent"), Dismiss(TASK.instance)])
     assert core.deadline() is None
     assert core.step(60 * SECOND, Parted(TASK, "dismissed", 0)) == [], "it was told as exited already"
-    assert core.roster() == ()
+    assert core.peer_views() == ()
 
 
 def test_a_client_that_was_given_up_enters_when_it_has_greeted_again() -> None:

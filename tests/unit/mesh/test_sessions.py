@@ -22,7 +22,7 @@ def test_a_greeting_makes_a_peer_with_its_pools() -> None:
     assert effects == [Entered(ANNA, {"rack": "a"}), Joined(ANNA, "red"), Joined(ANNA, "blue")]
     assert core.peers() == {1: ANNA}
     assert core.members("blue") == (ANNA,)
-    assert core.roster()[0].status == 7
+    assert core.peer_views()[0].status == 7
 
 
 def test_the_same_instance_greeting_again_changes_only_what_is_new() -> None:

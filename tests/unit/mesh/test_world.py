@@ -91,7 +91,7 @@ class MeshMachine(RuleBasedStateMachine):
 
     def _views_agree(self) -> None:
         for index, core in enumerate(self.world.cores):
-            present = {view.peer.identifier: view for view in core.roster()}
+            present = {view.peer.identifier: view for view in core.peer_views()}
             assert sorted(present) == sorted(to for one, to in self.world.lanes if one == index)
             for number, view in present.items():
                 other = self.world.cores[number]
@@ -148,7 +148,7 @@ def test_numbers_and_status_wrap() -> None:
     world.settle()
     assert world.gaps == world.losses
     assert world.gaps[1, 0, False] == 2
-    assert [sorted(view.pools) for view in world.cores[1].roster()] == [["blue", "red"]]
+    assert [sorted(view.pools) for view in world.cores[1].peer_views()] == [["blue", "red"]]
     assert world.cores[1].counts["sequence_went_back"] == 0
     assert world.cores[1].counts["status_out_of_step"] == 0
 

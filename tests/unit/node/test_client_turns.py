@@ -45,7 +45,7 @@ class Node:
         self.core._mesh.step = self._mesh  # type: ignore[method-assign]
         self.core._link.step = self._link  # type: ignore[method-assign]
         for peer in (*EVE, ANN):
-            self.core._entered(Entered(peer, {}))
+            self.core._on_entered(Entered(peer, {}))
         self.turn()
 
     def _mesh(self, now_ns: int, event: object) -> list[object]:
@@ -57,12 +57,12 @@ class Node:
         if isinstance(event, Dismiss):
             self.dismissed.append(event.instance)
             (peer,) = [one for one in (*EVE, ANN) if one.instance == event.instance]
-            self.core._exited(Exited(peer, "dismissed"))
+            self.core._on_exited(Exited(peer, "dismissed"))
         return []
 
     def ask(self, peer: Peer, count: int = 1, payload: bytes = b"") -> None:
         for call in range(count):
-            self.core._whispered(Whispered(peer, messages.encode(peer.identifier, GetMembers(call), payload)))
+            self.core._on_whispered(Whispered(peer, messages.encode(peer.identifier, GetMembers(call), payload)))
         self.core._run()
 
     def turn(self, requests: int = 1) -> list[bytes]:
@@ -145,7 +145,7 @@ def test_a_client_that_sends_more_than_it_is_served_loses_its_session_and_nobody
 def test_what_waits_of_a_client_that_left_is_not_served() -> None:
     node = Node()
     node.ask(EVE[0], 5)
-    node.core._exited(Exited(EVE[0], "gone"))
+    node.core._on_exited(Exited(EVE[0], "gone"))
     assert node.turn(9) == []
 
 
@@ -153,5 +153,5 @@ def test_what_a_node_says_waits_for_no_client() -> None:
     node = Node()
     node.ask(EVE[0], 100)
     peer = replace(ANN, client="", endpoint="tcp://127.0.0.1:7172")
-    node.core._whispered(Whispered(peer, parcel.encode(parcel.Parcel(peer.identifier, 15, b"", b""))))
+    node.core._on_whispered(Whispered(peer, parcel.encode(parcel.Parcel(peer.identifier, 15, b"", b""))))
     assert [effect.event for effect in node.core._out] == ["parcel refused"]

@@ -120,7 +120,7 @@ def test_what_is_shouted_in_one_wake_up_leaves_in_one_frame_to_each_and_arrives_
     cluster.world.run(5 * SECOND)
     speaker, listener = cluster.node("one"), cluster.node("two")
     heard: list[bytes] = []
-    listener._mesh.send(lambda shouted: heard.append(shouted.content), Shouted)
+    listener._mesh.route(lambda shouted: heard.append(shouted.content), Shouted)
     host = cluster.world.hosts["one"]
     now_ns = host.clock.read(cluster.world.now_ns)
     said = [b"%d" % number for number in range(50)]
@@ -180,14 +180,14 @@ def test_a_rotation_changes_every_ring_and_the_rings_outlive_a_restart() -> None
     node = cluster.node("two")
     node._rotate(RotationWanted(1))
     cluster.world.run(cluster.world.now_ns + 20 * SECOND)
-    rings = {name: cluster.node(name)._rings.ring.ids for name in NAMES}
+    rings = {name: cluster.node(name)._keyring.ring.ids for name in NAMES}
     assert len(set(rings.values())) == 1
     assert len(rings["one"]) == 1
     assert rings["one"] != KeyRing(b"k" * 32).ids
     host = cluster.world.hosts["four"]
     cluster.world.crash(host, power=True)
     cluster.world.start(host)
-    assert cluster.node("four")._rings.ring.ids == rings["one"]
+    assert cluster.node("four")._keyring.ring.ids == rings["one"]
     cluster.world.run(cluster.world.now_ns + 15 * SECOND, cluster.all_know_all)
     assert cluster.all_know_all()
 

@@ -198,8 +198,8 @@ class Trio:
         )
         node.files, node.stubborn = files, number in self.stubborn
         heard = self.heard[number] = []
-        node._mesh.send(heard.append, Shouted)
-        node._gossip.send(heard.append, EventSeen, QueryDecided)
+        node._mesh.route(heard.append, Shouted)
+        node._gossip.route(heard.append, EventSeen, QueryDecided)
         return node
 
     def __getitem__(self, number: int) -> NodeCore:
@@ -311,9 +311,9 @@ def test_one_that_goes_on_all_the_same_has_no_part_in_anything(trio: Trio) -> No
     assert not [one for one in trio.heard[3] if b"of 1" in repr(one).encode()]
     (answer,) = [one.answer for one in trio.heard[1] if isinstance(one, QueryDecided)]
     assert (answer.decided, answer.votes, answer.members) == (True, 2, 2)
-    rings = [trio[number]._rings.ring.ids for number in (1, 2)]
+    rings = [trio[number]._keyring.ring.ids for number in (1, 2)]
     assert rings[0] == rings[1] != OLD_RING.ids
-    assert trio[3]._rings.ring.ids == OLD_RING.ids, "the new key is not for it"
+    assert trio[3]._keyring.ring.ids == OLD_RING.ids, "the new key is not for it"
 
 
 def test_who_has_to_agree_on_doing_without_it_talks_with_it_until_it_stops(trio: Trio) -> None:

@@ -13,7 +13,7 @@ from chaplain.gossip.events import KeyConfirmed, KeyStep, Rotated
 from chaplain.link.auth.keyring import KEYS_MAX, KeyRing, key_id_of
 from chaplain.link.events import InstallKey, RemoveKey, UseKey
 from chaplain.link.settings import HMAC
-from chaplain.node.keyring_store import READABLE, RingKeeper
+from chaplain.node.keyring_store import NOT_ENCRYPTED, KeyRingStore
 from tests.unit.node.test_node import NAMES, SECOND, Cluster
 
 OLD, NEW, OTHER = (letter * 32 for letter in (b"k", b"n", b"o"))
@@ -26,7 +26,7 @@ class Rotating(Cluster):
         self.world.run(3 * SECOND)
 
     def rings(self) -> list[KeyRing]:
-        return [self.node(name)._rings.ring for name in NAMES if self.world.hosts[name].core is not None]
+        return [self.node(name)._keyring.ring for name in NAMES if self.world.hosts[name].core is not None]
 
     def rotate(self, *names: str, seconds: int = 32) -> None:
         """Ask these, and wait until they have succeeded or given up."""
@@ -59,7 +59,7 @@ def test_where_frames_can_be_read_on_the_way_no_key_travels() -> None:
     node = cluster.node("one")
     node.settings = replace(node.settings, link=replace(node.settings.link, seal=HMAC))
     node._rotate(RotationWanted(1))
-    assert [event.reason for _, event in node._work if isinstance(event, Rotated)] == [READABLE]
+    assert [event.reason for _, event in node._work if isinstance(event, Rotated)] == [NOT_ENCRYPTED]
     cluster.world.run(cluster.world.now_ns + 5 * SECOND)
     assert {ring.ids for ring in cluster.rings()} == {(key_id_of(OLD),)}
 
@@ -89,7 +89,7 @@ def test_who_was_not_there_makes_a_new_key_and_all_others_are_retired() -> None:
 @pytest.mark.parametrize("step", [KeyStep.INSTALL, KeyStep.USE])
 def test_who_died_between_two_steps_takes_the_rest_when_it_is_asked_for_again(step: KeyStep) -> None:
     cluster = Rotating()
-    ring = cluster.node("three")._rings.ring
+    ring = cluster.node("three")._keyring.ring
     cluster.rotate("one", seconds=0)
     cluster.run_until(lambda: bool(ring.newer_ids if step is KeyStep.INSTALL else ring.older_ids))
     cluster.world.run(cluster.world.now_ns + MILLISECOND)
@@ -113,11 +113,11 @@ def test_two_that_begin_at_once_are_one_in_the_end() -> None:
 
 def test_what_the_ring_refuses_is_not_confirmed() -> None:
     ring = KeyRing(OLD, newer=[bytes([number]) * 32 for number in range(1, KEYS_MAX)])
-    keeper = RingKeeper(ring, Random(1))
-    assert keeper.taken(InstallKey(NEW)) is None
-    assert keeper.taken(UseKey(key_id_of(NEW))) is None
-    assert keeper.taken(RemoveKey(key_id_of(OLD))) is None
-    assert keeper.taken(RemoveKey(key_id_of(NEW))) == KeyConfirmed(KeyStep.REMOVE, key_id_of(NEW))
+    keeper = KeyRingStore(ring, Random(1))
+    assert keeper.confirmation_of(InstallKey(NEW)) is None
+    assert keeper.confirmation_of(UseKey(key_id_of(NEW))) is None
+    assert keeper.confirmation_of(RemoveKey(key_id_of(OLD))) is None
+    assert keeper.confirmation_of(RemoveKey(key_id_of(NEW))) == KeyConfirmed(KeyStep.REMOVE, key_id_of(NEW))
 
 
 @pytest.mark.parametrize(
@@ -130,18 +130,18 @@ def test_what_the_ring_refuses_is_not_confirmed() -> None:
 )
 def test_a_ring_tells_what_is_to_be_gone_on_with(ring: KeyRing, key: bytes, retire: bytes) -> None:
     for again in (ring, KeyRing.parse(ring.text())):
-        order = RingKeeper(again, Random(1)).rotation(1, SECOND, ())
+        order = KeyRingStore(again, Random(1)).rotation(1, SECOND, ())
         assert (order.key, order.retire_key_id) == (key, key_id_of(retire))
 
 
 def test_with_the_old_key_go_all_that_are_as_old_and_none_that_came_later() -> None:
     ring = KeyRing(OLD, newer=[OTHER])
-    keeper = RingKeeper(ring, Random(1))
-    assert keeper.changes(RemoveKey(key_id_of(OTHER))) == ()
+    keeper = KeyRingStore(ring, Random(1))
+    assert keeper.ring_changes(RemoveKey(key_id_of(OTHER))) == ()
     ring.install(NEW)
     ring.use(key_id_of(NEW))
     ring.install(b"x" * 32)
-    retired = keeper.changes(RemoveKey(key_id_of(OLD)))
+    retired = keeper.ring_changes(RemoveKey(key_id_of(OLD)))
     assert retired == (RemoveKey(key_id_of(OLD)), RemoveKey(key_id_of(OTHER)))
     ring.use(key_id_of(NEW))
     assert ring.newer_ids == (key_id_of(b"x" * 32),), "using what is used already makes nothing older"

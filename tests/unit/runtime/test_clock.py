@@ -6,7 +6,7 @@ from io import StringIO
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from chaplain.clock import FIFTH, LOOK_NS, SLACK_NS, Clock
+from chaplain.clock import FIFTH, READ_INTERVAL_NS, SLACK_NS, Clock
 from chaplain.link.zmq.sockets import Sockets
 from chaplain.runtime.disk.syscalls import DataDirectory
 from chaplain.runtime.disk.writer import DiskWriter
@@ -69,13 +69,13 @@ def test_what_was_set_while_nobody_asked_is_followed_from_then_on() -> None:
 @given(
     st.lists(
         st.tuples(
-            st.sampled_from([0, 1, LOOK_NS - 1, LOOK_NS]) | st.integers(0, 100 * SECOND),
+            st.sampled_from([0, 1, READ_INTERVAL_NS - 1, READ_INTERVAL_NS]) | st.integers(0, 100 * SECOND),
             st.just(0) | st.integers(-(10**6) * SECOND, 10**6 * SECOND),
         ),
         max_size=50,
     )
 )
-@example([(LOOK_NS, -SECOND), (LOOK_NS - 1, 0), (1, 0)])
+@example([(READ_INTERVAL_NS, -SECOND), (READ_INTERVAL_NS - 1, 0), (1, 0)])
 def test_it_never_goes_back_nor_leaps(moments: list[tuple[int, int]]) -> None:
     machine = Machine()
     before_ns = machine.clock.now_ns()

@@ -99,6 +99,50 @@ def test_what_contradicts_the_shown_is_a_fork_and_is_not_shown():
     assert (agreement.forks, agreement.waiting) == ([1], 0)
 
 
+class CountedRecord:
+    """A record that counts how often its index is read: a measure of work that no busy machine changes."""
+
+    reads = 0
+
+    def __init__(self, record: Record) -> None:
+        self._record = record
+
+    @property
+    def index(self) -> int:
+        CountedRecord.reads += 1
+        return self._record.index
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._record, name)
+
+
+def reads_of(records: list[Record]) -> tuple[int, list[int]]:
+    """How often indexes are read while an agreement processes these records, and the indexes it shows."""
+    CountedRecord.reads, shown = 0, []
+    agreement = Agreement()
+    for record in records:
+        shown += agreement.feed(CountedRecord(record))
+    return CountedRecord.reads, [record._record.index for record in shown]
+
+
+def test_work_is_linear_in_the_parts_of_a_message():
+    parts, hashes = 3_000, [bytes([number]) * 32 for number in (1, 2, 3)]
+    first = [
+        Record(Kind.BATCH, index=1, part=part, parts=parts, previous_hash=hashes[0], chain_hash=hashes[1])
+        for part in range(parts)
+    ]
+    reads, shown = reads_of([*first, Record(Kind.BATCH, index=2, previous_hash=hashes[1], chain_hash=hashes[2])])
+    assert shown == [1] * parts
+    assert reads < 20 * parts
+
+
+def test_work_is_linear_in_the_length_of_a_chain_that_one_mark_shows():
+    records = chained(3_000, size_bytes=8)
+    reads, shown = reads_of([*reversed(records), mark(records[-1].index, records[-1].chain_hash)])
+    assert shown == [record.index for record in records]
+    assert reads < 20 * len(records)
+
+
 def test_waiting_records_are_bounded():
     agreement = Agreement(waiting_max=3)
     with pytest.raises(StorageError, match="marks"):
@@ -205,7 +249,8 @@ WRITER = """
 import os, random, sys
 from chaplain.core import Rename, WriteAt
 from chaplain.segment.record import Flag, Kind, Record
-from chaplain.segment.write import LogSettings, SegmentWriter
+from chaplain.segment.settings import LogSettings
+from chaplain.segment.write import SegmentWriter
 
 folder = sys.argv[1]
 writer = SegmentWriter(LogSettings("log", 1, folder + "/", 16 * 1024, free_max=9), random.Random(1))

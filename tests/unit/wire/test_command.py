@@ -5,7 +5,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chaplain.errors import Malformed
-from chaplain.wire.command import Alive, Broadcast, DecenAck, Hello, Join, Leave, Ping, decode, encode
+from chaplain.wire.command import (
+    ALIVE,
+    BROADCAST,
+    HEADER_BYTES,
+    Alive,
+    Broadcast,
+    DecenAck,
+    Hello,
+    Join,
+    Leave,
+    Ping,
+    assemble,
+    broadcast_content_at,
+    decode,
+    encode,
+    read_header,
+)
+from chaplain.wire.primitives import put_string
 
 GOLDEN = [
     (
@@ -112,3 +129,32 @@ def test_cut_short_is_malformed_or_another_whole_command(command, data):
         return
     assert encode(found) == part
     assert isinstance(found, Alive | Broadcast)
+
+
+@given(commands)
+def test_fast_path_reads_and_assembles_the_header_of_every_command(command):
+    whole = encode(command)
+    octet, sequence = read_header(whole)
+    assert sequence == command.sequence
+    assert assemble(octet, sequence, whole[HEADER_BYTES:]) == whole
+
+
+@given(sequences, visible, st.binary(max_size=300))
+def test_fast_path_encodes_and_splits_content_like_the_codec(sequence, pool, content):
+    assert assemble(ALIVE, sequence, content) == encode(Alive(sequence, content))
+    broadcast = encode(Broadcast(sequence, pool, content))
+    assert assemble(BROADCAST, sequence, put_string(pool) + content) == broadcast
+    at = broadcast_content_at(broadcast)
+    assert broadcast[HEADER_BYTES:at] == put_string(pool)
+    assert broadcast[at:] == content
+
+
+@pytest.mark.parametrize("octets", ["", "aaa1", "aaa1 02 00", "aaa2 02 0002", "00a1 02 0002 00"])
+def test_fast_path_refuses_data_without_a_header(octets):
+    with pytest.raises(Malformed, match="no signature and number"):
+        read_header(bytes.fromhex(octets))
+
+
+@given(st.binary(max_size=600))
+def test_fast_path_never_fails_on_a_broadcast_that_is_cut_short(fields):
+    assert broadcast_content_at(assemble(BROADCAST, 1, fields)) > HEADER_BYTES

@@ -62,7 +62,9 @@ def _note_of(body: bytes, payload: bytes) -> msgspec.Struct:
 CARRIED: dict[int, tuple[Carried, ...]] = {
     Layer.MESH: (
         Carried(
-            control_messages.Note, _note_of, lambda note: (parcel.decode(control_messages.encode(0, note)).body, b"")
+            control_messages.ControlMessage,
+            _note_of,
+            lambda note: (parcel.decode(control_messages.encode(0, note)).body, b""),
         ),
     ),
     Layer.GOSSIP: (Carried(gossip.Body, lambda body, payload: gossip.decode(body), lambda m: (gossip.encode(m), b"")),),

@@ -147,7 +147,7 @@ class LoopEngine:
             if any(isinstance(event, Stopping) for event in events):
                 self._end(Closed(CLOSED))
                 return
-            left_s = self._sockets.left_alone_s(self._stepper.until_due_ns())
+            left_s = self._sockets.idle_timeout_s(self._stepper.until_due_ns())
             if left_s != 0 and not self._queue:
                 self._set_timer(left_s)
                 return

@@ -164,7 +164,7 @@ class ThreadEngine:
 
     def _next_due_s(self) -> float:
         """When the next turn is due if no socket becomes readable before."""
-        left_s = self._sockets.left_alone_s(self._stepper.until_due_ns())
+        left_s = self._sockets.idle_timeout_s(self._stepper.until_due_ns())
         return inf if left_s is None else time.monotonic() + left_s
 
     def _fail(self, failure: BaseException) -> None:

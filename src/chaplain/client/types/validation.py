@@ -17,7 +17,7 @@ from chaplain.client_service.messages import NAME_BYTES_MAX
 from chaplain.errors import Malformed, Misused
 from chaplain.journal.messages.write_request import REQUEST_ID_MAX, check_stream
 from chaplain.link.auth.identity import KEY_BYTES, from_text
-from chaplain.link.settings import split_endpoint
+from chaplain.link.endpoint import split_endpoint
 
 T = TypeVar("T")
 

@@ -16,7 +16,7 @@ from chaplain.config import NODE_IDS_MAX
 from chaplain.core import Frozen
 from chaplain.errors import Malformed
 from chaplain.link.auth.identity import KEY_BYTES
-from chaplain.link.settings import is_endpoint
+from chaplain.link.endpoint import is_endpoint
 from chaplain.wire.packed import unpack
 
 CALL_MAX = 2**32 - 1

@@ -39,7 +39,7 @@ from chaplain.journal.messages.membership import (
 )
 from chaplain.journal.model.quorum import Quorum
 from chaplain.journal.model.reason import Reason
-from chaplain.link.settings import is_endpoint
+from chaplain.link.endpoint import is_endpoint
 
 CHANGES_KEPT = 32
 """Changes that are over and still known, so that whoever asks again is answered alike."""

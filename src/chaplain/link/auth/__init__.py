@@ -1,1 +1,1 @@
-"""Who is at the other end: identities, cluster keys, connect tokens and signed greetings."""
+"""Authentication: identities, cluster keys, connect tokens and signed greetings."""

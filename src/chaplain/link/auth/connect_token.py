@@ -1,12 +1,13 @@
-"""The knock: what somebody shows before ZeroMQ lets a single octet of theirs through.
+"""The connect token: what a peer presents before ZeroMQ accepts any data from it.
 
-Decides who may connect: a holder of a cluster key, or a registered client, each time anew. Knows nothing of
-greetings: a knock lets in, it identifies nobody to the layers above.
+docs/connection.md, counters and settings call a token a *knock*. This module decides which connections to admit: those
+of holders of a cluster key and of registered clients, each with a new token. It does not know greetings: a token admits
+a connection but identifies nobody to the layers above.
 
 Invariants:
-- the cheap checks come first: size, time, known key, then cryptography;
-- only proven knocks are remembered, so a stranger cannot fill the memory;
-- a knock is remembered for as long as its time would be accepted, so it opens the door once.
+- cheap checks come first: size, time, known key, then cryptography;
+- only authenticated tokens are remembered, so that an attacker without a key cannot fill the memory;
+- a token is remembered for as long as its time would be accepted, so that it admits one connection.
 
 Byte tables and hex examples: docs/connection.md.
 """
@@ -64,12 +65,13 @@ def decode(name: bytes) -> NodeKnock | ClientKnock:
 
 
 def knock_as_node(ring: KeyRing, identifier: int, now_ns: int, rng: Random) -> tuple[bytes, bytes]:
-    """Name and proof to show at another node's door."""
+    """ZAP user name and proof with which a node connects to another node."""
     name = encode(NodeKnock(ring.used_id, identifier, now_ns, rng.randbytes(NONCE_BYTES)))
     return name, _mac(ring.used, name)
 
 
 def knock_as_client(identity: Identity, now_ns: int, rng: Random) -> tuple[bytes, bytes]:
+    """ZAP user name and proof with which a client connects to a node."""
     name = encode(ClientKnock(identity.key, now_ns, rng.randbytes(NONCE_BYTES)))
     return name, identity.sign(_LABEL, name)
 
@@ -78,8 +80,8 @@ def _mac(key: bytes, name: bytes) -> bytes:
     return hmac.digest(key, b"%b\0%b" % (_LABEL, name), "sha256")
 
 
-class OneUse:
-    """Remembers which nonces were used, each for `keep_ns`, at most so many in all and for each owner."""
+class NonceCache:
+    """Remembers used nonces, each for `keep_ns`: at most `count_max` in all and `per_owner_max` for each owner."""
 
     __slots__ = ("_count_max", "_keep_ns", "_order", "_owned", "_per_owner_max", "_seen")
 
@@ -94,8 +96,8 @@ class OneUse:
     def __len__(self) -> int:
         return len(self._order)
 
-    def spend(self, now_ns: int, owner: bytes, nonce: bytes) -> None:
-        """Use the nonce up, or refuse: it was used before, or there is no room to remember it."""
+    def use(self, now_ns: int, owner: bytes, nonce: bytes) -> None:
+        """Record the nonce as used. Refuses a nonce that was used before, and any nonce while the cache is full."""
         self._expire(now_ns)
         if (owner, nonce) in self._seen:
             raise GreetingRefused("replayed")
@@ -116,7 +118,7 @@ class OneUse:
 
 
 class TokenChecker:
-    """Judges the knocks at one node's door."""
+    """Checks the tokens of connections to this node."""
 
     __slots__ = ("_by_clients", "_by_nodes", "_identifier", "_ring", "_window_ns")
 
@@ -124,32 +126,33 @@ class TokenChecker:
         self._identifier = identifier
         self._ring = ring
         self._window_ns = settings.knock_window_ns
-        # A time is acceptable from one window before it to one after, so two windows of memory cover any knock.
+        # A token's time is acceptable from one window before it to one window after it. So remembering nonces for two
+        # windows covers every acceptable token.
         keep_ns = 2 * settings.knock_window_ns
-        self._by_nodes = OneUse(settings.knocks_max, settings.knocks_max, keep_ns)
-        self._by_clients = OneUse(settings.knocks_max, settings.knocks_per_client_max, keep_ns)
+        self._by_nodes = NonceCache(settings.knocks_max, settings.knocks_max, keep_ns)
+        self._by_clients = NonceCache(settings.knocks_max, settings.knocks_per_client_max, keep_ns)
 
-    def judge(self, now_ns: int, clients: Mapping[bytes, str], name: bytes, proof: bytes) -> str:
-        """Who it is, as text for the host; raises `Malformed` or `GreetingRefused`."""
+    def check(self, now_ns: int, clients: Mapping[bytes, str], name: bytes, proof: bytes) -> str:
+        """Return the user's name for the host. Raises `Malformed` or `GreetingRefused`."""
         knock = decode(name)
         if abs(knock.time_ns - now_ns) > self._window_ns:
             raise GreetingRefused("outside the time window", skew_ms=(knock.time_ns - now_ns) // 1_000_000)
         if isinstance(knock, NodeKnock):
-            return self._judge_node(now_ns, knock, name, proof)
-        return self._judge_client(now_ns, knock, clients, name, proof)
+            return self._check_node(now_ns, knock, name, proof)
+        return self._check_client(now_ns, knock, clients, name, proof)
 
-    def _judge_node(self, now_ns: int, knock: NodeKnock, name: bytes, proof: bytes) -> str:
+    def _check_node(self, now_ns: int, knock: NodeKnock, name: bytes, proof: bytes) -> str:
         if knock.identifier == self._identifier:
-            raise GreetingRefused("ourselves")  # We dialled our own endpoint, or somebody plays our knock back to us.
+            raise GreetingRefused("ourselves")  # we dialled our own endpoint, or an attacker replays our token to us
         key = self._ring.get(knock.key_id)
         if key is None:
             raise GreetingRefused("unknown cluster key", key=knock.key_id.hex())
         if not hmac.compare_digest(_mac(key, name), proof):
             raise GreetingRefused("wrong proof")
-        self._by_nodes.spend(now_ns, knock.key_id, knock.nonce)
+        self._by_nodes.use(now_ns, knock.key_id, knock.nonce)
         return f"node:{knock.identifier:08x}"
 
-    def _judge_client(
+    def _check_client(
         self, now_ns: int, knock: ClientKnock, clients: Mapping[bytes, str], name: bytes, proof: bytes
     ) -> str:
         client = clients.get(knock.key)
@@ -157,5 +160,5 @@ class TokenChecker:
             raise GreetingRefused("unknown client", key=knock.key.hex())
         if not verify(knock.key, _LABEL, name, proof):
             raise GreetingRefused("wrong proof", client=client)
-        self._by_clients.spend(now_ns, knock.key, knock.nonce)
+        self._by_clients.use(now_ns, knock.key, knock.nonce)
         return f"client:{client}"

@@ -1,12 +1,12 @@
-"""The greeting: HELLO in an envelope that proves who sent it.
+"""The greeting: a HELLO in an envelope that authenticates its sender.
 
-Decides the bytes of a greeting and reads them back. Whether a well-formed greeting is welcome is decided in `judge.py`.
+This module encodes and decodes greetings. `hello_checks.py` decides whether a well-formed greeting is acceptable.
 
     node to node      0x11 | key id 4 | HELLO | signature 64 | MAC 32
     client and node   0x12 | key 32   | HELLO | signature 64
 
-Invariants: what the signature and the MAC cover is everything before them, under a label of their own; the proof that
-needs no decoding (the MAC, or the client's signature) can be checked before HELLO is decoded.
+Invariants: the signature and the MAC cover everything before them, each under a label of its own; the proof that needs
+no decoding (the MAC, or the client's signature) can be checked before HELLO is decoded.
 Byte tables and hex examples: docs/connection.md.
 """
 
@@ -28,7 +28,7 @@ from chaplain.wire.command import Hello
 GREETING_NODE = 0x11
 GREETING_CLIENT = 0x12
 GREETING_BYTES_MAX = 132 * 1024
-"""More than the largest HELLO the grammar can hold, with its envelope."""
+"""More than the largest HELLO that the grammar permits, with its envelope."""
 RESERVED = "chaplain."
 MAC_BYTES = 32
 
@@ -39,7 +39,7 @@ _ROLES = ("node", "client")
 
 
 class Claim(Frozen, frozen=True):
-    """What a greeting says in the names that are reserved for the link."""
+    """The content of the header names that are reserved for the link."""
 
     version: tuple[int, int]
     cluster: str
@@ -48,7 +48,7 @@ class Claim(Frozen, frozen=True):
     key: bytes
     identifier: int
     turn: int
-    """Counts the offers of one instance: a greeting of an earlier turn than the session's is old."""
+    """Counts the key offers of one instance. A greeting whose turn is not later than the session's is a replay."""
     nonce: bytes
     share: bytes
     seal: str
@@ -57,7 +57,7 @@ class Claim(Frozen, frozen=True):
 
 
 class Envelope(Frozen, frozen=True):
-    """A greeting taken apart, nothing of it believed."""
+    """A greeting split into its parts; none of them is authenticated yet."""
 
     octet: int
     prover: bytes
@@ -90,7 +90,7 @@ def claim_headers(claim: Claim) -> dict[str, str]:
 
 
 def encode(identity: Identity, offer: KeyOffer, hello: Hello) -> bytes:
-    """Envelope, sign, and (between nodes) MAC a HELLO that already carries its claim."""
+    """Wrap, sign, and (between nodes) MAC a HELLO that already contains its claim."""
     prover = key_id_of(offer.cluster_key) if offer.cluster_key else identity.key
     octet = GREETING_NODE if offer.cluster_key else GREETING_CLIENT
     signed = b"%c%b%b" % (octet, prover, commands.encode(hello))
@@ -99,7 +99,7 @@ def encode(identity: Identity, offer: KeyOffer, hello: Hello) -> bytes:
 
 
 def open_envelope(frame: bytes) -> Envelope:
-    """Cut the frame at its fixed places."""
+    """Split the frame at its fixed positions."""
     octet = frame[0] if frame else 0
     if octet not in (GREETING_NODE, GREETING_CLIENT):
         raise Malformed("greeting: the first octet is neither 0x11 nor 0x12")
@@ -130,7 +130,7 @@ def signature_holds(envelope: Envelope, key: bytes) -> bool:
 
 
 def open_hello(data: bytes) -> tuple[Claim, Hello]:
-    """The claim, and HELLO without the reserved names."""
+    """Return the claim, and HELLO without the reserved names."""
     hello = commands.decode(data)
     if not isinstance(hello, Hello):
         raise Malformed("greeting: holds another command than HELLO")

@@ -1,10 +1,10 @@
-"""Who somebody is: an Ed25519 key, the identifier that follows from it, and the instance of one run.
+"""Identities: an Ed25519 key, the identifier derived from it, and the instance of one process run.
 
-Decides how keys, identifiers and instances are made, written down and checked. Knows nothing of connections.
+This module creates, encodes and checks keys, identifiers and instances. It does not know connections.
 
 Invariants:
-- an identifier is always computed from the key, never taken from what somebody says;
-- every signature covers a label first, so that a signature made for one purpose proves nothing for another;
+- an identifier is always computed from the key, never read from a message;
+- every signature covers a label first, so that a signature for one purpose proves nothing for another;
 - no `repr` shows a secret.
 
 Text format and byte tables: docs/identity.md.
@@ -26,17 +26,17 @@ KEY_BYTES = 32
 SIGNATURE_BYTES = 64
 INSTANCE_BYTES = 16
 ROUTE_MARK = b"\x01"
-"""First octet of every routing id; ZeroMQ keeps ids beginning with zero for itself."""
+"""First octet of every routing id; ZeroMQ reserves ids that begin with zero."""
 DIAL_BYTES = 8
-"""Random octets that end the routing id of each dial: an instance is no secret, and who knows the whole routing id of
-another's connection could stand in its way."""
+"""Random octets at the end of each routing id. Instances are not secret, and a process that knows the whole routing id
+of another's connection could occupy it."""
 ROUTE_BYTES_MAX = 1 + INSTANCE_BYTES + DIAL_BYTES
 
 _FIRST_LINE = "chaplain identity 1"
 
 
 def identifier_of(key: bytes) -> int:
-    """The 32-bit name that goes into parcels: the first four octets of the key's SHA-256."""
+    """The 32-bit name in parcels: the first four octets of the key's SHA-256."""
     return int.from_bytes(hashlib.sha256(key).digest()[:4], "big")
 
 
@@ -45,7 +45,7 @@ def new_instance(rng: Random) -> bytes:
 
 
 def route_of(instance: bytes) -> bytes:
-    """What the ZeroMQ routing id begins with under which this instance dials others."""
+    """The prefix of the ZeroMQ routing ids under which this instance connects to others."""
     return ROUTE_MARK + instance
 
 
@@ -54,7 +54,7 @@ def is_route_of(route: bytes, instance: bytes) -> bool:
 
 
 def verify(key: bytes, label: bytes, message: bytes, signature: bytes) -> bool:
-    """Whether the holder of the key signed this message for the purpose that the label names."""
+    """Whether the owner of the key signed this message for the purpose that the label names."""
     if len(key) != KEY_BYTES or len(signature) != SIGNATURE_BYTES:
         return False
     try:
@@ -65,7 +65,7 @@ def verify(key: bytes, label: bytes, message: bytes, signature: bytes) -> bool:
 
 
 class Identity:
-    """The secret half of an identity."""
+    """A private key with its public key and identifier."""
 
     __slots__ = ("_secret", "identifier", "key")
 
@@ -94,7 +94,7 @@ class Identity:
         return identity
 
     def text(self) -> str:
-        """The content of an identity file. It holds the secret: keep its mode at 0600."""
+        """The content of an identity file. It contains the secret, so the file's mode must be 0600."""
         return f"{_FIRST_LINE}\nsecret {to_text(self._secret[:KEY_BYTES])}\nkey {to_text(self.key)}\n"
 
     def sign(self, label: bytes, message: bytes) -> bytes:
@@ -103,12 +103,12 @@ class Identity:
 
 
 def to_text(data: bytes) -> str:
-    """Octets as base64url without padding: visible ASCII, as HELLO's headers demand."""
+    """Octets as base64url without padding: visible ASCII, as HELLO's headers require."""
     return urlsafe_b64encode(data).rstrip(b"=").decode("ascii")
 
 
 def from_text(text: str, octets: int, what: str) -> bytes:
-    """The octets behind `to_text`; exactly one spelling is accepted."""
+    """Decode the text of `to_text`; exactly one spelling is accepted."""
     try:
         data = urlsafe_b64decode(text + "=" * (-len(text) % 4))
     except (binascii.Error, ValueError):

@@ -1,6 +1,6 @@
-"""Our half of a greeting: a nonce and an X25519 share, and the session keys that two halves make.
+"""The key exchange of a greeting: a nonce and an X25519 share from each side give the session keys.
 
-Decides how keys follow from two offers. Invariants: an offer completes one greeting at most (whoever holds it sees to
+This module derives the keys from two offers. Invariants: an offer completes at most one greeting (its owner ensures
 that); both sides derive the same two keys, and each key belongs to one direction between two instances.
 """
 
@@ -22,7 +22,7 @@ _LABEL = b"chaplain session 1"
 
 
 class KeyOffer:
-    """Ours, with its secret. `cluster_key` is the key its greetings are made with, empty towards clients."""
+    """Our nonce and share, with the private key. `cluster_key` is the key of our greetings, empty towards clients."""
 
     __slots__ = ("_private", "cluster_key", "made_ns", "nonce", "share", "turn")
 
@@ -45,7 +45,7 @@ class KeyOffer:
 
 
 class Party(Frozen, frozen=True):
-    """What one side puts into the session's keys."""
+    """The contribution of one side to the session's keys."""
 
     instance: bytes
     key: bytes
@@ -55,11 +55,12 @@ class Party(Frozen, frozen=True):
 
 
 def derive(secret: bytes, algorithm: str, sender: Party, receiver: Party) -> bytes:
-    """The key for what `sender` says to `receiver`."""
+    """The key for frames from `sender` to `receiver`."""
     first, second = sorted((sender, receiver), key=lambda party: party.instance)
     parts = [_LABEL, algorithm.encode()]
     for party in (sender, receiver):
         parts += [party.instance, party.key, party.nonce, party.share]
-    # Every part but the algorithm has a fixed size, and the algorithm's name is one of two: no two inputs run together.
+    # Every part but the algorithm has a fixed size, and the algorithm's name is one of two. So different inputs never
+    # give the same `info`.
     kdf = HKDF(SHA256(), length=32, salt=first.cluster_key + second.cluster_key, info=b"\0".join(parts))
     return kdf.derive(secret)

@@ -1,10 +1,10 @@
-"""The cluster keys a node accepts, and the one it proves itself with.
+"""The cluster keys that a node accepts, and the one with which it authenticates.
 
-Decides which changes of the ring are allowed, and remembers which keys came after the used one and which before. Does
-not know who else holds a key: that every member has the new key before the old one goes is for whoever asks for the
-change.
+The ring decides which changes are allowed, and records which keys are newer and which are older than the used one. It
+does not know which other nodes have a key. The requester of a change ensures that every member has the new key before
+the old one is removed.
 
-Invariants: there is always a used key; the used key is installed; each other one is older or newer than it; at most
+Invariants: there is always a used key; the used key is installed; each other key is older or newer than it; at most
 `KEYS_MAX` keys; no `repr` shows a key.
 Text format: docs/identity.md.
 """
@@ -27,12 +27,12 @@ _KEY, _NEXT = "key", "next"
 
 
 def key_id_of(key: bytes) -> bytes:
-    """What a cluster key is called in the open: the first four octets of its SHA-256."""
+    """The public name of a cluster key: the first four octets of its SHA-256."""
     return hashlib.sha256(key).digest()[:KEY_ID_BYTES]
 
 
 class KeyRing:
-    """Begins with one used key and any others that are accepted beside it: older ones, and newer ones to be used."""
+    """Starts with one used key, older keys that are still accepted, and newer keys that are not used yet."""
 
     __slots__ = ("_keys", "_newer", "used", "used_id")
 
@@ -47,7 +47,7 @@ class KeyRing:
             raise ValueError(f"a ring holds at most {KEYS_MAX} keys")
         self.used, self.used_id = used, key_id_of(used)
         self._newer = dict.fromkeys(key_id_of(key) for key in newer if key != used)
-        """Installed since the used key was taken into use."""
+        """Keys that were installed after the used key came into use."""
 
     def __repr__(self) -> str:
         return f"KeyRing({', '.join(key_id.hex() for key_id in self._keys)}; uses {self.used_id.hex()})"
@@ -58,12 +58,12 @@ class KeyRing:
 
     @property
     def newer_ids(self) -> tuple[bytes, ...]:
-        """Keys that were installed to be used and are not yet: of a rotation that is not finished."""
+        """Keys that were installed and are not used yet: a rotation is unfinished."""
         return tuple(self._newer)
 
     @property
     def older_ids(self) -> tuple[bytes, ...]:
-        """Keys that were there when the used one was taken into use, and have only to go."""
+        """Keys from before the used one came into use. They only wait for their removal."""
         return tuple(key_id for key_id in self._keys if key_id != self.used_id and key_id not in self._newer)
 
     def get(self, key_id: bytes) -> bytes | None:
@@ -114,7 +114,7 @@ class KeyRing:
         return cls(used, others, keys[_NEXT])
 
     def text(self) -> str:
-        """The content of a key ring file. It holds secrets: keep its mode at 0600."""
+        """The content of a key ring file. It contains secrets, so the file's mode must be 0600."""
         lines = [_FIRST_LINE]
         for word, key_ids in ((_KEY, (self.used_id, *self.older_ids)), (_NEXT, self.newer_ids)):
             lines += [f"{word} {to_text(self._keys[key_id])}" for key_id in key_ids]

@@ -1,1 +1,1 @@
-"""Handshakes, sealed sessions and dial attempts, as state machines."""
+"""State machines of handshakes, sealed sessions and dial attempts."""

@@ -1,12 +1,12 @@
-"""The seal: what makes a frame one that only this sender could have made, for us, once.
+"""The seal: authenticates (and with AES-GCM encrypts) a frame for one receiver.
 
-Decides the bytes of a sealed frame under one key. Knows no session: the counter to use and the counters that are
-acceptable come from there.
+It defines the bytes of a sealed frame under one key. It does not know sessions: they choose the counter and decide
+which counters are acceptable.
 
     octet 1 | counter 8 | heard 8 | command or bundle, encrypted | tag
 
-Invariants: a key seals in one direction only; the caller never gives a counter twice; nothing of the command is looked
-at before the tag was checked. Byte table and hex examples: docs/connection.md.
+Invariants: a key seals in one direction only; the caller never uses a counter twice; the tag is checked before anything
+of the command is read. Byte table and hex examples: docs/connection.md.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ GCM_TAG_BYTES = 16
 HMAC_TAG_BYTES = 32
 
 BUNDLED = 0x10
-"""Added to the octet if the frame holds a bundle instead of one command."""
+"""Added to the first octet if the frame contains a bundle instead of one command."""
 
 SEAL_OCTETS = {GCM: SEAL_GCM, HMAC: SEAL_HMAC}
 
@@ -36,7 +36,7 @@ _NONCE_HEAD = b"\0\0\0\0"
 
 
 class Seal(Protocol):
-    """One direction's key."""
+    """The key of one direction."""
 
     @property
     def octet(self) -> int: ...
@@ -45,16 +45,16 @@ class Seal(Protocol):
     def overhead_bytes(self) -> int: ...
 
     def close(self, counter: int, heard: int, command: bytes, kind: int = 0) -> bytes:
-        """`kind` is 0, or `BUNDLED`."""
+        """Seal a command. `kind` is 0, or `BUNDLED`."""
         ...
 
     def open(self, frame: bytes) -> bytes | None:
-        """The command, or None if this key did not seal the frame. The frame holds at least a header and a tag."""
+        """Return the command, or None if another key sealed the frame. The frame has at least a header and a tag."""
         ...
 
 
 class GcmSeal:
-    """AES-256-GCM: the header is authenticated, the command hidden too; the nonce is four zeros and the counter."""
+    """AES-256-GCM: authenticates the header and encrypts the command; the nonce is four zeros and the counter."""
 
     __slots__ = ("_decrypt", "_encrypt")
 
@@ -77,7 +77,7 @@ class GcmSeal:
 
 
 class HmacSeal:
-    """HMAC-SHA256 over header and command: readable on the way, not changeable."""
+    """HMAC-SHA256 over header and command: authenticated but not encrypted."""
 
     __slots__ = ("_key",)
 

@@ -1,9 +1,9 @@
-"""A bundle: several commands that travel in one sealed frame, because what a frame costs is paid once for all of them.
+"""The bundle: several commands in one sealed frame, which share the cost of sealing and sending.
 
     count 2 | size 2, count times | commands
 
-Invariants: a bundle holds at least two commands and none that is empty, so that every list of commands has exactly one
-form; nothing is left over. Byte table and hex example: docs/connection.md.
+Invariants: a bundle contains at least two commands and no empty one, so that every list of commands has exactly one
+encoding; nothing follows the last command. Byte table and hex example: docs/connection.md.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ _SIZE_BYTES = 2
 
 def pack(commands: Sequence[bytes]) -> bytes:
     assert len(commands) >= COMMANDS_MIN
-    assert all(commands), "an empty command is the link's own nod"
+    assert all(commands), "an empty command is the link's own confirmation"
     table = struct.pack(f">{1 + len(commands)}H", len(commands), *map(len, commands))
     return b"".join((table, *commands))
 
 
 def unpack(data: bytes) -> tuple[bytes, ...]:
-    """The commands. The data passed its seal, but not even a proven peer is trusted to write it well."""
+    """Return the commands. The data passed its seal, but even an authenticated peer may send a malformed bundle."""
     whole = len(data)
     count = data[0] << 8 | data[1] if whole >= _COUNT_BYTES else 0
     at = _COUNT_BYTES + count * _SIZE_BYTES

@@ -1,11 +1,11 @@
-"""How many bytes wait for clients: of each identity, whatever the number of its sessions, and of all together.
+"""Bytes that are queued for clients: for each identity, over all its sessions, and for all clients.
 
-Decides whether something more may wait for a client that does not read what it is sent. The bytes of a session's own
-channel have a bound of their own; this one is needed because one key may have many sessions.
+Decides whether more may be queued for a client that does not read. Each session's channel has its own bound; this one
+is needed because one key may have many sessions.
 
-A session that keeps up is never affected: up to `FLOOR_BYTES` may always wait on its channel. When all clients together
-are at their bound, each identity keeps an equal part of it, so that those who do not read cannot take the place of
-those who do.
+A session that keeps up is never affected: `FLOOR_BYTES` may always be queued on its channel. When all clients together
+reach their bound, each identity is limited to an equal share of it, so that clients which do not read cannot take the
+space of those which do.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 from chaplain.link.settings import LinkSettings
 
 FLOOR_BYTES = 64 * 1024
+"""Bytes that may always be queued on one channel."""
 
 
 class ClientQueues:
@@ -23,7 +24,7 @@ class ClientQueues:
         self.total_bytes = 0
 
     def has_room(self, key: bytes, channel_bytes: int, size_bytes: int) -> bool:
-        """Whether so many bytes more may wait for this identity, on a channel with `channel_bytes` waiting."""
+        """Whether `size_bytes` more may be queued for this identity, on a channel with `channel_bytes` queued."""
         if channel_bytes + size_bytes <= FLOOR_BYTES:
             return True
         after = self._by_identity.get(key, 0) + size_bytes
@@ -33,7 +34,7 @@ class ClientQueues:
         return after <= min(self._identity_bytes_max, self._bytes_max // identities)
 
     def add(self, key: bytes, size_bytes: int) -> None:
-        """So many bytes more wait, or fewer, if it is negative."""
+        """Add to the queued bytes of an identity; a negative size subtracts."""
         self.total_bytes += size_bytes
         waiting = self._by_identity.get(key, 0) + size_bytes
         assert waiting >= 0, "more left than waited"

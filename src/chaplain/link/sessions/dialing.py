@@ -1,9 +1,10 @@
-"""The ways out: calls to endpoints, the lines they open, and clients' routes.
+"""Calls to endpoints, and the channels on which this process sends.
 
-Decides when a lost call is dialled again. Holds state that `handshake.py` and `core.py` change; sends nothing itself.
+A *call* keeps a session with an endpoint: it dials, and redials after a loss. Each dial opens a new outgoing channel.
+The route of a client that dialled us is an outgoing channel without a call. This module decides the back-off between
+two dials. `handshake.py` and `core.py` change the rest of its state; it sends nothing itself.
 
-A *call* is the wish to talk to an endpoint; each attempt opens a new *line*. A client's route is a line without a call.
-Invariants: a line has at most one live offer; a line that was never greeted on has carried nothing.
+Invariants: a channel has at most one current offer; a channel without a greeting has carried nothing.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ class DialState(Enum):
     CONNECTED = "connected"
 
 
-class SpeakingChannel:
-    """One channel we may speak on: a dial, or a client's route."""
+class OutgoingChannel:
+    """One channel on which we may send: a connection that we dialled, or the route of a client."""
 
     __slots__ = (
         "call",
@@ -47,36 +48,39 @@ class SpeakingChannel:
         self.call = call
         self.offer: KeyOffer | None = None
         self.echo = b""
-        """The peer's nonce that our next greeting is to echo."""
+        """The peer's nonce that our next greeting must echo."""
         self.to = b""
+        """The peer's instance that our next greeting is addressed to."""
         self.echoed = b""
-        """The peer's nonce that the last greeting of the live offer echoed."""
+        """The peer's nonce that the last greeting of the current offer echoed."""
         self.queued_bytes = 0
         self.session: LinkSession | None = None
         self.due_ns = 0
         self.key = b""
-        """On a client's route: the client's key."""
+        """The client's public key, on the route of a client."""
 
 
 class DialAttempt:
-    """The wish to have a session with whoever is at an endpoint."""
+    """A call: the intention to keep a session with the node at an endpoint."""
 
-    __slots__ = ("advertised", "attempt", "due_ns", "endpoint", "give_up_ns", "line", "state", "wanted")
+    __slots__ = ("advertised", "attempt", "due_ns", "endpoint", "give_up_ns", "outgoing", "state", "wanted")
 
     def __init__(self, endpoint: str, wanted: bool) -> None:
         self.endpoint = endpoint
         self.wanted = wanted
+        """The layer above asked for it with `Meet`. Otherwise the call only answers the peer's."""
         self.advertised = ""
-        """The endpoint the peer itself gave, if it is another."""
+        """The endpoint that the peer itself advertises, if it differs."""
         self.state = DialState.WAITING
         self.attempt = 0
-        self.line: SpeakingChannel | None = None
+        self.outgoing: OutgoingChannel | None = None
         self.due_ns = 0
         self.give_up_ns = 0
-        """When a call that only answers somebody else's is dropped, unless a session comes of it."""
+        """When a call that only answers the peer's is dropped, unless it has a session by then."""
 
     def backoff_ns(self, settings: LinkSettings, rng: Random) -> int:
-        """Longer with each attempt, and jittered so that many who lost one peer do not all come back at once."""
+        """Exponential back-off with jitter, so that many nodes that lost one peer do not all reconnect at once."""
+        # The wait is between half and all of a bound that doubles with each attempt up to `redial_max_ns`.
         longest_ns = min(settings.redial_max_ns, settings.redial_min_ns << min(self.attempt, 32))
         self.attempt += 1
         return longest_ns // 2 + int(rng.random() * longest_ns / 2)

@@ -1,11 +1,11 @@
-"""Which nodes run twice: a directory that was copied, and whose copy was started beside the original.
+"""Detects nodes that run twice: the data directory was copied, and the copy was started beside the original.
 
-Two processes with one identity take each other's place at everybody's, in turns. An instance is drawn anew at every
-start, so one that comes back after another instance of its key did not end when that one began. A last word that is
-late brings an instance back once, and then the one that it displaced; more than that is no accident. Decides who is
-named; stops nobody: which of two is the copy, nobody else can know.
+Two processes with one identity displace each other's sessions in turns. Each process start has a new random instance.
+So if an older instance returns after a newer one, the older process did not end when the newer one started. A late
+message can make an instance return once, and then the one that it displaced. `RETURNS_MIN` returns are no accident.
+This module reports a duplicate and stops neither process: other nodes cannot know which of the two is the copy.
 
-Bounded: a few instances of each key, and so many keys; what was used longest ago is forgotten first.
+Bounds: `INSTANCES_MAX` instances of each key, and `keys_max` keys; the least recently used are forgotten first.
 """
 
 from __future__ import annotations
@@ -14,28 +14,29 @@ from chaplain.core import Frozen
 from chaplain.link.events import Peer
 
 INSTANCES_MAX = 4
-RETURNS = 3
-"""So often somebody came back before it is believed."""
+"""Instances remembered of each key."""
+RETURNS_MIN = 3
+"""Returns within `RECENT_NS` that identify a duplicate."""
 RECENT_NS = 60 * 1_000_000_000
-"""How long it is known after the last return, and how long it is not told again."""
+"""The period over which returns are counted, and the interval between two reports of the same duplicate."""
 
 
-class Double(Frozen, frozen=True):
-    """Two processes, or more, that are one node."""
+class DuplicateNode(Frozen, frozen=True):
+    """A node identity that two or more running processes use."""
 
     identifier: int
     endpoints: tuple[str, ...]
-    """Where they say that they are; both may say the same."""
+    """The endpoints that they advertise; both may advertise the same."""
 
 
 class _Known:
-    __slots__ = ("instances", "returned_ns", "told_ns")
+    __slots__ = ("instances", "reported_ns", "returned_ns")
 
     def __init__(self) -> None:
         self.instances: dict[bytes, Peer] = {}
-        """The one that was met last is the last one."""
+        """In the order of their last sessions."""
         self.returned_ns: list[int] = []
-        self.told_ns: int | None = None
+        self.reported_ns: int | None = None
 
 
 class DuplicateNodes:
@@ -43,8 +44,8 @@ class DuplicateNodes:
         self._keys_max = keys_max
         self._known: dict[bytes, _Known] = {}
 
-    def met(self, now_ns: int, peer: Peer) -> Double | None:
-        """A node has a session; gives what is to be told about it."""
+    def met(self, now_ns: int, peer: Peer) -> DuplicateNode | None:
+        """Record a new session of a node. Returns a duplicate that is to be reported now."""
         known = self._known.pop(peer.key, None) or _Known()
         self._known[peer.key] = known
         if len(self._known) > self._keys_max:
@@ -55,20 +56,23 @@ class DuplicateNodes:
         if len(known.instances) > INSTANCES_MAX:
             del known.instances[next(iter(known.instances))]
         if returned and last != peer.instance:
-            known.returned_ns = [*known.returned_ns, now_ns][-RETURNS:]
-        if not _is_double(now_ns, known) or (known.told_ns is not None and now_ns - known.told_ns < RECENT_NS):
+            known.returned_ns = [*known.returned_ns, now_ns][-RETURNS_MIN:]
+        if not _is_duplicate(now_ns, known) or (
+            known.reported_ns is not None and now_ns - known.reported_ns < RECENT_NS
+        ):
             return None
-        known.told_ns = now_ns
-        return _double(known)
+        known.reported_ns = now_ns
+        return _duplicate(known)
 
-    def now(self, now_ns: int) -> list[Double]:
-        return [_double(known) for known in self._known.values() if _is_double(now_ns, known)]
-
-
-def _is_double(now_ns: int, known: _Known) -> bool:
-    return len(known.returned_ns) == RETURNS and now_ns - known.returned_ns[0] < RECENT_NS
+    def current(self, now_ns: int) -> list[DuplicateNode]:
+        """All duplicates at this time."""
+        return [_duplicate(known) for known in self._known.values() if _is_duplicate(now_ns, known)]
 
 
-def _double(known: _Known) -> Double:
+def _is_duplicate(now_ns: int, known: _Known) -> bool:
+    return len(known.returned_ns) == RETURNS_MIN and now_ns - known.returned_ns[0] < RECENT_NS
+
+
+def _duplicate(known: _Known) -> DuplicateNode:
     peers = list(known.instances.values())
-    return Double(peers[-1].identifier, tuple(sorted({peer.endpoint for peer in peers[-2:]})))
+    return DuplicateNode(peers[-1].identifier, tuple(sorted({peer.endpoint for peer in peers[-2:]})))

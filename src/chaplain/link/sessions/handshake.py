@@ -1,12 +1,12 @@
-"""The handshake: who greets whom, when, and when a greeting becomes a session.
+"""The handshake: decides when to greet, and when a greeting completes a session.
 
-Decides what follows from a genuine greeting. Whether it is genuine is the judge's; what travels in a session, the
-core's.
+It acts on genuine greetings. `hello_checks.py` decides whether a greeting is genuine; `core.py` processes the frames
+of a session.
 
 Invariants:
-- a greeting without an echo of a live offer of ours causes a greeting back and nothing else;
-- an offer completes one greeting at most; its nonce means nothing afterwards;
-- a line carries a greeting before anything else, and sealed frames only of the session that was completed on it.
+- a greeting that echoes no current offer of ours causes a greeting back and nothing else;
+- an offer completes at most one greeting; its nonce is invalid afterwards;
+- a channel carries a greeting before anything else, and sealed frames only of the session that was completed on it.
 
 State table: docs/connection.md.
 """
@@ -19,30 +19,34 @@ from chaplain.link.auth import hello as codec
 from chaplain.link.auth.connect_token import knock_as_client, knock_as_node
 from chaplain.link.auth.hello import GREETING_CLIENT, RESERVED, Claim
 from chaplain.link.auth.key_exchange import Party, derive
+from chaplain.link.endpoint import split_endpoint
 from chaplain.link.errors import GreetingRefused
 from chaplain.link.events import Introduce, Met, Peer, Pin
 from chaplain.link.sessions.aead import make_seal
-from chaplain.link.sessions.dialing import DialAttempt, DialState, SpeakingChannel
+from chaplain.link.sessions.dialing import DialAttempt, DialState, OutgoingChannel
 from chaplain.link.sessions.hello_checks import CheckedHello, HelloChecks
-from chaplain.link.sessions.session import NOD, LinkSession
+from chaplain.link.sessions.session import CONFIRM, LinkSession
 from chaplain.link.sessions.tables import LinkTables
-from chaplain.link.settings import split_endpoint
 from chaplain.wire import command as commands
 from chaplain.wire.command import Hello
 
-_TELLING = ("other version", "other cluster", "other seal")
+_EXPLAINED = ("other version", "other cluster", "other seal")
+"""Refusals that we answer with a greeting, so that the client's user sees both versions, clusters or seals."""
 
 
 class Handshake:
-    def __init__(self, book: LinkTables, judge: HelloChecks) -> None:
-        self._book = book
-        self._judge = judge
-        self._role = "client" if book.ring is None else "node"
-        self._address = split_endpoint(book.settings.endpoint) if book.settings.endpoint else ("", 0)
+    def __init__(self, tables: LinkTables, checks: HelloChecks) -> None:
+        self._tables = tables
+        self._checks = checks
+        self._role = "client" if tables.ring is None else "node"
+        self._address = split_endpoint(tables.settings.endpoint) if tables.settings.endpoint else ("", 0)
         self._introduce = Introduce((), 0, {})
 
     def introduce(self, introduce: Introduce) -> None:
-        """Speak so from now on. Raises `ValueError` for what no HELLO can hold."""
+        """Use this content in our greetings from now on.
+
+        Raises `ValueError` for content that does not fit into a HELLO.
+        """
         for name in introduce.headers:
             if name.startswith(RESERVED):
                 raise ValueError(f"header names beginning with {RESERVED!r} are the link's own: {name!r}")
@@ -52,245 +56,261 @@ class Handshake:
         self._introduce = introduce
 
     def pin(self, pin: Pin) -> None:
-        self._judge.pin(pin.keys, pin.gone)
+        self._checks.pin(pin.keys, pin.gone)
 
     # Dialling.
 
     def dial(self, now_ns: int, call: DialAttempt) -> None:
-        book = self._book
+        tables = self._tables
         assert call.state is DialState.WAITING
-        line = book.open_line(call)
-        assert isinstance(line.channel, int)
-        if book.ring is None:
-            name, proof = knock_as_client(book.identity, now_ns, book.rng)
+        outgoing = tables.open_dial(call)
+        assert isinstance(outgoing.channel, int)
+        if tables.ring is None:
+            name, proof = knock_as_client(tables.identity, now_ns, tables.rng)
         else:
-            name, proof = knock_as_node(book.ring, book.identity.identifier, now_ns, book.rng)
+            name, proof = knock_as_node(tables.ring, tables.identity.identifier, now_ns, tables.rng)
         call.state = DialState.DIALLING
-        book.wake(call, now_ns + book.settings.greeting_timeout_ns)
-        book.out.append(Dial(line.channel, call.endpoint, name, proof))
+        tables.set_timer(call, now_ns + tables.settings.greeting_timeout_ns)
+        tables.out.append(Dial(outgoing.channel, call.endpoint, name, proof))
 
-    def wait(self, now_ns: int, call: DialAttempt) -> None:
-        """The line is gone: dial again later, or give up a call that only answered somebody."""
-        book = self._book
-        assert call.line is not None
-        book.close_line(call.line)
+    def schedule_redial(self, now_ns: int, call: DialAttempt) -> None:
+        """The channel is gone. Redial later, or drop a call that only answered the peer's and is past its time."""
+        tables = self._tables
+        assert call.outgoing is not None
+        tables.close_outgoing(call.outgoing)
         call.state = DialState.WAITING
         if not call.wanted and now_ns >= call.give_up_ns:
-            book.drop_call(call)
+            tables.drop_call(call)
         else:
-            book.wake(call, now_ns + call.backoff_ns(book.settings, book.rng))
+            tables.set_timer(call, now_ns + call.backoff_ns(tables.settings, tables.rng))
 
     # Greeting.
 
-    def greet(self, now_ns: int, line: SpeakingChannel) -> None:
-        book = self._book
-        offer = line.offer or book.make_offer(now_ns, line)
+    def greet(self, now_ns: int, outgoing: OutgoingChannel) -> None:
+        tables = self._tables
+        offer = outgoing.offer or tables.make_offer(now_ns, outgoing)
         claim = Claim(
-            version=book.settings.version,
-            cluster=book.settings.cluster,
+            version=tables.settings.version,
+            cluster=tables.settings.cluster,
             role=self._role,
-            instance=book.instance,
-            key=book.identity.key,
-            identifier=book.identity.identifier,
+            instance=tables.instance,
+            key=tables.identity.key,
+            identifier=tables.identity.identifier,
             turn=offer.turn,
             nonce=offer.nonce,
             share=offer.share,
-            seal=book.settings.seal,
-            echo=line.echo,
-            to=line.to,
+            seal=tables.settings.seal,
+            echo=outgoing.echo,
+            to=outgoing.to,
         )
-        said = self._introduce
-        headers = {**codec.claim_headers(claim), **said.headers}
-        frame = codec.encode(book.identity, offer, Hello(1, *self._address, said.pools, said.status, headers))
-        line.echoed = line.echo
-        book.queue(line, len(frame))
-        book.counts["greetings_sent"] += 1
-        book.out.append(Send(line.channel, frame))
+        introduce = self._introduce
+        headers = {**codec.claim_headers(claim), **introduce.headers}
+        frame = codec.encode(
+            tables.identity, offer, Hello(1, *self._address, introduce.pools, introduce.status, headers)
+        )
+        outgoing.echoed = outgoing.echo
+        tables.add_queued(outgoing, len(frame))
+        tables.counts["greetings_sent"] += 1
+        tables.out.append(Send(outgoing.channel, frame))
 
-    def hear(self, now_ns: int, channel: Channel, frame: bytes) -> None:
+    def on_greeting(self, now_ns: int, channel: Channel, frame: bytes) -> None:
         try:
-            greeting = self._judge.judge(channel, frame)
-            self._welcome(now_ns, channel, greeting)
+            greeting = self._checks.check(channel, frame)
+            self._accept(now_ns, channel, greeting)
         except Malformed as error:
             self._refuse(now_ns, channel, frame[0], GreetingRefused("malformed", error=str(error)))
         except GreetingRefused as refusal:
             self._refuse(now_ns, channel, frame[0], refusal)
 
     def _refuse(self, now_ns: int, channel: Channel, octet: int, refusal: GreetingRefused) -> None:
-        book = self._book
-        book.counts["greetings_refused"] += 1
+        tables = self._tables
+        tables.counts["greetings_refused"] += 1
         if refusal.reason == "replayed":
-            book.counts["replays_rejected"] += 1
-        told = book.report(now_ns, "greeting refused", refusal.reason, describe(book, channel), **refusal.detail)
-        if told and refusal.reason in _TELLING and isinstance(channel, bytes) and octet == GREETING_CLIENT:
-            # A registered client of another make: a greeting of ours lets its user see both sides of the difference.
-            line = SpeakingChannel(channel)
-            self.greet(now_ns, line)
-            book.drop_offer(line)
+            tables.counts["replays_rejected"] += 1
+        reported = tables.report(
+            now_ns, "greeting refused", refusal.reason, describe(tables, channel), **refusal.detail
+        )
+        if reported and refusal.reason in _EXPLAINED and isinstance(channel, bytes) and octet == GREETING_CLIENT:
+            # The client is registered but differs in version, cluster or seal. Our greeting shows its user both sides.
+            outgoing = OutgoingChannel(channel)
+            self.greet(now_ns, outgoing)
+            tables.drop_offer(outgoing)
 
-    def _welcome(self, now_ns: int, channel: Channel, greeting: CheckedHello) -> None:
-        book, claim = self._book, greeting.claim
-        session = book.sessions.get(claim.instance)
+    def _accept(self, now_ns: int, channel: Channel, greeting: CheckedHello) -> None:
+        tables, claim = self._tables, greeting.claim
+        session = tables.sessions.get(claim.instance)
         if session is not None and claim.turn <= session.turn:
             raise GreetingRefused("replayed", turn=claim.turn)
-        line = book.offers.get(claim.echo) if claim.to == book.instance else None
-        if line is None:
-            self._answer(now_ns, channel, greeting)
-        elif self._leads_to(line, channel, greeting):
-            self._complete(now_ns, line, channel, greeting)
+        # Replay protection: a greeting completes a session only if it echoes the nonce of an offer that we made and
+        # that nobody has used. A recorded greeting echoes an old nonce and only causes a greeting back.
+        outgoing = tables.offers.get(claim.echo) if claim.to == tables.instance else None
+        if outgoing is None:
+            self._greet_back(now_ns, channel, greeting)
+        elif self._belongs_to(outgoing, channel, greeting):
+            self._complete(now_ns, outgoing, channel, greeting)
         else:
             raise GreetingRefused("another endpoint leads there", endpoint=greeting.peer.endpoint)
 
-    def _leads_to(self, line: SpeakingChannel, channel: Channel, greeting: CheckedHello) -> bool:
-        """Whether the peer that echoed the offer is the one this line was made for."""
-        if line.call is None:
-            return line.channel == channel
-        if greeting.peer.client or (self._role == "client" and line.channel != channel):
+    def _belongs_to(self, outgoing: OutgoingChannel, channel: Channel, greeting: CheckedHello) -> bool:
+        """Whether the peer that echoed the offer is the one for which this channel was opened."""
+        if outgoing.call is None:
+            return outgoing.channel == channel
+        if greeting.peer.client or (self._role == "client" and outgoing.channel != channel):
             return False
-        # An endpoint known by another call is not this one's, whatever was echoed: offers can be overheard.
-        return self._book.call_of(greeting.peer.endpoint) in (None, line.call)
+        # An endpoint that belongs to another call does not belong to this one, whatever the peer echoed: an
+        # eavesdropper can copy an offer.
+        return self._tables.call_of(greeting.peer.endpoint) in (None, outgoing.call)
 
-    # A greeting that proves the peer to be there.
+    # Greetings that echo our offer: they prove that the peer is present now.
 
-    def _complete(self, now_ns: int, line: SpeakingChannel, channel: Channel, greeting: CheckedHello) -> None:
-        book, claim, peer = self._book, greeting.claim, greeting.peer
-        old = [book.sessions.get(peer.instance), line.session]
+    def _complete(self, now_ns: int, outgoing: OutgoingChannel, channel: Channel, greeting: CheckedHello) -> None:
+        tables, claim, peer = self._tables, greeting.claim, greeting.peer
+        old = [tables.sessions.get(peer.instance), outgoing.session]
         if not peer.client:
-            old.append(book.by_node_key.get(peer.key))
-        if not any(old) and not book.has_room_for(peer):
-            raise GreetingRefused("too many sessions", sessions=len(book.sessions))
-        session = self._session(line, channel, greeting)
-        if line.echoed != claim.nonce:
-            line.echo, line.to = claim.nonce, claim.instance
-            self.greet(now_ns, line)
-        book.drop_offer(line)
-        line.echo = line.to = b""
+            old.append(tables.by_node_key.get(peer.key))
+        if not any(old) and not tables.has_room_for(peer):
+            raise GreetingRefused("too many sessions", sessions=len(tables.sessions))
+        session = self._session(outgoing, channel, greeting)
+        # The peer can complete its side only after our greeting echoed its nonce.
+        if outgoing.echoed != claim.nonce:
+            outgoing.echo, outgoing.to = claim.nonce, claim.instance
+            self.greet(now_ns, outgoing)
+        tables.drop_offer(outgoing)
+        outgoing.echo = outgoing.to = b""
         for before in old:
-            if before is not None and book.sessions.get(before.peer.instance) is before:
+            if before is not None and tables.sessions.get(before.peer.instance) is before:
                 again = before.peer.instance == peer.instance
-                self.end(now_ns, before, "greeted anew" if again else "another instance took its place", line)
-        book.begin(session)
-        if line.call is not None:
-            self._settle(line.call, peer.endpoint)
+                self.end_session(
+                    now_ns, before, "greeted anew" if again else "another instance took its place", outgoing
+                )
+        tables.begin_session(session)
+        if outgoing.call is not None:
+            self._on_established(outgoing.call, peer.endpoint)
         if not peer.client:
-            self._judge.bindings.bind(peer)
-            self._look_for_doubles(now_ns, peer)
-        # Whether the peer completed its side too shows when its first frame, at least the nod, comes in time.
-        book.wake(line.call or line, now_ns + book.settings.greeting_timeout_ns)
-        self._nod(now_ns, session)
-        book.out.append(Met(peer, greeting.hello))
+            self._checks.bindings.bind(peer)
+            self._check_duplicates(now_ns, peer)
+        # The peer's first frame, at least its confirmation, shows that it completed its side, too. It must arrive
+        # before this timer.
+        tables.set_timer(outgoing.call or outgoing, now_ns + tables.settings.greeting_timeout_ns)
+        self._send_confirmation(now_ns, session)
+        tables.out.append(Met(peer, greeting.hello))
 
-    def _look_for_doubles(self, now_ns: int, peer: Peer) -> None:
-        double = self._book.doubles.met(now_ns, peer)
-        if double is not None:
-            where = " and ".join(double.endpoints)
+    def _check_duplicates(self, now_ns: int, peer: Peer) -> None:
+        duplicate = self._tables.duplicates.met(now_ns, peer)
+        if duplicate is not None:
+            where = " and ".join(duplicate.endpoints)
             reason = f"two processes run with this node's identity, at {where}: stop the one that is a copy"
-            self._book.report(now_ns, "identity used twice", reason, f"{double.identifier:08x}")
+            self._tables.report(now_ns, "identity used twice", reason, f"{duplicate.identifier:08x}")
 
-    def _nod(self, now_ns: int, session: LinkSession) -> None:
-        frame = session.close(NOD)
-        session.spoke(now_ns)
-        self._book.queue(session.line, len(frame))
-        self._book.out.append(Send(session.line.channel, frame))
+    def _send_confirmation(self, now_ns: int, session: LinkSession) -> None:
+        frame = session.close(CONFIRM)
+        session.record_sent(now_ns)
+        self._tables.add_queued(session.outgoing, len(frame))
+        self._tables.out.append(Send(session.outgoing.channel, frame))
 
-    def _session(self, line: SpeakingChannel, channel: Channel, greeting: CheckedHello) -> LinkSession:
-        book, claim, offer = self._book, greeting.claim, line.offer
+    def _session(self, outgoing: OutgoingChannel, channel: Channel, greeting: CheckedHello) -> LinkSession:
+        tables, claim, offer = self._tables, greeting.claim, outgoing.offer
         assert offer is not None
-        us = Party(book.instance, book.identity.key, offer.nonce, offer.share, offer.cluster_key)
+        us = Party(tables.instance, tables.identity.key, offer.nonce, offer.share, offer.cluster_key)
         them = Party(claim.instance, claim.key, claim.nonce, claim.share, greeting.cluster_key)
         secret = offer.secret_with(claim.share)
-        algorithm = book.settings.seal
+        algorithm = tables.settings.seal
         closing = make_seal(algorithm, derive(secret, algorithm, us, them))
         opening = make_seal(algorithm, derive(secret, algorithm, them, us))
-        return LinkSession(greeting.peer, claim.turn, line, channel, (closing, opening), offered_ns=offer.made_ns)
+        return LinkSession(greeting.peer, claim.turn, outgoing, channel, (closing, opening), offered_ns=offer.made_ns)
 
-    def _settle(self, call: DialAttempt, endpoint: str) -> None:
-        """The call has its session: no memory of failures, and the peer's own name for its endpoint."""
-        book = self._book
+    def _on_established(self, call: DialAttempt, endpoint: str) -> None:
+        """The call has a session: reset its failures, and record the endpoint that the peer advertises."""
+        tables = self._tables
         call.attempt = 0
         call.give_up_ns = 0
-        if book.aliases.get(call.advertised) is call:
-            del book.aliases[call.advertised]
+        if tables.aliases.get(call.advertised) is call:
+            del tables.aliases[call.advertised]
         call.advertised = endpoint
         if endpoint != call.endpoint:
-            book.aliases[endpoint] = call
+            tables.aliases[endpoint] = call
 
-    def end(self, now_ns: int, session: LinkSession, reason: str, keep: SpeakingChannel | None = None) -> None:
-        """The session is over. Its line, unless it is to be kept, goes on without one for as long as it may."""
-        book, line = self._book, session.line
-        book.end(session, reason)
+    def end_session(self, now_ns: int, session: LinkSession, reason: str, keep: OutgoingChannel | None = None) -> None:
+        """End the session.
+
+        Its channel is closed if a client opened it; a call's channel remains until the call's time-out.
+
+        `keep` names a channel that remains unchanged.
+        """
+        tables, outgoing = self._tables, session.outgoing
+        tables.end_session(session, reason)
         if not session.peer.client:
-            self._judge.bindings.release(session.peer)
-        if line is keep:
+            self._checks.bindings.release(session.peer)
+        if outgoing is keep:
             return
-        if line.call is None:
-            book.out.append(HangUp(line.channel))
-            book.close_line(line)
+        if outgoing.call is None:
+            tables.out.append(HangUp(outgoing.channel))
+            tables.close_outgoing(outgoing)
         else:
-            line.call.give_up_ns = now_ns + book.settings.greeting_timeout_ns
-            book.wake(line.call, line.call.give_up_ns)
+            outgoing.call.give_up_ns = now_ns + tables.settings.greeting_timeout_ns
+            tables.set_timer(outgoing.call, outgoing.call.give_up_ns)
 
-    # A greeting that proves nothing yet.
+    # Greetings without an echo: they may be replays, so we only greet back.
 
-    def _answer(self, now_ns: int, channel: Channel, greeting: CheckedHello) -> None:
+    def _greet_back(self, now_ns: int, channel: Channel, greeting: CheckedHello) -> None:
         claim = greeting.claim
-        call = None if greeting.peer.client else self._call_back(now_ns, channel, greeting)
+        call = None if greeting.peer.client else self._dial_back(now_ns, channel, greeting)
         if call is None:
-            line = self._book.lines.get(channel) or self._open_route(now_ns, channel, greeting)
+            outgoing = self._tables.outgoing_channels.get(channel) or self._open_route(now_ns, channel, greeting)
         else:
             if call.state is DialState.WAITING:
-                # Somebody is there now, so there is nothing to wait for.
+                # The peer is reachable now, so the back-off ends.
                 self.dial(now_ns, call)
-            assert call.line is not None
-            line = call.line
-        if line.offer is not None and claim.nonce == line.echoed:
-            return  # Answered already; the peer's proof is on its way.
-        if line.queued_bytes > self._book.settings.queue_bytes_max:
-            raise GreetingRefused("queue is full")  # Somebody asks without end and reads nothing.
-        line.echo, line.to = claim.nonce, claim.instance
+            assert call.outgoing is not None
+            outgoing = call.outgoing
+        if outgoing.offer is not None and claim.nonce == outgoing.echoed:
+            return  # we greeted back already, and the peer's echo is on its way
+        if outgoing.queued_bytes > self._tables.settings.queue_bytes_max:
+            raise GreetingRefused("queue is full")  # the peer greets again and again and reads nothing
+        outgoing.echo, outgoing.to = claim.nonce, claim.instance
         if call is None or call.state is DialState.CONNECTED:
-            self.greet(now_ns, line)
+            self.greet(now_ns, outgoing)
 
-    def _call_back(self, now_ns: int, channel: Channel, greeting: CheckedHello) -> DialAttempt:
-        book = self._book
+    def _dial_back(self, now_ns: int, channel: Channel, greeting: CheckedHello) -> DialAttempt:
+        tables = self._tables
         if isinstance(channel, int):
-            call = book.lines[channel].call
+            call = tables.outgoing_channels[channel].call
             assert call is not None
             return call
         endpoint = greeting.peer.endpoint
-        found = book.call_of(endpoint)
+        found = tables.call_of(endpoint)
         if found is not None:
-            session = found.line.session if found.line is not None else None
+            session = found.outgoing.session if found.outgoing is not None else None
             if session is not None and session.peer.key != greeting.peer.key:
-                # Addresses are only claimed; a session there proves whose this one is.
+                # A greeting only claims its endpoint. The session at this endpoint proves that another key owns it.
                 raise GreetingRefused("endpoint belongs to another key", endpoint=endpoint)
             return found
-        if len(book.calls) >= book.settings.calls_max:
-            raise GreetingRefused("too many calls", calls_max=book.settings.calls_max)
-        call = book.calls[endpoint] = DialAttempt(endpoint, wanted=False)
-        call.give_up_ns = now_ns + book.settings.greeting_timeout_ns
+        if len(tables.calls) >= tables.settings.calls_max:
+            raise GreetingRefused("too many calls", calls_max=tables.settings.calls_max)
+        call = tables.calls[endpoint] = DialAttempt(endpoint, wanted=False)
+        call.give_up_ns = now_ns + tables.settings.greeting_timeout_ns
         return call
 
-    def _open_route(self, now_ns: int, channel: Channel, greeting: CheckedHello) -> SpeakingChannel:
-        book = self._book
+    def _open_route(self, now_ns: int, channel: Channel, greeting: CheckedHello) -> OutgoingChannel:
+        tables = self._tables
         assert isinstance(channel, bytes)
-        if len(book.half_greeted) >= book.settings.half_greeted_max:
-            # A greeting takes one round trip, so the oldest is the likeliest to have been abandoned.
-            oldest = next(iter(book.half_greeted.values()))
-            book.out.append(HangUp(oldest.channel))
-            book.close_line(oldest)
-            book.counts["half_greeted_hung_up"] += 1
-        line = book.open_route(channel, greeting.peer.key)
-        book.wake(line, now_ns + book.settings.greeting_timeout_ns)
-        return line
+        if len(tables.half_greeted) >= tables.settings.half_greeted_max:
+            # A handshake takes one round trip, so the oldest one is the most likely to have been abandoned.
+            oldest = next(iter(tables.half_greeted.values()))
+            tables.out.append(HangUp(oldest.channel))
+            tables.close_outgoing(oldest)
+            tables.counts["half_greeted_hung_up"] += 1
+        outgoing = tables.open_route(channel, greeting.peer.key)
+        tables.set_timer(outgoing, now_ns + tables.settings.greeting_timeout_ns)
+        return outgoing
 
 
-def describe(book: LinkTables, channel: Channel) -> str:
-    """Whom to blame in a report: the peer if it is known, else the channel."""
-    session = book.by_channel.get(channel)
+def describe(tables: LinkTables, channel: Channel) -> str:
+    """The name of a channel's peer in reports: the peer if it is known, else the channel."""
+    session = tables.by_channel.get(channel)
     if session is not None:
         return session.peer.client or f"{session.peer.identifier:08x}"
     if isinstance(channel, bytes):
         return f"route {channel[:17].hex()}"
-    line = book.lines.get(channel)
-    return line.call.endpoint if line is not None and line.call is not None else f"dial {channel}"
+    outgoing = tables.outgoing_channels.get(channel)
+    return outgoing.call.endpoint if outgoing is not None and outgoing.call is not None else f"dial {channel}"

@@ -1,11 +1,10 @@
-"""Who is welcome: the checks between a greeting's bytes and a peer that the layers above may believe.
+"""Validation of greetings: decides whether a greeting is genuine and fits this process.
 
-Decides whether a greeting is genuine and fits us; what follows from it is the handshake's. Changes nothing but its own
-memory of bindings.
+`handshake.py` decides what follows from it. The checks change nothing but their own table of identifiers.
 
 Invariants:
 - the proof that needs no decoding is checked before HELLO is decoded;
-- nothing that a greeting says has any effect before its signature was checked;
+- the content of a greeting has no effect before its signature was checked;
 - an identifier belongs to the first key that proved it, for as long as that binding is remembered.
 """
 
@@ -18,15 +17,15 @@ from chaplain.errors import Malformed
 from chaplain.link.auth import hello as codec
 from chaplain.link.auth.hello import GREETING_CLIENT, GREETING_NODE, Claim, Envelope
 from chaplain.link.auth.identity import identifier_of, is_route_of
+from chaplain.link.endpoint import is_endpoint
 from chaplain.link.errors import GreetingRefused
 from chaplain.link.events import Peer
 from chaplain.link.sessions.tables import LinkTables
-from chaplain.link.settings import is_endpoint
 from chaplain.wire.command import Hello
 
 
 class CheckedHello(Frozen, frozen=True):
-    """A genuine one."""
+    """A greeting that passed all checks."""
 
     peer: Peer
     claim: Claim
@@ -35,7 +34,10 @@ class CheckedHello(Frozen, frozen=True):
 
 
 class Bindings:
-    """Whose an identifier is, among nodes. Pinned ones and those in session stay; of the others the oldest goes."""
+    """The owner of each identifier, among nodes.
+
+    Pinned owners and those with a session stay. Of the others, the oldest is forgotten beyond `count_max`.
+    """
 
     __slots__ = ("_count_max", "_known", "_live", "_pinned")
 
@@ -57,28 +59,28 @@ class Bindings:
         self._live[peer.identifier] = peer.key
 
     def release(self, peer: Peer) -> None:
-        """Its session ended."""
+        """The node's session ended."""
         self._known[peer.identifier] = self._live.pop(peer.identifier)
         if len(self._known) > self._count_max:
             del self._known[next(iter(self._known))]
 
 
 class HelloChecks:
-    def __init__(self, book: LinkTables, pinned: frozenset[bytes]) -> None:
-        self._book = book
+    def __init__(self, tables: LinkTables, pinned: frozenset[bytes]) -> None:
+        self._tables = tables
         self._pinned = pinned
-        self.bindings = Bindings(self._bound(), book.settings.bindings_max)
+        self.bindings = Bindings(self._pinned_keys(), tables.settings.bindings_max)
 
     def pin(self, keys: frozenset[bytes], gone: frozenset[bytes]) -> None:
-        """Believe these from now on, and the ones that are gone no more."""
+        """Accept these keys from now on, and no longer the `gone` ones."""
         self._pinned = (self._pinned | keys) - gone
-        self.bindings.pin(self._bound())
+        self.bindings.pin(self._pinned_keys())
 
-    def _bound(self) -> list[bytes]:
-        return [*sorted(self._pinned), self._book.identity.key]
+    def _pinned_keys(self) -> list[bytes]:
+        return [*sorted(self._pinned), self._tables.identity.key]
 
-    def judge(self, channel: Channel, frame: bytes) -> CheckedHello:
-        """Raises `Malformed` or `GreetingRefused`."""
+    def check(self, channel: Channel, frame: bytes) -> CheckedHello:
+        """Check a greeting. Raises `Malformed` or `GreetingRefused`."""
         envelope = codec.open_envelope(frame)
         cluster_key = self._check_prover(channel, envelope)
         claim, hello = codec.open_hello(envelope.hello)
@@ -89,8 +91,8 @@ class HelloChecks:
         return CheckedHello(self._peer(claim, hello), claim, hello, cluster_key)
 
     def _check_prover(self, channel: Channel, envelope: Envelope) -> bytes:
-        """Whatever can be proven with HELLO still closed. Gives the cluster key, if one was used."""
-        ring = self._book.ring
+        """Check the proof that needs no decoding of HELLO. Returns the cluster key, if one was used."""
+        ring = self._tables.ring
         if ring is not None and envelope.octet == GREETING_NODE and isinstance(channel, bytes):
             key = ring.get(envelope.prover)
             if key is None:
@@ -100,15 +102,15 @@ class HelloChecks:
             return key
         if envelope.octet != GREETING_CLIENT or isinstance(channel, bytes) is not (ring is not None):
             raise GreetingRefused("not a greeting for this channel")
-        welcome = self._pinned if ring is None else self._book.clients
-        if envelope.prover not in welcome:
+        accepted_keys = self._pinned if ring is None else self._tables.clients
+        if envelope.prover not in accepted_keys:
             raise GreetingRefused("key not pinned" if ring is None else "unknown client", key=envelope.prover.hex())
         if not codec.signature_holds(envelope, envelope.prover):
             raise GreetingRefused("wrong signature")
         return b""
 
     def _check_claim(self, channel: Channel, envelope: Envelope, claim: Claim) -> None:
-        settings = self._book.settings
+        settings = self._tables.settings
         if claim.version[0] != settings.version[0]:
             ours, theirs = (".".join(map(str, version)) for version in (settings.version, claim.version))
             raise GreetingRefused("other version", ours=ours, theirs=theirs)
@@ -122,25 +124,27 @@ class HelloChecks:
             raise GreetingRefused("identifier is not the key's", claimed=f"{claim.identifier:08x}")
         if envelope.octet == GREETING_CLIENT and claim.key != envelope.prover:
             raise GreetingRefused("key is not the envelope's")
-        by_client = envelope.octet == GREETING_CLIENT and self._book.ring is not None
+        # Both directions between client and node use the client envelope. So the role depends on our side: a node
+        # expects a client, a client expects a node.
+        by_client = envelope.octet == GREETING_CLIENT and self._tables.ring is not None
         if claim.role != ("client" if by_client else "node"):
             raise GreetingRefused("other role", theirs=claim.role)
 
     def _check_self(self, claim: Claim) -> None:
-        if claim.instance == self._book.instance:
+        if claim.instance == self._tables.instance:
             raise GreetingRefused("ourselves")
-        if claim.key == self._book.identity.key and claim.role == "node":
+        if claim.key == self._tables.identity.key and claim.role == "node":
             raise GreetingRefused("our key in another instance", instance=claim.instance.hex())
         owner = self.bindings.owner(claim.identifier)
         if owner not in (None, claim.key):
             raise GreetingRefused("identifier belongs to another key", identifier=f"{claim.identifier:08x}")
-        session = self._book.sessions.get(claim.instance)
+        session = self._tables.sessions.get(claim.instance)
         if session is not None and session.peer.key != claim.key:
             raise GreetingRefused("instance belongs to another key", instance=claim.instance.hex())
 
     def _peer(self, claim: Claim, hello: Hello) -> Peer:
         if claim.role == "client":
-            return Peer(claim.instance, claim.identifier, claim.key, client=self._book.clients[claim.key])
+            return Peer(claim.instance, claim.identifier, claim.key, client=self._tables.clients[claim.key])
         endpoint = f"tcp://{hello.ipaddress}:{hello.port}"
         if not is_endpoint(endpoint):
             raise Malformed("greeting: a node gives an address and a port")

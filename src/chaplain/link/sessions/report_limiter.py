@@ -1,6 +1,7 @@
-"""Reports that a flood cannot drown: so many a second for each event and reason, the rest counted.
+"""Limits reports, so that a flood of one kind cannot hide the others. Omitted reports are counted.
 
-Decides whether a report is made. Invariant: memory is bounded because events and reasons come from a fixed set.
+Each event and reason has its own limit for each second. Invariant: memory is bounded, because events and reasons are
+from a fixed set.
 """
 
 from __future__ import annotations
@@ -16,11 +17,12 @@ class Reports:
     def __init__(self, per_second_max: int) -> None:
         self._per_second_max = per_second_max
         self._windows: dict[tuple[str, str], tuple[int, int, int]] = {}
-        """By event and reason: the second, reports made in it, reports left out since the last one made."""
+        """By event and reason: the second, reports made in it, reports omitted since the last one."""
 
     def make(
         self, now_ns: int, event: str, reason: str, peer: str = "", detail: dict[str, str | int] | None = None
     ) -> Report | None:
+        """Return the report, or None if this second's reports of its kind are used up."""
         second = now_ns // _SECOND_NS
         last, made, left_out = self._windows.get((event, reason), (second, 0, 0))
         if last != second:

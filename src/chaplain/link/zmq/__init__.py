@@ -1,1 +1,1 @@
-"""ZeroMQ sockets: sending, receiving, fragments, and limits on strangers."""
+"""ZeroMQ sockets: sending, receiving, fragments, and limits for unauthenticated connections."""

@@ -1,18 +1,17 @@
-"""Keeps strangers cheap: limits how many connections may be unproven at a time, fairly by address.
+"""Bounds the cost of unauthenticated connections: limits their number, fairly by source address.
 
-Every accepted connection costs up to `PIECE_BYTES_MAX` and some buffers until its handshake is over, and ZeroMQ
-accepts whoever comes. The door owns the listening socket that ZeroMQ accepts from and is told of each accepted
-connection. When too many are unproven, it has the kernel drop the attempts of those addresses that have most of them
-(`strangers` says which), by a socket filter on the listener: connections that are up do not notice. An honest dialler's
-kernel tries again by itself, after a second.
+Every accepted connection costs up to `PIECE_BYTES_MAX` and some buffers until its handshake is over, and ZeroMQ accepts
+every connection. The limiter owns the listening socket from which ZeroMQ accepts, and learns of each accepted
+connection. When too many are unauthenticated, the kernel drops the attempts of the addresses with the most of them
+(`strangers` decides which), by a socket filter on the listener. Established connections are not affected. The kernel of
+an honest peer retries by itself after a second.
 
-Connections that say nothing are not even accepted: the kernel hands over only those from which something came
-(`TCP_DEFER_ACCEPT`), and whoever speaks ZeroMQ speaks at once.
+The kernel does not even hand over connections that send nothing (`TCP_DEFER_ACCEPT`): a ZeroMQ peer sends at once.
 
-The door also has connections looked at that were let in and never finish a message (`unfinished`).
+The limiter also ends authenticated connections that never finish a message (`stalled_messages`).
 
-It runs in a thread of its own because it must react within milliseconds while the node is busy.
-It knows nothing of who is who: that is the link's to decide, through ZAP.
+It runs in its own thread because it must react within milliseconds while the node is busy. It knows no identities: the
+link authenticates through ZAP.
 """
 
 from __future__ import annotations
@@ -31,19 +30,20 @@ from collections.abc import Callable, Iterable
 import zmq
 
 from chaplain.errors import ConfigError
+from chaplain.link.endpoint import split_bind_endpoint
 from chaplain.link.zmq.stalled_messages import StalledMessages
-from chaplain.link.zmq.strangers import Shut, Strangers
+from chaplain.link.zmq.strangers import BlockedSources, Strangers
 
 STRANGERS_MAX = 192
-"""Unproven connections within one handshake interval. Times 64 KiB and buffers: below 16 MiB."""
+"""Unauthenticated connections within one handshake interval. Times 64 KiB and buffers: below 16 MiB."""
 
 HANDSHAKE_MS = 2000
-"""After this ZeroMQ itself ends a connection that has not proven itself."""
+"""ZeroMQ ends a connection that has not authenticated itself within this time."""
 
 _BACKLOG = 4096
-"""Connections that the kernel holds because they have said nothing, or have not been accepted yet: 300 octets each."""
+"""Connections that the kernel holds because they have sent nothing, or are not accepted yet: 300 octets each."""
 _SILENT_S = 30
-"""How long the kernel holds a connection that says nothing."""
+"""How long the kernel holds a connection that sends nothing."""
 _SO_ATTACH_FILTER, _SO_DETACH_FILTER = 26, 27  # <asm-generic/socket.h>; the socket module has no names for them
 _SIOCGIFADDR = 0x8915  # <linux/sockios.h>
 _ADDRESS = slice(20, 24)  # of struct ifreq: behind the name, the family and the port
@@ -51,27 +51,15 @@ _LOAD_BYTE, _LOAD_WORD, _SHIFT_RIGHT, _JUMP_IF_EQUAL, _RETURN = 0x30, 0x20, 0x74
 _NETWORK = 0xFFF00000  # SKF_NET_OFF of <linux/filter.h>: from here on, octets of the IP header
 _IPV6 = 6
 _FILTERED_MAX = 32
-"""Addresses that a filter names; with more, everybody's attempts are dropped for a moment."""
+"""Addresses in one filter; with more, the attempts of all addresses are dropped for a moment."""
 _TICK_MS = 100
-_TEND_NS = 5_000_000
-"""How often it is looked at who has proven itself, however many come."""
+_CHECK_NS = 5_000_000
+"""The interval of checks, even while events keep arriving."""
 _EVENT = struct.Struct("=Hi")
 
 
-def split_endpoint(endpoint: str) -> tuple[str, int]:
-    """Host and port of `tcp://host:port`; port `*` is 0, any free one."""
-    scheme, _, rest = endpoint.partition("://")
-    host, colon, port = rest.rpartition(":")
-    if scheme != "tcp" or not colon or not host or not (port == "*" or (port.isascii() and port.isdigit())):
-        raise ConfigError(f"{endpoint!r} is no endpoint: write it like tcp://127.0.0.1:7400")
-    number = 0 if port == "*" else int(port)
-    if number > 0xFFFF:
-        raise ConfigError(f"{endpoint!r}: a port is at most 65535")
-    return host.strip("[]"), number
-
-
 class AcceptLimiter:
-    """A listening socket for a ROUTER, and the thread that watches who comes in."""
+    """A listening socket for a ROUTER, and the thread that watches accepted connections."""
 
     def __init__(
         self,
@@ -81,24 +69,24 @@ class AcceptLimiter:
         strangers_max: int = STRANGERS_MAX,
         members: Iterable[str] = (),
     ) -> None:
-        """`wake` has the thread that reads the ROUTER turn; `members` are addresses that places are reserved for."""
+        """`wake` wakes the thread that reads the ROUTER. Places are reserved for the addresses in `members`."""
         self._counts = counts
-        self.unfinished = StalledMessages(counts, wake)
+        self.stalled = StalledMessages(counts, wake)
         self._strangers = Strangers(strangers_max, frozenset(map(source_of, members)))
-        self._shut = Shut()
-        self._tend_ns = 0
+        self._blocked = BlockedSources()
+        self._next_check_ns = 0
         self._listener = _listen(endpoint)
         host, port = self._listener.getsockname()[:2]
         self.endpoint = f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"
 
     def attach(self, router: zmq.Socket[bytes]) -> None:
-        """Have the ROUTER accept from our listener, and watch it."""
+        """Let the ROUTER accept from our listener, and watch it."""
         router.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
         router.setsockopt(zmq.USE_FD, os.dup(self._listener.fileno()))
         events = zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED | zmq.EVENT_MONITOR_STOPPED
         monitor = router.get_monitor_socket(events)
         router.bind(self.endpoint)
-        self._thread = threading.Thread(target=self._watch, args=(monitor,), name="door", daemon=True)
+        self._thread = threading.Thread(target=self._watch, args=(monitor,), name="accept-limiter", daemon=True)
         self._thread.start()
 
     def close(self, router: zmq.Socket[bytes]) -> None:
@@ -108,54 +96,54 @@ class AcceptLimiter:
 
     def _watch(self, monitor: zmq.Socket[bytes]) -> None:
         while True:
-            while monitor.poll(_TICK_MS if self._strangers or self._shut or self.unfinished else None):
+            while monitor.poll(_TICK_MS if self._strangers or self._blocked or self.stalled else None):
                 event, value = _EVENT.unpack_from(monitor.recv_multipart()[0])
                 if event == zmq.EVENT_MONITOR_STOPPED:
                     monitor.close()
                     return
                 now_ns = time.monotonic_ns()
-                self._note(event, value, now_ns)
-                if now_ns >= self._tend_ns:  # there may always be another event
-                    self._tend(now_ns)
-            self._tend(time.monotonic_ns())
+                self._on_monitor_event(event, value, now_ns)
+                if now_ns >= self._next_check_ns:  # events may arrive without a pause
+                    self._check(now_ns)
+            self._check(time.monotonic_ns())
 
-    def _note(self, event: int, descriptor: int, now_ns: int) -> None:
+    def _on_monitor_event(self, event: int, descriptor: int, now_ns: int) -> None:
         if event == zmq.EVENT_DISCONNECTED:
-            self._strangers.left(descriptor)
+            self._strangers.remove(descriptor)
         else:
             self._counts["link_accepted"] += 1
-            source = self.unfinished.opened(descriptor)
+            source = self.stalled.opened(descriptor)
             if source is not None:
-                self._strangers.came(now_ns, descriptor, source_of(source))
-                self._decide()
+                self._strangers.add(now_ns, descriptor, source_of(source))
+                self._update_filter()
 
-    def _tend(self, now_ns: int) -> None:
-        self._tend_ns = now_ns + _TEND_NS
-        self.unfinished.tend(now_ns)
-        for descriptor in self.unfinished.proven():
-            self._strangers.left(descriptor)
+    def _check(self, now_ns: int) -> None:
+        self._next_check_ns = now_ns + _CHECK_NS
+        self.stalled.check_if_due(now_ns)
+        for descriptor in self.stalled.take_proven():
+            self._strangers.remove(descriptor)
         self._strangers.expire(now_ns - HANDSHAKE_MS * 1_000_000)
-        self._decide()
+        self._update_filter()
 
-    def _decide(self) -> None:
-        shut = self._strangers.shut()
-        if shut != self._shut:
-            self._counts["link_door_shut"] += not self._shut
-            self._shut = shut
-            self._filter(shut)
+    def _update_filter(self) -> None:
+        blocked = self._strangers.blocked()
+        if blocked != self._blocked:
+            self._counts["link_door_shut"] += not self._blocked
+            self._blocked = blocked
+            self._set_filter(blocked)
 
-    def _filter(self, shut: Shut) -> None:
-        if not shut:
+    def _set_filter(self, blocked: BlockedSources) -> None:
+        if not blocked:
             self._listener.setsockopt(socket.SOL_SOCKET, _SO_DETACH_FILTER, 0)
             return
-        instructions = filter_of(shut)
+        instructions = filter_of(blocked)
         code = ctypes.create_string_buffer(b"".join(instructions))
         program = struct.pack("HL", len(instructions), ctypes.addressof(code))  # struct sock_fprog: length, pointer
         self._listener.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, program)
 
 
 def source_of(address: str) -> str:
-    """The source that an address counts for: itself, or its IPv6 /64, all of which one machine may use."""
+    """The source under which an address is counted: itself, or its IPv6 /64, all of which one machine may use."""
     try:
         found = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:
@@ -167,16 +155,16 @@ def source_of(address: str) -> str:
     return str(found)
 
 
-def filter_of(shut: Shut) -> list[bytes]:
-    """A classic BPF program, struct sock_filter each, that drops packets of those who are shut out and keeps others."""
-    of_these, of_others = (_KEEP, _DROP) if shut.others else (_DROP, _KEEP)
-    if len(shut.sources) > _FILTERED_MAX:
+def filter_of(blocked: BlockedSources) -> list[bytes]:
+    """A classic BPF program (struct sock_filter each) that drops packets of blocked sources and keeps all others."""
+    of_these, of_others = (_KEEP, _DROP) if blocked.others else (_DROP, _KEEP)
+    if len(blocked.sources) > _FILTERED_MAX:
         return [_DROP]
-    addresses = [ipaddress.ip_address(source) for source in sorted(shut.sources)]
+    addresses = [ipaddress.ip_address(source) for source in sorted(blocked.sources)]
     program = [_instruction(_LOAD_BYTE, _NETWORK), _instruction(_SHIFT_RIGHT, 4)]
     of_6 = [int(one) for one in addresses if one.version == _IPV6]
     of_4 = [int(one) for one in addresses if one.version != _IPV6]
-    # Version 6: behind the part for version 4, which is the load, two for each address, and one for all others.
+    # IPv6 jumps over the IPv4 part: one load, two instructions for each address, and one for all other addresses.
     program.append(_instruction(_JUMP_IF_EQUAL, _IPV6, 2 + 2 * len(of_4), 0))
     program.append(_instruction(_LOAD_WORD, _NETWORK + 12))
     for address in of_4:
@@ -197,7 +185,7 @@ _DROP, _KEEP = _instruction(_RETURN, 0), _instruction(_RETURN, 0xFFFFFFFF)
 
 
 def _listen(endpoint: str) -> socket.socket:
-    host, port = split_endpoint(endpoint)
+    host, port = split_bind_endpoint(endpoint)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -213,7 +201,7 @@ def _listen(endpoint: str) -> socket.socket:
 
 
 def _address_of(host: str) -> str:
-    """The IPv4 address of the interface of this name, if there is one; else what was given."""
+    """The IPv4 address of the interface with this name, if there is one; else the host as given."""
     if host not in {name for _, name in socket.if_nameindex()}:
         return host
     request = struct.pack("256s", host.encode())  # struct ifreq: the name, then room for the address

@@ -1,4 +1,4 @@
-"""ZeroMQ sockets with the options that keep them bounded, and the life of a dialled one as its monitor tells it."""
+"""ZeroMQ sockets with bounded queues, and the state of a dialled one as its monitor reports it."""
 
 from __future__ import annotations
 
@@ -11,12 +11,16 @@ from chaplain.core import Dial
 from chaplain.link.zmq.fragments import PIECE_BYTES_MAX
 
 QUEUE_MESSAGES = 64
-"""High-water mark of every socket: times `PIECE_BYTES_MAX`, 4 MiB each way and connection."""
+"""High-water mark of every socket: times `PIECE_BYTES_MAX`, 4 MiB for each direction of a connection."""
 DIAL_TIMEOUT_NS = 5_000_000_000
 NEVER_MS = 24 * 3600 * 1000
-"""A DEALER waits this long before it reconnects; it is closed as soon as its connection is lost. With ZeroMQ's own way
-of never reconnecting (-1), and with IMMEDIATE, a lost connection discards the messages that arrived and were not read:
-libzmq terminates the pipe without delay (session_base_t::reconnect, socket_base_t::hiccuped)."""
+"""The reconnect interval of a DEALER, which is closed as soon as its connection is lost.
+
+So it never reconnects by itself.
+
+ZeroMQ's own option against reconnecting (-1), and IMMEDIATE, discard messages that arrived and were not read when a
+connection is lost: libzmq terminates the pipe without delay (session_base_t::reconnect, socket_base_t::hiccuped).
+"""
 
 UP = "up"
 _MEANINGS = {
@@ -32,9 +36,9 @@ _EVENT = struct.Struct("=Hi")
 
 
 CLIENT_QUEUE_MESSAGES = 8
-"""High-water mark of a ROUTER's sending side, which serves clients alone: nodes are spoken to by dials. What ZeroMQ has
-taken no budget of ours counts, so there is little of it: times `PIECE_BYTES_MAX`, 512 KiB a session.
-"""
+"""High-water mark of a ROUTER's sending side, which serves clients only: nodes are sent to on dialled connections. Our
+byte budgets do not count messages that ZeroMQ has accepted, so this is small: times `PIECE_BYTES_MAX`, 512 KiB for a
+session."""
 
 
 def make_socket(context: zmq.Context[zmq.Socket[bytes]], kind: int) -> zmq.Socket[bytes]:
@@ -54,7 +58,7 @@ def make_socket(context: zmq.Context[zmq.Socket[bytes]], kind: int) -> zmq.Socke
 
 
 class DealerSocket:
-    """One dialled connection. It never reconnects: its proof is for one use, and its greeting for one connection."""
+    """One dialled connection. It never reconnects: its token admits one connection, and so does its greeting."""
 
     __slots__ = ("dealer", "descriptor", "drain", "monitor")
 
@@ -71,15 +75,15 @@ class DealerSocket:
         dealer.setsockopt(zmq.HANDSHAKE_IVL, DIAL_TIMEOUT_NS // 1_000_000)
         dealer.setsockopt(zmq.CONNECT_TIMEOUT, DIAL_TIMEOUT_NS // 1_000_000)
         self.descriptor = -1
-        """Of its connection, once there is one."""
+        """The file descriptor of its TCP connection, once there is one."""
         self.monitor: zmq.Socket[bytes] = dealer.get_monitor_socket(sum(_MEANINGS) | zmq.EVENT_CONNECTED)
 
-    def news(self) -> str:
-        """`UP`, or why the connection is over. Raises `zmq.Again` when there is no news."""
+    def next_event(self) -> str:
+        """Return `UP`, or why the connection ended. Raises `zmq.Again` when the monitor has no event."""
         event, value = _EVENT.unpack_from(self.monitor.recv_multipart(zmq.NOBLOCK)[0])
         if event == zmq.EVENT_CONNECTED:
             self.descriptor = value
-            return self.news()
+            return self.next_event()
         return _MEANINGS[event]
 
     def close(self, linger_ms: int) -> None:

@@ -1,12 +1,12 @@
-"""Cuts long frames into pieces no longer than ZeroMQ may allocate for a stranger, and puts them together again.
+"""Splits long frames into pieces that ZeroMQ may allocate for an unauthenticated peer, and reassembles them.
 
-ZeroMQ makes room for a whole frame as soon as somebody announces one, even before it knows who that is, and its
-high-water marks count frames, not bytes. So the sockets refuse frames above `PIECE_BYTES_MAX`, and a longer one
-travels as several: an octet saying first, middle or last, then the bytes. A frame that fits travels as it is.
+ZeroMQ allocates a whole frame as soon as a peer announces its size, even before authentication, and its high-water
+marks count frames, not bytes. So the sockets refuse frames above `PIECE_BYTES_MAX`, and a longer frame is sent as
+several: an octet for first, middle or last, then the bytes. A frame that fits is sent unchanged.
 Byte table and hex example: docs/protocol/fragments.md.
 
-Invariants: the pieces of one channel are put together in order or not at all; what waits for its last piece never
-passes `FRAME_BYTES_MAX` on a channel nor `bytes_max` in all.
+Invariants: the pieces of one channel are reassembled in order or not at all; incomplete frames never exceed
+`FRAME_BYTES_MAX` on a channel, nor `bytes_max` in all.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from chaplain.core import Channel
 from chaplain.wire.limits import FRAME_BYTES_MAX
 
 PIECE_BYTES_MAX = 64 * 1024
-"""What ZeroMQ may allocate for one connection before it is authenticated, and for one queued message after."""
+"""What ZeroMQ may allocate for one connection before authentication, and for one queued message afterwards."""
 
 FIRST, MIDDLE, LAST = b"\xf1", b"\xf2", b"\xf3"
 _MARKS = (FIRST, MIDDLE, LAST)
@@ -44,12 +44,12 @@ def cut(frame: bytes) -> list[bytes]:
 
 
 def carried_bytes(message: bytes) -> int:
-    """How many octets of its frame a message carries."""
+    """The number of octets of its frame that a message carries."""
     return len(message) - is_piece(message)
 
 
-class Joiner:
-    """Puts the pieces of every channel together."""
+class Reassembler:
+    """Reassembles the pieces of all channels."""
 
     def __init__(self, counts: Counter[str], bytes_max: int) -> None:
         self._counts = counts
@@ -63,7 +63,7 @@ class Joiner:
         return self._waiting_bytes
 
     def take(self, channel: Channel, message: bytes) -> bytes | None:
-        """The frame that this message completes, if any. Most messages are one."""
+        """Return the frame that this message completes, if any. Most messages are whole frames."""
         if not message or message[0] not in _MARK_OCTETS:
             return message
         if message[:1] == FIRST:
@@ -85,7 +85,7 @@ class Joiner:
         assert self._waiting_bytes >= 0
 
     def _add(self, channel: Channel, message: bytes) -> None:
-        # An empty piece would make the list grow without its bytes being counted, so the mark counts too.
+        # The mark counts, too: otherwise empty pieces would make the list grow without any counted bytes.
         self._waiting[channel].append(message[1:])
         self._sizes[channel] += len(message)
         self._waiting_bytes += len(message)

@@ -1,4 +1,4 @@
-"""Waits on file descriptors and calls whoever watches them; any thread may wake it."""
+"""Waits on file descriptors and calls their handlers. Any thread may wake it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 
 class Poll:
-    """One epoll, its handlers, and a descriptor of its own to be woken by."""
+    """One epoll with its handlers, and an eventfd that wakes it."""
 
     def __init__(self) -> None:
         self._epoll = select.epoll()
@@ -29,16 +29,16 @@ class Poll:
 
     def wake(self) -> None:
         with self._waking:
-            # After the end its number may belong to somebody else's file.
+            # After `close`, the number of this descriptor may belong to another file.
             if not self._closed:
                 os.eventfd_write(self._wake_fd, 1)
 
     def fileno(self) -> int:
-        """Can be read while `run` would not wait: an epoll may itself be watched."""
+        """Readable while `run` would not block: an epoll descriptor can itself be polled."""
         return self._epoll.fileno()
 
     def run(self, timeout_s: float) -> None:
-        """Wait once, then call the handlers of what became ready. Negative: as long as it takes."""
+        """Wait once, then call the handlers of ready descriptors. A negative time-out waits without limit."""
         for fd, _ in self._epoll.poll(timeout_s):
             # An earlier handler may have unwatched this one.
             ready = self._handlers.get(fd)

@@ -1,4 +1,4 @@
-"""What is queued for a channel because ZeroMQ would not take it yet."""
+"""The queue of a channel, for messages that ZeroMQ does not accept yet."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import zmq
 from chaplain.link.zmq.fragments import carried_bytes, cut
 
 OUTBOX_BYTES_MAX = 64 * 1024 * 1024
-"""A channel whose queue passes this is cut off. The core's own budget is lower; this is the last bound."""
+"""A channel whose queue exceeds this is disconnected. The core's budget is lower; this is the last bound."""
 
 
 class Outbox:
-    """Messages in order, and how many octets of frames they carry."""
+    """Messages in order, and the number of frame octets that they carry."""
 
     __slots__ = ("_messages", "size")
 
@@ -31,7 +31,7 @@ class Outbox:
         return not self._messages
 
     def flush(self, send: Callable[[bytes], None]) -> int:
-        """Send until it says "again"; how many octets went."""
+        """Send until ZeroMQ returns "again". Returns the number of octets sent."""
         before = self.size
         try:
             while self._messages:

@@ -1,15 +1,16 @@
-"""Ends connections that begin a message of many parts and never finish it.
+"""Ends connections that start a multipart message and never finish it.
 
-ZeroMQ hands a message over when its last part is there, and until then keeps what came, however much: its bounds count
-whole messages, and the length of each part. Nothing of ours has a second part. So somebody who was let in, be it with a
-knock that was overheard, could fill the memory of a node that never hears of it.
+ZeroMQ delivers a message when its last part has arrived. Until then it buffers the parts without a limit: its bounds
+apply to whole messages and to the length of each part. Our own messages never have a second part. So a peer that was
+admitted, even with a token that it overheard, could fill the memory of a node that never receives a message from it.
 
-Decides who does that: somebody from whom ZeroMQ has read more than any one message of ours holds, and of whom the loop
-gets none although it took all that was there. What a connection has sent the kernel knows (`TCP_INFO`); by which one a
-message came, ZeroMQ.
+A connection is stalled if ZeroMQ has read more from it than any one of our messages contains, and the event loop
+receives no message of it although it drained the socket. The kernel reports how much a connection has sent
+(`TCP_INFO`); ZeroMQ reports on which connection a message arrived.
 
-The loop tells what it takes. At those who dialled us the door's thread looks, which is there while the loop is busy;
-at those whom we dialled the loop itself. Invariant: what this keeps grows with open connections only.
+The event loop reports the messages that it receives. The accept limiter's thread checks incoming connections, because
+it runs while the loop is busy; the loop itself checks dialled connections. Invariant: memory grows with open
+connections only.
 """
 
 from __future__ import annotations
@@ -27,128 +28,133 @@ from chaplain.link.zmq.fragments import PIECE_BYTES_MAX
 
 T = TypeVar("T")
 
-KEPT_BYTES_MAX = 2 * PIECE_BYTES_MAX
-LOOK_EVERY_NS = 100_000_000
-_LEISURE = 50
-"""Looking takes one part in so many of the time, however many connections there are."""
-_ROUND_FRAMES = 65_536
-"""ZeroMQ takes turns: after so many messages everybody had one, even if there is always another."""
+BUFFERED_BYTES_MAX = 2 * PIECE_BYTES_MAX
+"""Bytes that ZeroMQ may buffer of a connection without delivering a message."""
+CHECK_EVERY_NS = 100_000_000
+_TIME_SHARE = 50
+"""Checks take at most one part in this many of the time, however many connections there are."""
+_ROUND_MESSAGES = 65_536
+"""ZeroMQ serves connections in turns: after this many messages each had one, even if the socket never gets empty."""
 _ROUNDS = 2
-"""The one under way may have passed over the connection before it was noticed."""
+"""Two rounds, because the current one may have passed the connection before it was found stalled."""
 _RECEIVED = struct.Struct("=Q")
 _RECEIVED_AT = 128  # tcpi_bytes_received in struct tcp_info of <linux/tcp.h>
 _INFO_BYTES = _RECEIVED_AT + _RECEIVED.size
-_SO_COOKIE = 57  # <asm-generic/socket.h>: a number that no other socket of this machine has had
+_SO_COOKIE = 57  # <asm-generic/socket.h>: a number that is unique among all sockets of this machine
 _COOKIE_BYTES = 8
-_SIOCINQ = 0x541B  # <linux/sockios.h>: what the kernel has, and nobody has read
+_SIOCINQ = 0x541B  # <linux/sockios.h>: bytes in the kernel's receive buffer
 _UNREAD = struct.Struct("=i")
 
 
 class _Connection:
-    __slots__ = ("cookie", "frames", "noticed", "read")
+    __slots__ = ("cookie", "messages", "read", "stalled_since")
 
-    def __init__(self, cookie: bytes, frames: int) -> None:
+    def __init__(self, cookie: bytes, messages: int) -> None:
         self.cookie = cookie
-        self.frames = frames
+        self.messages = messages
         self.read = 0
-        """Octets that ZeroMQ had read when the last message was taken, as far as was seen."""
-        self.noticed: int | None = None
-        """In which round there were too many since."""
+        """Octets that ZeroMQ had read at the check that last found a new message."""
+        self.stalled_since: int | None = None
+        """The round in which too many octets without a message were first found."""
 
 
 class StalledMessages:
     def __init__(self, counts: Counter[str], wake: Callable[[], None]) -> None:
-        """`wake` makes the loop turn, which may have nothing else to do."""
+        """`wake` wakes the event loop, which may have nothing else to do."""
         self._counts = counts
         self._wake = wake
-        self.asks = False
-        """Whether the loop is to see if there is something to take."""
+        self.wants_drain = False
+        """Whether the event loop must drain its sockets, so that a check can tell stalled from waiting messages."""
         self._open: dict[int, _Connection] = {}
         self._unproven: dict[int, int] = {}
-        """Connections that have sent no whole message yet, and how many their descriptors had sent before."""
-        self._frames: dict[int, int] = {}
-        self._look_ns = 0
+        """Connections without a whole message yet, with the message count of their descriptor at opening."""
+        self._messages: dict[int, int] = {}
+        self._next_check_ns = 0
         self._round = 0
-        self._of_round = 0
+        self._round_messages = 0
 
-    # Of the loop.
+    # Called by the event loop.
 
-    def took(self, descriptor: int) -> None:
-        """A whole message of this connection."""
-        self._frames[descriptor] = self._frames.get(descriptor, 0) + 1
-        self._of_round += 1
-        if self._of_round >= _ROUND_FRAMES:
-            self.took_all()
+    def message_received(self, descriptor: int) -> None:
+        """The loop received a whole message of this connection."""
+        self._messages[descriptor] = self._messages.get(descriptor, 0) + 1
+        self._round_messages += 1
+        if self._round_messages >= _ROUND_MESSAGES:
+            self.all_drained()
 
-    def took_all(self) -> None:
-        """No message of anybody waits."""
-        self.asks = False
+    def all_drained(self) -> None:
+        """No message waits on any connection."""
+        self.wants_drain = False
         self._round += 1
-        self._of_round = 0
+        self._round_messages = 0
 
-    # Of whoever looks.
+    # Called by the thread that checks.
 
     def __bool__(self) -> bool:
-        """Whether there is anybody to look at."""
+        """Whether any connection is watched."""
         return bool(self._open)
 
     def opened(self, descriptor: int) -> str | None:
-        """Watch this connection; the address it comes from, or None if it has ended meanwhile."""
-        found = _ask(descriptor, lambda at: (_cookie_of(at), at.getpeername()[0]))
+        """Watch this connection. Returns its source address, or None if it has ended meanwhile."""
+        found = _with_socket(descriptor, lambda at: (_cookie_of(at), at.getpeername()[0]))
         if found is None:
             return None
-        self._open[descriptor] = _Connection(found[0], self._frames.get(descriptor, 0))
-        self._unproven[descriptor] = self._frames.get(descriptor, 0)
+        self._open[descriptor] = _Connection(found[0], self._messages.get(descriptor, 0))
+        self._unproven[descriptor] = self._messages.get(descriptor, 0)
         return str(found[1])
 
-    def proven(self) -> list[int]:
-        """Connections that have sent a whole message since they were opened: ZeroMQ has let them in."""
-        proven = [one for one, frames in self._unproven.items() if self._frames.get(one, 0) != frames]
+    def take_proven(self) -> list[int]:
+        """Connections that have sent a whole message since they were opened, so ZeroMQ has authenticated them."""
+        proven = [one for one, messages in self._unproven.items() if self._messages.get(one, 0) != messages]
         for descriptor in proven:
             del self._unproven[descriptor]
         return proven
 
-    def tend(self, now_ns: int) -> None:
-        """Look, if it is time to."""
-        if self._open and now_ns >= self._look_ns:
-            self.look()
-            self._look_ns = now_ns + max(LOOK_EVERY_NS, _LEISURE * (time.monotonic_ns() - now_ns))
+    def check_if_due(self, now_ns: int) -> None:
+        """Check all connections, if the interval has passed."""
+        if self._open and now_ns >= self._next_check_ns:
+            self.check_all()
+            self._next_check_ns = now_ns + max(CHECK_EVERY_NS, _TIME_SHARE * (time.monotonic_ns() - now_ns))
 
-    def look(self) -> None:
+    def check_all(self) -> None:
         for descriptor, connection in list(self._open.items()):
-            if not _ask(descriptor, partial(self._look_at, descriptor, connection)):
+            if not _with_socket(descriptor, partial(self._check, descriptor, connection)):
                 del self._open[descriptor]
                 self._unproven.pop(descriptor, None)
-            elif connection.noticed is not None:
-                self.asks = True
+            elif connection.stalled_since is not None:
+                self.wants_drain = True
                 self._wake()
 
-    def _look_at(self, descriptor: int, connection: _Connection, at: socket.socket) -> bool:
-        """Whether it goes on: it has not ended, with its number another's now, and not been ended here."""
+    def _check(self, descriptor: int, connection: _Connection, at: socket.socket) -> bool:
+        """Return False if the connection has ended (another may have its descriptor now), or if this check ended it."""
         if _cookie_of(at) != connection.cookie:
             return False
-        frames, received = self._frames.get(descriptor, 0), _received_bytes(at)
-        kept = received - connection.read
-        if frames != connection.frames:
-            connection.frames, connection.read, connection.noticed = frames, received - _unread_bytes(at), None
-        elif kept > KEPT_BYTES_MAX and kept - _unread_bytes(at) > KEPT_BYTES_MAX:
-            if connection.noticed is None:
-                connection.noticed = self._round
-            if self._round - connection.noticed >= _ROUNDS:
+        messages, received = self._messages.get(descriptor, 0), _received_bytes(at)
+        buffered = received - connection.read
+        if messages != connection.messages:
+            connection.messages, connection.read, connection.stalled_since = (
+                messages,
+                received - _unread_bytes(at),
+                None,
+            )
+        elif buffered > BUFFERED_BYTES_MAX and buffered - _unread_bytes(at) > BUFFERED_BYTES_MAX:
+            if connection.stalled_since is None:
+                connection.stalled_since = self._round
+            if self._round - connection.stalled_since >= _ROUNDS:
                 self._counts["link_unfinished_ended"] += 1
                 at.shutdown(socket.SHUT_RDWR)
                 return False
         return True
 
 
-def _ask(descriptor: int, question: Callable[[socket.socket], T]) -> T | None:
-    """Ask a socket of ZeroMQ's, which stays ZeroMQ's; None if it is there no more."""
+def _with_socket(descriptor: int, query: Callable[[socket.socket], T]) -> T | None:
+    """Query a socket that ZeroMQ owns, without taking ownership. None if it no longer exists."""
     try:
         borrowed = socket.socket(socket.AF_INET, socket.SOCK_STREAM, 0, descriptor)
     except OSError:
         return None
     try:
-        return question(borrowed)
+        return query(borrowed)
     except OSError:
         return None
     finally:

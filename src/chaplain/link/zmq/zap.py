@@ -1,8 +1,8 @@
-"""Answers ZeroMQ's question whether a stranger may come in, through the core.
+"""The ZAP handler: asks the core whether a connection may be admitted.
 
-ZeroMQ asks over an inproc socket (ZAP, https://rfc.zeromq.org/spec/27). A question becomes a `Knocked` and waits for
-`Admit` or `Refuse`; others are asked meanwhile. At most `KNOCKS_MAX` wait; a further one pushes the oldest out, which
-ZeroMQ then ends by itself at the handshake interval.
+ZeroMQ asks over an inproc socket (ZAP, https://rfc.zeromq.org/spec/27). A request becomes a `Knocked` input and waits
+for `Admit` or `Refuse`, while further requests are processed. At most `KNOCKS_MAX` wait. A further one displaces the
+oldest, whose connection ZeroMQ then ends at the handshake interval.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ class ZapHandler:
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], counts: Counter[str]) -> None:
         self._counts = counts
         self._waiting: dict[bytes, bytes] = {}
-        # A ROUTER rather than a REP, so that a slow answer holds up nobody else.
+        # A ROUTER rather than a REP, so that a slow answer does not delay other requests.
         self.socket = context.socket(zmq.ROUTER)
         self.socket.setsockopt(zmq.LINGER, 0)
         self.socket.bind(_ENDPOINT)
 
     def take(self) -> Knocked | None:
-        """The next question, or None when no more is waiting or the next one answered itself."""
+        """Return the next request, or None if it was refused at once. Raises `zmq.Again` when no request waits."""
         asker, _, version, number, _domain, address, _identity, mechanism, *secrets = self.socket.recv_multipart(
             zmq.NOBLOCK
         )

@@ -125,7 +125,7 @@ class _Walker:
                     yield self._gap(f"{self._name} holds segment {segment.header.sequence}")
                 return
             yield from self._heads(segment, segment.header.records_start if position is None else position)
-            segment.check_life()
+            segment.check_not_recycled()
 
     def _heads(self, segment: OpenSegment, position: int) -> Iterator[Step]:
         identity, crc = segment.header.identity, checksum(segment.header.identity)

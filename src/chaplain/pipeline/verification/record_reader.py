@@ -40,7 +40,7 @@ class PartReader:
         if segment is not None:
             with segment:
                 if check:
-                    segment.check_life()
+                    segment.check_not_recycled()
 
     def _open(self, path: str) -> OpenSegment:
         if self._segment is None or path != self._path:

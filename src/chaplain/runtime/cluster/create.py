@@ -25,7 +25,8 @@ from chaplain.journal.consensus.hard_state import DISK_BYTES
 from chaplain.journal.messages.membership import SERIALIZERS_MAX
 from chaplain.link.auth.identity import Identity, to_text
 from chaplain.link.auth.keyring import CLUSTER_KEY_BYTES, KeyRing
-from chaplain.link.settings import GCM, split_endpoint
+from chaplain.link.endpoint import split_endpoint
+from chaplain.link.settings import GCM
 from chaplain.runtime.layers.journal import DISK_FILE, WRAPPING_FILE, check_copies
 from chaplain.runtime.secret_files import write_secret
 

@@ -31,7 +31,7 @@ from chaplain.errors import ConfigError
 from chaplain.journal.consensus.hard_state import DISK_BYTES
 from chaplain.journal.storage.last_known_members import ROSTER_FILE, LastKnownMembers
 from chaplain.link.auth.identity import Identity, to_text
-from chaplain.link.settings import split_endpoint
+from chaplain.link.endpoint import split_endpoint
 from chaplain.node.keyring_store import KEYRING_FILE
 from chaplain.runtime.cluster.create import check_http, cluster_text, free_ports, to_toml
 from chaplain.runtime.layers.journal import DISK_FILE, WRAPPING_FILE

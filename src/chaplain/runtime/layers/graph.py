@@ -13,7 +13,7 @@ from chaplain.graph.events import CheckSignatures, EventsRead, ReadEvents, Signa
 from chaplain.graph.settings import GraphSettings
 from chaplain.graph.storage.store import events_of
 from chaplain.link.auth.identity import Identity
-from chaplain.node.node_ids import Names
+from chaplain.node.node_ids import NodeIds
 from chaplain.runtime.disk.log_files import bodies_at, segments_of
 from chaplain.runtime.fd_limits import reading
 from chaplain.runtime.secret_files import read_public_key
@@ -21,7 +21,7 @@ from chaplain.runtime.secret_files import read_public_key
 LOG = "graph"
 
 
-def make_graph(config: NodeConfig, identity: Identity, names: Names, now_ns: int) -> GraphCore:
+def make_graph(config: NodeConfig, identity: Identity, names: NodeIds, now_ns: int) -> GraphCore:
     """Members are all who belong to the cluster, whether or not they are there (decision 0152)."""
     settings = GraphSettings(
         config.text("cluster"),

@@ -25,13 +25,13 @@ from chaplain.journal.consensus.events import LogRead, ReadLog, SpaceTold
 from chaplain.journal.events import Verified, Verify
 from chaplain.journal.messages.signing import holds
 from chaplain.link.auth.identity import identifier_of, new_instance
+from chaplain.link.endpoint import bare_host, split_bind_endpoint, split_endpoint
 from chaplain.link.settings import LinkSettings
-from chaplain.link.zmq.accept_limiter import split_endpoint
 from chaplain.link.zmq.sockets import Sockets
 from chaplain.mesh.settings import MeshSettings
 from chaplain.node.core import NodeCore
 from chaplain.node.layer_api import UpperCore
-from chaplain.node.node_ids import Names
+from chaplain.node.node_ids import NodeIds
 from chaplain.node.recorder import Recorder
 from chaplain.node.settings import ClientSettings, NodeSettings, RecorderSettings
 from chaplain.runtime import fd_limits
@@ -120,7 +120,7 @@ def make_node(config: NodeConfig, endpoint: str, instance: bytes, now_ns: int) -
         executor.attach(NodesJournal(journal))
         journal.covering.archive.needs.append(executor.first_needed)
     node_ids = {identifier_of(key): node_id for node_id, key in nodes.items()}
-    names = Names(node_ids, journal)
+    names = NodeIds(node_ids, journal)
     sequence = make_sequence(config, identity.identifier, names, endpoint, now_ns)
     graph = make_graph(config, identity, names, now_ns)
     uppers: dict[Layer, UpperCore] = {Layer.SEQUENCE: sequence, Layer.GRAPH: graph}
@@ -147,7 +147,7 @@ def make_recorder(config: NodeConfig) -> Recorder | None:
     return Recorder(settings, make_tap(config, "pool", StreamKind.POOL), make_tap(config, "event", StreamKind.EVENT))
 
 
-def make_sequence(config: NodeConfig, identifier: int, names: Names, endpoint: str, now_ns: int) -> SequenceLayer:
+def make_sequence(config: NodeConfig, identifier: int, names: NodeIds, endpoint: str, now_ns: int) -> SequenceLayer:
     """The list of a node is all who belong to the cluster, however it finds them (decisions 0135 and 0142)."""
     neighbours = tuple(neighbour for neighbour in config.texts("neighbours") if neighbour != endpoint)
     settings = SequenceSettings(
@@ -235,7 +235,7 @@ def make_settings(config: NodeConfig, endpoint: str, node_ids: dict[int, int]) -
 
 def members_of(config: NodeConfig) -> set[str]:
     """The addresses at which the configuration knows nodes of the cluster; names are not looked up."""
-    return {split_endpoint(endpoint)[0] for endpoint in (*config.uris.values(), *config.texts("neighbours"))}
+    return {bare_host(split_endpoint(endpoint)[0]) for endpoint in (*config.uris.values(), *config.texts("neighbours"))}
 
 
 def make_beacon(config: NodeConfig) -> BeaconSocket | None:
@@ -247,7 +247,7 @@ def make_beacon(config: NodeConfig) -> BeaconSocket | None:
 def make_http(config: NodeConfig, host: EventLoop, node: NodeCore) -> HttpServer | None:
     if not config.text("http"):
         return None
-    address, port = split_endpoint("tcp://" + config.text("http"))
+    address, port = split_bind_endpoint("tcp://" + config.text("http"))
 
     def whole_status() -> bytes:
         own = b'"pid":%d,"clock_error_seconds":%.1f' % (os.getpid(), host.clock_error_s)
@@ -261,7 +261,7 @@ def advertised(config: NodeConfig, bound: str) -> str:
     """Where others reach us: as configured, or where we listen if that is one address."""
     if config.text("advertise"):
         return config.text("advertise")
-    if split_endpoint(bound)[0] in ("0.0.0.0", "::"):  # noqa: S104  compared with, not bound to
+    if split_bind_endpoint(bound)[0] in ("0.0.0.0", "::"):  # noqa: S104  compared with, not bound to
         raise ConfigError("advertise must be set, because bind names no one address: others could not reach this node")
     return bound
 

@@ -8,21 +8,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chaplain.link.zmq.fragments import PIECE_BYTES_MAX, Joiner, carried_bytes, cut
+from chaplain.link.zmq.fragments import PIECE_BYTES_MAX, Reassembler, carried_bytes, cut
 from chaplain.wire.limits import FRAME_BYTES_MAX
 
 PAGE = Path(__file__).parents[4] / "docs/protocol/fragments.md"
 
 
-def joiner(bytes_max: int = 64 << 20) -> Joiner:
-    return Joiner(Counter(), bytes_max)
+def reassembler(bytes_max: int = 64 << 20) -> Reassembler:
+    return Reassembler(Counter(), bytes_max)
 
 
 def test_the_example_of_the_page():
     block = re.search(r"```\n([0-9a-f\n]+)```", PAGE.read_text())
     assert block is not None
     messages = [bytes.fromhex(line) for line in block[1].split()]
-    taken = joiner()
+    taken = reassembler()
     assert [taken.take(1, message) for message in messages] == [None, None, bytes.fromhex("0102030405")]
 
 
@@ -33,7 +33,7 @@ def test_what_is_cut_joins_again(size, start):
     messages = cut(frame)
     assert all(len(message) <= PIECE_BYTES_MAX for message in messages)
     assert sum(map(carried_bytes, messages)) == len(frame)
-    taken = joiner()
+    taken = reassembler()
     assert [taken.take(b"route", message) for message in messages][-1] == frame
     assert taken.waiting_bytes == 0
 
@@ -42,7 +42,7 @@ def test_what_is_cut_joins_again(size, start):
 @settings(deadline=None)
 def test_hostile_pieces_never_raise_nor_pass_the_bound(messages):
     counts: Counter[str] = Counter()
-    taken = Joiner(counts, 10_000)
+    taken = Reassembler(counts, 10_000)
     for channel, message in messages:
         for mark in (b"", b"\xf1", b"\xf2", b"\xf3"):
             taken.take(channel, mark + message)
@@ -51,7 +51,7 @@ def test_hostile_pieces_never_raise_nor_pass_the_bound(messages):
 
 def test_a_frame_without_end_is_forgotten():
     counts: Counter[str] = Counter()
-    taken = Joiner(counts, 64 << 20)
+    taken = Reassembler(counts, 64 << 20)
     taken.take(1, b"\xf1")
     for _ in range(FRAME_BYTES_MAX // 65_535 + 2):
         taken.take(1, b"\xf2" + bytes(65_535))
@@ -63,7 +63,7 @@ def test_a_frame_without_end_is_forgotten():
 
 def test_the_longest_waiting_channel_is_forgotten_first():
     counts: Counter[str] = Counter()
-    taken = Joiner(counts, 1000)
+    taken = Reassembler(counts, 1000)
     taken.take(1, b"\xf1" + bytes(400))
     taken.take(2, b"\xf1" + bytes(400))
     taken.take(2, b"\xf2" + bytes(400))
@@ -74,7 +74,7 @@ def test_the_longest_waiting_channel_is_forgotten_first():
 
 def test_the_largest_frame_passes_and_a_larger_one_is_the_callers_mistake():
     largest = b"\x01" * FRAME_BYTES_MAX
-    taken = joiner()
+    taken = reassembler()
     assert [taken.take(1, message) for message in cut(largest)][-1] == largest
     with pytest.raises(ValueError, match="at most"):
         cut(largest + b"x")

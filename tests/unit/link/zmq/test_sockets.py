@@ -156,7 +156,7 @@ def test_what_arrived_before_the_end_is_told_before_it():
             until(lambda: caller.of(Connected), server, caller)
             caller.sockets.perform(Send(1, b"hello"))
             until(lambda: server.of(Arrived), server, caller)
-            line = caller.sockets._lines[1]
+            line = caller.sockets._connections[1]
             assert line.dealer.get(zmq.RECONNECT_IVL) == lines.NEVER_MS
             server.sockets.perform(Send(route_to(server), b"last words"))
             assert line.dealer.poll(PATIENCE_S * 1000)
@@ -370,7 +370,7 @@ def test_frames_that_arrived_before_the_connection_ended_are_read_by_a_slow_read
             server.sockets.perform(Send(hello.channel, b"%d" % number))
         until(lambda: server.sockets.queued_bytes == 0, server)
         server.sockets.close(20_000)
-        dealer = dialler.sockets._lines[1].dealer
+        dealer = dialler.sockets._connections[1].dealer
         read = []
         for _ in range(slowly):
             time.sleep(0.001)

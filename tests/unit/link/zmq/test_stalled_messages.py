@@ -10,7 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from chaplain.core import Arrived, Connected, Disconnected, Send
-from chaplain.link.zmq.stalled_messages import KEPT_BYTES_MAX, StalledMessages
+from chaplain.link.zmq.stalled_messages import BUFFERED_BYTES_MAX, StalledMessages
 from tests.unit.link.zmq.hostile_connections import GREETING, address
 from tests.unit.link.zmq.sockets_stage import PATIENCE_S, Side, until
 
@@ -78,7 +78,7 @@ def test_a_message_without_end_ends_its_connection_and_no_other() -> None:
     with Side(SERVER, ANY) as server, Side(CALLER) as caller, let_in(server) as insider:
         caller.dial(1, server.sockets.endpoint)
         until(lambda: caller.of(Connected), server, caller)
-        pour(insider, PART * (KEPT_BYTES_MAX // len(PART) + 1), server)
+        pour(insider, PART * (BUFFERED_BYTES_MAX // len(PART) + 1), server)
         until(lambda: has_ended(insider), server, caller)
         assert server.sockets.counts["link_unfinished_ended"] == 1
         caller.sockets.perform(Send(1, b"still here"))
@@ -88,12 +88,12 @@ def test_a_message_without_end_ends_its_connection_and_no_other() -> None:
 
 def test_what_waits_for_a_loop_that_does_not_turn_stays() -> None:
     with Side(SERVER, ANY) as server, let_in(server) as insider:
-        door = server.sockets._door
-        assert door is not None
+        limiter = server.sockets._accept_limiter
+        assert limiter is not None
         whole = bytes((PART[0] & ~1,)) + PART[1:]
         pour(insider, whole * 8)
         for _ in range(10):
-            door.unfinished.look()
+            limiter.stalled.check_all()
         assert not has_ended(insider)
         pour(insider, LAST)
         until(lambda: len(server.of(Arrived)) == 9, server)
@@ -116,21 +116,21 @@ def test_whom_we_dialled_is_ended_likewise() -> None:
             ready = b"\x05READY" + properties(ROUTER)
             impostor.sendall(b"\x04" + bytes((len(ready),)) + ready)
             until(lambda: caller.of(Connected), caller)
-            pour(impostor, PART * (KEPT_BYTES_MAX // len(PART) + 1), caller)
+            pour(impostor, PART * (BUFFERED_BYTES_MAX // len(PART) + 1), caller)
             until(lambda: caller.of(Disconnected), caller)
             assert caller.sockets.counts["link_unfinished_ended"] == 1
 
 
 def test_what_has_ended_is_forgotten() -> None:
-    unfinished = StalledMessages(Counter(), lambda: None)
+    stalled = StalledMessages(Counter(), lambda: None)
     with socket.create_server(("127.0.0.1", 0)) as listener, socket.create_connection(listener.getsockname()):
         accepted, _ = listener.accept()
         descriptor = accepted.fileno()
-        unfinished.opened(descriptor)
-        unfinished.look()
-        assert unfinished
+        stalled.opened(descriptor)
+        stalled.check_all()
+        assert stalled
         accepted.close()
-        unfinished.look()
-        assert not unfinished
-        unfinished.opened(descriptor)  # it had ended before anybody looked
-        assert not unfinished
+        stalled.check_all()
+        assert not stalled
+        stalled.opened(descriptor)  # it had ended before anybody looked
+        assert not stalled
