@@ -199,8 +199,8 @@ BUGS = [
     _bug(
         "never give credit back",
         "ingest.flow_control",
-        "            account.owed += size_bytes",
-        "            account.owed += 0",
+        "            account.released += size_bytes",
+        "            account.released += 0",
         mode="liveness",
     ),
 ]

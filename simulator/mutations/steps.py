@@ -84,15 +84,15 @@ BUGS = [
     _bug(
         "petitions are passed on unchecked",
         "journal.clients.config_requests",
-        "        self._checking.add(digest, (check,))\n",
-        "        self._checking.add(digest, (check,))\n        self._send(now_ns, self._waiting[digest])\n",
+        "        self._signatures.add(digest, (check,))\n",
+        "        self._signatures.add(digest, (check,))\n        self._send(now_ns, self._waiting[digest])\n",
         "journal/test_petitions.py",
     ),
     _bug(
         "one client may fill a node with petitions",
         "journal.clients.config_requests",
-        "        if self._charges[client] >= self._settings.petitions_per_client_max:",
-        "        if self._charges[client] >= self._settings.petitions_max:",
+        "        if self._waiting_per_client[client] >= self._settings.petitions_per_client_max:",
+        "        if self._waiting_per_client[client] >= self._settings.petitions_max:",
         "journal/test_petitions.py",
     ),
     _bug(
@@ -100,7 +100,7 @@ BUGS = [
         "journal.clients.config_requests",
         "            waiting.askers.pop(instance, None)\n",
         "            if waiting.askers.pop(instance, None):\n"
-        "                self._charges.subtract(waiting.charged)\n"
+        "                self._waiting_per_client.subtract(waiting.charged)\n"
         "                waiting.charged.clear()\n",
         "journal/test_petitions.py",
     ),
@@ -128,7 +128,7 @@ BUGS = [
     _bug(
         "implement before the new nodes hold the nomination",
         "journal.consensus.reconfiguration",
-        "        return lately and watch.reach(node) >= change.since",
+        "        return lately and progress.last_index(node) >= change.since",
         "        return lately",
         "journal/test_stages.py",
     ),
@@ -156,22 +156,22 @@ BUGS = [
     _bug(
         "a majority of all members proves an election",
         "journal.consensus.election",
-        "        for quorum in bench.electorates if bench.may_be_master(node) else ():",
-        "        for quorum in (*bench.electorates, Quorum((bench.log.assembly.members,))):",
+        "        for quorum in context.electorates if context.may_be_master(node) else ():",
+        "        for quorum in (*context.electorates, Quorum((context.log.assembly.members,))):",
         "journal/test_election_proof.py",
     ),
     _bug(
         "a master steps down for a member without a vote",
         "journal.consensus.master",
-        "            if node in self._bench.voters and message.regime - self._regime <= LEAP_MAX:",
+        "            if node in self._context.other_voters and message.regime - self._regime <= LEAP_MAX:",
         "            if message.regime - self._regime <= LEAP_MAX:",
         "journal/test_election_proof.py",
     ),
     _bug(
         "one serializer confirms a supply",
         "journal.consensus.unconfirmed",
-        "VOUCHERS = 2\n",
-        "VOUCHERS = 1\n",
+        "CONFIRMING_SERIALIZERS_MIN = 2\n",
+        "CONFIRMING_SERIALIZERS_MIN = 1\n",
         "journal/test_election_proof.py",
     ),
 ]

@@ -15,7 +15,7 @@ RESERVED_BUGS = [
     _bug(
         "take what others write",
         "journal.ingest.admission",
-        "if not self.seat.serves(lane.acl):",
+        "if not self.roles.serves(lane.acl):",
         "if False:",
         INGEST,
         "others",
@@ -31,7 +31,7 @@ RESERVED_BUGS = [
     _bug(
         "pass what is tried out",
         "journal.ingest.core",
-        "if self._rehearsing.hold(taken):",
+        "if self._dry_runs.queue_behind(taken):",
         "if False:",
         INGEST,
         "passes_it",
@@ -39,15 +39,15 @@ RESERVED_BUGS = [
     _bug(
         "order what would fail",
         "journal.ingest.core",
-        "        if not event.kind:\n            self._checked += group",
-        "        if event:\n            self._checked += group",
+        "        if not event.kind:\n            self._verified_packs += group",
+        "        if event:\n            self._verified_packs += group",
         INGEST,
         "would_fail",
     ),
     _bug(
         "use up the id of what would fail",
         "journal.ingest.core",
-        "            self._intake.finish(one)\n            first =",
+        "            self._admission.release(one)\n            first =",
         "            first =",
         INGEST,
         "id_is_free",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from order_cluster import Cluster, Desk
 
 from chaplain.journal.consensus.events import Role
-from chaplain.journal.consensus.hard_state import VotingState, decode_standing
+from chaplain.journal.consensus.hard_state import VotingState, decode_hard_state
 from chaplain.segment.header import read_headers
 from chaplain.segment.scan import scan
 
@@ -25,7 +25,7 @@ def positions(desk: Desk) -> list[tuple[int, int, int]]:
 
 
 def state(desk: Desk) -> VotingState:
-    return decode_standing(bytes(desk.files["journal.standing"])).state
+    return decode_hard_state(bytes(desk.files["journal.standing"])).state
 
 
 def damage(desk: Desk, at: int) -> None:

@@ -79,7 +79,7 @@ def test_a_damaged_message_is_mended_while_the_node_runs(cluster: Cluster, kind:
     cluster.kill(2)
     cluster.start(2)
     cluster.agree()
-    assert cluster.nodes[2].core.serializer.standing == "sound"
+    assert cluster.nodes[2].core.serializer.voting_status == "sound"
     assert cluster.nodes[2].core.execution.fingerprint() == before
     assert read(cluster, 2) == (WRITES, "end")
 
@@ -160,7 +160,7 @@ def test_only_the_message_that_is_missing_takes_its_place(cluster: Cluster) -> N
 
 def test_a_verdict_that_is_none_is_refused(cluster: Cluster) -> None:
     core = cluster.nodes[1].core
-    log = core.serializer._bench.log
+    log = core.serializer._context.log
     message = log._recent[-1]
     for verdict in (b"", put_head(bytes(32)) + b"\x00\x00\x00\x00\x00\x00"):
         with pytest.raises(Malformed):

@@ -12,8 +12,8 @@ from tests.unreadable import PAGE_BYTES, make_unreadable
 
 from chaplain.journal.consensus.events import Role
 from chaplain.journal.consensus.hard_state import VotingState
+from chaplain.runtime.disk import log_files
 from chaplain.runtime.disk.log_files import UNREADABLE, content, segments_of
-from chaplain.runtime.layers import journal
 
 
 @pytest.fixture
@@ -42,11 +42,11 @@ def stop_and_store(cluster: Cluster, desk: Desk, folder: Path) -> None:
         (folder / name).write_bytes(data)
 
 
-@pytest.mark.parametrize("copied_bytes_max", [journal.COPIED_BYTES_MAX, 0])
+@pytest.mark.parametrize("copied_bytes_max", [log_files.COPIED_BYTES_MAX, 0])
 def test_unreadable_page_in_the_middle_is_fetched_from_other_nodes(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, copied_bytes_max: int
 ) -> None:
-    monkeypatch.setattr(journal, "COPIED_BYTES_MAX", copied_bytes_max)
+    monkeypatch.setattr(log_files, "COPIED_BYTES_MAX", copied_bytes_max)
     desk = follower(cluster)
     before = desk.core.agreed
     stop_and_store(cluster, desk, tmp_path)
@@ -59,7 +59,7 @@ def test_unreadable_page_in_the_middle_is_fetched_from_other_nodes(
     cluster.run(3)
     assert state(desk) is VotingState.SOUND
     assert desk.core.agreed == cluster.master().core.agreed
-    assert desk.core.whole
+    assert desk.core.has_no_gap
 
 
 def test_unreadable_page_at_the_end_takes_the_vote_until_caught_up(

@@ -58,7 +58,7 @@ from chaplain.executor.status import fingerprints, of_feeds
 from chaplain.gossip.events import GossipParcel, MemberChanged
 from chaplain.gossip.layer_api import UpperInput
 from chaplain.journal.clients.subscriptions import whole_messages
-from chaplain.journal.events import Rehearse, Rehearsed
+from chaplain.journal.events import DryRun, DryRunDone
 from chaplain.journal.messages.membership import Stage
 from chaplain.journal.model.records import LogPosition
 from chaplain.journal.model.results import AppliedMessage, ConfigVerdict
@@ -76,8 +76,8 @@ ANNOUNCE_NS = 1_000_000_000
 PAUSE_NS = 1_000_000_000
 NO_DATABASE = "this node has no databases: ask another"
 
-ExecutorInput: TypeAlias = UpperInput | Rehearse | ExecutorAnswer
-ExecutorEffect: TypeAlias = Whisper | Settled | Report | Persist | Rehearsed | ExecutorErrand
+ExecutorInput: TypeAlias = UpperInput | DryRun | ExecutorAnswer
+ExecutorEffect: TypeAlias = Whisper | Settled | Report | Persist | DryRunDone | ExecutorErrand
 
 
 class ExecutorCore:
@@ -192,7 +192,7 @@ class ExecutorCore:
                     self._checking.doubt(self._feeds[stream])
             case BackRead():
                 self._back_read(now_ns, event)
-            case Rehearse():
+            case DryRun():
                 self._rehearsals.wanted(now_ns, event)
             case Tried():
                 self._feeds[event.stream].give_back()

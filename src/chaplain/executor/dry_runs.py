@@ -19,7 +19,7 @@ from chaplain.errors import Malformed
 from chaplain.executor.apply_queue import ApplyQueue
 from chaplain.executor.events import Tried, TryOut
 from chaplain.executor.statement import SQL_TYPE, decode_statement
-from chaplain.journal.events import Rehearse, Rehearsed
+from chaplain.journal.events import DryRun, DryRunDone
 from chaplain.segment.pack import decode_pack
 
 WAITING_MAX = 64
@@ -36,7 +36,7 @@ class _Wait(Frozen, frozen=True):
     due_ns: int
 
 
-RehearsalEffect: TypeAlias = Rehearsed | TryOut
+RehearsalEffect: TypeAlias = DryRunDone | TryOut
 
 
 class Rehearsals:
@@ -47,7 +47,7 @@ class Rehearsals:
         self._waits: dict[int, _Wait] = {}
         self.effects: list[RehearsalEffect] = []
 
-    def wanted(self, now_ns: int, event: Rehearse) -> None:
+    def wanted(self, now_ns: int, event: DryRun) -> None:
         values = self._values(event)
         if values is None:
             return
@@ -58,7 +58,7 @@ class Rehearsals:
         self._waits[event.ticket] = _Wait(event.ticket, event.stream, values, now_ns + PATIENCE_NS)
         self.pump(now_ns, feed)
 
-    def _values(self, event: Rehearse) -> tuple[bytes, ...] | None:
+    def _values(self, event: DryRun) -> tuple[bytes, ...] | None:
         """Its statements; none if it is not to be tried out; None if no executor would take it."""
         if len(event.raw) > REHEARSED_BYTES_MAX:
             return ()
@@ -88,7 +88,7 @@ class Rehearsals:
             self._refuse(event.ticket, event.kind, event.reason)
         else:
             self._counts["rehearsals_passed"] += 1
-            self.effects.append(Rehearsed(event.ticket))
+            self.effects.append(DryRunDone(event.ticket))
 
     def woken(self, now_ns: int) -> None:
         """Let go of those that waited long enough, and of those whose database has stopped."""
@@ -102,8 +102,8 @@ class Rehearsals:
 
     def _refuse(self, ticket: int, kind: str, reason: str) -> None:
         self._counts["rehearsals_refused"] += 1
-        self.effects.append(Rehearsed(ticket, kind, f"{reason} (found by node {self._node}; it was not ordered)"))
+        self.effects.append(DryRunDone(ticket, kind, f"{reason} (found by node {self._node}; it was not ordered)"))
 
     def _pass_over(self, ticket: int) -> None:
         self._counts["rehearsals_passed_over"] += 1
-        self.effects.append(Rehearsed(ticket))
+        self.effects.append(DryRunDone(ticket))

@@ -38,9 +38,9 @@ from chaplain.gossip import events as gossip
 from chaplain.gossip.core import GossipCore
 from chaplain.gossip.events import GossipParcel, HeardFrom, JoinThrough, KeyConfirmed, KeyStep, MemberChanged, Rotated
 from chaplain.journal import events
-from chaplain.journal.consensus.events import ConsensusStarted, LogRead, ReadLog, Role, RoleChanged, SpaceTold
+from chaplain.journal.consensus.events import ConsensusStarted, DiskSpace, LogRead, ReadLog, Role, RoleChanged
 from chaplain.journal.core import JournalCore
-from chaplain.journal.events import Admitted, Rehearse, Rehearsed, Verified, Verify
+from chaplain.journal.events import Admitted, DryRun, DryRunDone, Verified, Verify
 from chaplain.link import events as link
 from chaplain.link.auth.identity import Identity, route_of
 from chaplain.link.auth.keyring import KeyRing
@@ -64,7 +64,7 @@ from chaplain.node.snapshot import Snapshot
 from chaplain.wire import parcel
 from chaplain.wire.parcel import Layer
 
-_OF_JOURNAL = (Verified, Rehearsed, LogRead, SpaceTold)
+_OF_JOURNAL = (Verified, DryRunDone, LogRead, DiskSpace)
 
 NodeInput: TypeAlias = HostInput | mesh.JoinPool | mesh.LeavePool | mesh.Shout
 """From the host, or from a program that runs in the node's own process."""
@@ -321,7 +321,7 @@ class NodeCore:
         place.send(lambda assembled: self._work.append((self._gossip, assembled)), gossip.Assembled)
         place.send(self._role_changed, RoleChanged)
         place.send(self._expel, Expel)
-        place.send(lambda effect: self._work.append((self._uppers[Layer.EXECUTOR], effect)), Rehearse)
+        place.send(lambda effect: self._work.append((self._uppers[Layer.EXECUTOR], effect)), DryRun)
         return place
 
     def _place_of_upper(self, upper: UpperCore) -> LayerSlot:
@@ -329,7 +329,7 @@ class NodeCore:
         place.send(self._emit, Report, Halt, *getattr(upper, "errands", ()))
         place.send(lambda effect: self._work.append((self._mesh, effect)), mesh.Whisper, link.Meet)
         place.send(lambda effect: self._work.append((self._desk, effect)), Settled)
-        place.send(lambda effect: self._work.append((self._takers[Rehearsed], effect)), Rehearsed)
+        place.send(lambda effect: self._work.append((self._takers[DryRunDone], effect)), DryRunDone)
         place.send(lambda persist: self._write(place, Persisted(persist.ticket), persist.operations), Persist)
         return place
 
