@@ -71,7 +71,7 @@ def test_nothing_is_ordered_while_too_few_are_here_but_configuration_goes_on(clu
     assert not client.runs
     assert Client(cluster).connect(4).lease(b"m" * 16) == lane + 1
     reports = [report.event for node in cluster.nodes.values() for report in node.reports]
-    assert "too few nodes that hold data: nothing is ordered" in reports
+    assert "too few data holders are reachable: nothing is ordered" in reports
     cluster.start(5)
     cluster.until(lambda: bool(client.runs))
     cluster.agree()

@@ -74,7 +74,7 @@ def test_a_damaged_message_is_mended_while_the_node_runs(cluster: Cluster, kind:
     count, ended = read(cluster, 2)
     assert count < WRITES
     assert ended == "damaged"
-    cluster.until(lambda: any("mended" in report.event for report in cluster.nodes[2].reports))
+    cluster.until(lambda: any("repaired" in report.event for report in cluster.nodes[2].reports))
     assert read(cluster, 2) == (WRITES, "end")
     cluster.kill(2)
     cluster.start(2)
@@ -105,7 +105,7 @@ def test_being_asked_for_it_another_one_finds_its_own_damage(cluster: Cluster) -
     rot(cluster, 3, index, Kind.BATCH)
     cluster.spoil = lambda sender, receiver, said: order_purpose(said) == RECALL and (sender, receiver) == (2, 1)
     assert read(cluster, 2)[1] == "damaged"
-    cluster.until(lambda: any("mended" in report.event for report in cluster.nodes[2].reports))
+    cluster.until(lambda: any("repaired" in report.event for report in cluster.nodes[2].reports))
     assert read(cluster, 2) == read(cluster, 3) == (WRITES, "end")
 
 
@@ -154,7 +154,7 @@ def test_only_the_message_that_is_missing_takes_its_place(cluster: Cluster) -> N
     assert [report.event for report in node.reports].count("recalled message does not fit") == 3
     assert read(cluster, 2)[1] == "damaged"
     cluster.spoil = None
-    cluster.until(lambda: any("mended" in report.event for report in node.reports))
+    cluster.until(lambda: any("repaired" in report.event for report in node.reports))
     assert read(cluster, 2) == (WRITES, "end")
 
 

@@ -365,7 +365,7 @@ def test_malformed_messages_are_reported_and_nothing_else(cluster: Cluster) -> N
     master, node = cluster.master(), cluster.followers()[0]
     for message in (b"", b"\x01", b"\x01" * 40, b"\x02\x63" + bytes(14)):
         master.step(Received(node, message))
-        assert master.reports[-1].event == "malformed order message"
+        assert master.reports[-1].event == "malformed consensus message"
     master.step(Received(99, b"whoever"))
     cluster[node].hear(master.node, Propose(1, 2, b"not a body"))
     assert cluster[node].reports[-1].event == "malformed proposal"

@@ -148,8 +148,8 @@ def test_it_goes_on_after_a_restart_and_says_meanwhile_what_is_missing(journal: 
     journal.wait()
     assert journal.has_all(3)
     events = [report.event for report in journal.cluster.nodes[3].reports]
-    assert "messages that others keep are missing here, and asked of them" in events
-    assert events[-1] == "messages that others keep are here again"
+    assert "backfill started: other nodes have messages that are missing here" in events
+    assert events[-1] == "backfill finished"
 
 
 def test_only_the_message_that_the_next_one_names_is_put_back(journal: Journal) -> None:

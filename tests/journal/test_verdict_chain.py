@@ -108,7 +108,7 @@ def test_repair_refuses_forged_verdict_names_peer_and_asks_another(cluster: Clus
     rot(cluster, 2, index, Kind.BATCH)
     liar, node = Liar(cluster, 2, forge), cluster.nodes[2]
     assert read(cluster, 2)[1] == "damaged"
-    cluster.until(lambda: any("mended" in report.event for report in node.reports))
+    cluster.until(lambda: any("repaired" in report.event for report in node.reports))
     assert liar.lies
     assert accused(node) == {str(liar.node)}
     assert stored(cluster, 2, index) == true

@@ -336,7 +336,7 @@ class JournalCore:
 
     def _agreed(self, now_ns: int, agreed: Agreed) -> None:
         executed = self._applied.popleft()
-        assert executed.moment.index == agreed.body.index, "answered for another message than was agreed"
+        assert executed.moment.index == agreed.body.index, "the agreed message is not the one that was applied"
         references = tuple([entry.reference for entry in agreed.body.data_entries])
         self._step_ingest(now_ns, Ordered(references, executed))
         self._outbound.to_clients(self._sessions.on_applied(executed))

@@ -27,7 +27,7 @@ PeerChange: TypeAlias = PeerUp | PeerDown
 class PeerTable:
     """Sessions and member nodes by public key."""
 
-    def __init__(self, assembly: ClusterConfig, last_known: Mapping[bytes, int] = MappingProxyType({})) -> None:
+    def __init__(self, config: ClusterConfig, last_known: Mapping[bytes, int] = MappingProxyType({})) -> None:
         """`last_known` are keys and ids of members from the last-known-members file, which may be ahead of the
         configuration.
         """
@@ -42,23 +42,21 @@ class PeerTable:
         """Session instances by node id."""
         self._removal_claims: set[int] = set()
         """Members that report that this node was removed."""
-        self.config_changed(assembly)
+        self.config_changed(config)
 
-    def config_changed(self, assembly: ClusterConfig) -> list[PeerChange]:
+    def config_changed(self, config: ClusterConfig) -> list[PeerChange]:
         """The configuration changed: strangers may be members now, and members may be removed."""
         before = self._members
-        self._members = self._not_in_config(assembly) | {
-            one.key: one.node for one in assembly.nodes if assembly.has(one)
-        }
-        self._removed = {one.key: one.node for one in assembly.nodes if not assembly.has(one)}
+        self._members = self._not_in_config(config) | {one.key: one.node for one in config.nodes if config.has(one)}
+        self._removed = {one.key: one.node for one in config.nodes if not config.has(one)}
         left = [key for key in self._sessions if key in before and key in self._removed]
         come = [key for key in self._sessions if key in self._members and key not in before]
         self._update_instances()
         return [*(PeerDown(before[key]) for key in left), *(PeerUp(self._members[key]) for key in come)]
 
-    def _not_in_config(self, assembly: ClusterConfig) -> dict[bytes, int]:
+    def _not_in_config(self, config: ClusterConfig) -> dict[bytes, int]:
         """Last known members of which neither the key nor the id is in the configuration."""
-        known = {known for one in assembly.nodes for known in (one.key, one.node)}
+        known = {known for one in config.nodes for known in (one.key, one.node)}
         return {key: node for key, node in self._last_known.items() if not known & {key, node}}
 
     def _update_instances(self) -> None:
@@ -112,18 +110,18 @@ class PeerTable:
         return self._instances.get(node)
 
 
-def member_endpoints(assembly: ClusterConfig, own: int) -> Assembled:
+def member_endpoints(config: ClusterConfig, own: int) -> Assembled:
     """Endpoints of the other members, for gossip. An endpoint of a removed node may belong to a member now."""
-    members = [one for one in assembly.nodes if assembly.has(one)]
+    members = [one for one in config.nodes if config.has(one)]
     taken = {one.uri for one in members}
     others = {identifier_of(one.key): one.uri for one in members if one.node != own and is_endpoint(one.uri)}
-    return Assembled(others, tuple(one.uri for one in assembly.nodes if one.uri not in taken))
+    return Assembled(others, tuple(one.uri for one in config.nodes if one.uri not in taken))
 
 
-def members_of(assembly: ClusterConfig) -> MembersAre:
+def members_of(config: ClusterConfig) -> MembersAre:
     """The members that clients are told about. A node without a live role for clients is in neither list."""
-    members = (one for one in assembly.nodes if Stage.LIVE in (one.ingest, one.executor))
-    gone = (one for one in assembly.nodes if not assembly.has(one))
+    members = (one for one in config.nodes if Stage.LIVE in (one.ingest, one.executor))
+    gone = (one for one in config.nodes if not config.has(one))
     return MembersAre(_endpoints(members), _endpoints(gone))
 
 

@@ -134,9 +134,9 @@ class ConfigRequests:
 
     def _why_busy(self, client: bytes) -> str:
         if self._waiting_per_client[client] >= self._settings.petitions_per_client_max:
-            return "too many petitions of this client wait here: wait for some of them"
+            return "too many configuration requests of this client wait here: wait for some of them"
         if self._waiting_per_client.total() >= self._settings.petitions_max:
-            return "too many petitions wait: ask again later, or another node"
+            return "too many configuration requests wait: ask again later, or another node"
         return ""
 
     def _fail(self, asker: tuple[bytes, int], kind: str, why: str) -> None:

@@ -6,29 +6,29 @@ from chaplain.journal.messages.membership import EntryType, SetRefusal, Stage
 from chaplain.journal.model.cluster_config import ClusterConfig, ConfigChange, MemberRoles
 
 
-def describe_config(assembly: ClusterConfig) -> dict[str, object]:
+def describe_config(config: ClusterConfig) -> dict[str, object]:
     return {
-        "nodes": [_node(assembly, member) for member in assembly.nodes],
-        "serializers": list(assembly.serializers),
-        "changes": [describe_change(change) for change in assembly.changes],
+        "nodes": [_node(config, member) for member in config.nodes],
+        "serializers": list(config.serializers),
+        "changes": [describe_change(change) for change in config.changes],
     }
 
 
-def _node(assembly: ClusterConfig, member: MemberRoles) -> dict[str, object]:
+def _node(config: ClusterConfig, member: MemberRoles) -> dict[str, object]:
     return {
         "id": member.node,
         "uri": member.uri,
         "key": member.key.hex(),
-        "roles": roles_of(assembly, member.node),
-        "member": assembly.has(member),
+        "roles": roles_of(config, member.node),
+        "member": config.has(member),
     }
 
 
-def roles_of(assembly: ClusterConfig, node: int) -> list[str]:
-    member = assembly.node(node)
+def roles_of(config: ClusterConfig, node: int) -> list[str]:
+    member = config.node(node)
     if member is None:
         return []
-    serializes = ["serializer"] if node in assembly.serializers else []
+    serializes = ["serializer"] if node in config.serializers else []
     return sorted([*member.roles, *serializes], key=("ingest", "serializer", "executor", "config").index)
 
 

@@ -118,7 +118,7 @@ class ClientQueries:
 
     def clients(self, instance: bytes, call: int, client: ClientIdentity) -> None:
         if not client.admin:
-            self._fail(instance, call, "not_allowed", "only an admin may see who there is")
+            self._fail(instance, call, "not_allowed", "only an admin may list the clients")
             return
         listed = [
             {
@@ -139,7 +139,7 @@ class ClientQueries:
     def wrap(self, instance: bytes, wish: WrapSecret, secret: bytes, client: ClientIdentity) -> None:
         """Encrypt a shared secret of a client for the log, with the cluster's wrapping key."""
         if not client.admin or self._wrapping is None:
-            why = "only an admin may, and the cluster must have been founded with a wrapping key"
+            why = "only an admin may wrap secrets, and the cluster must have been founded with a wrapping key"
             self._fail(instance, wish.call, "not_allowed", why)
         elif len(secret) != SECRET_BYTES or len(wish.key) != KEY_BYTES:
             why = f"a secret has {SECRET_BYTES} octets and a key {KEY_BYTES}"
@@ -166,7 +166,7 @@ class ClientQueries:
         place = proof_read.places[len(proof_read.packs)]
         span = self._locate(place.index, 1)
         if span is None:
-            why = "the request is not in the log of this node, not yet or no more: ask later, or another node"
+            why = "the log of this node does not contain the request, not yet or no more: ask later, or another node"
             self._fail(proof_read.instance, proof_read.call, "busy", why)
             return
         self._token += 1

@@ -205,7 +205,7 @@ class Subscriptions:
             )
         if reader.next_offset == before and key in self._readers and reader.credit_bytes > 0:
             self.effects.append(RecordDamaged(index))
-            self._end(reader, "damaged", "this node's log is damaged here, and being mended: read from another node")
+            self._end(reader, "damaged", "this node's log is damaged here and being repaired: read from another node")
             return True
         self._request_span(reader)
         return True
@@ -223,7 +223,9 @@ class Subscriptions:
             return
         first = self._index.first_offset(reader.stream)
         if reader.next_offset < first and self.is_backfilling():
-            self._end(reader, "damaged", "this node is fetching what is here from others: read from another node")
+            self._end(
+                reader, "damaged", "this node is fetching these messages from other nodes: read from another node"
+            )
             return
         if reader.next_offset < first:
             why = f"offset {reader.next_offset} was dropped: the first one kept is {first}"

@@ -29,7 +29,7 @@ from chaplain.journal.model.verdict_chain import previous_of
 from chaplain.journal.storage.records import verdict_of
 from chaplain.segment.record import Record
 
-BACKFILLED = "messages that others keep are here again"
+BACKFILLED = "backfill finished"
 
 
 class Backfill:
@@ -82,7 +82,7 @@ class Backfill:
         if not self._reported:
             self._reported = True
             self._context.report(
-                "messages that others keep are missing here, and asked of them", 0, range=_range(missing)
+                "backfill started: other nodes have messages that are missing here", 0, range=_range(missing)
             )
         self._ask(now_ns)
 

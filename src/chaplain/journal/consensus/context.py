@@ -59,7 +59,7 @@ class ConsensusContext:
         self._token = 0
         self.last_known_members: LastKnownMembers | None = None
         """Contents of the last-known-members file, used while they are newer than this log."""
-        self._assembly: ClusterConfig | None = None
+        self._config: ClusterConfig | None = None
         self._quorum = Quorum(())
         self._peers: tuple[int, ...] = ()
         self._other_voters: tuple[int, ...] = ()
@@ -139,15 +139,15 @@ class ConsensusContext:
 
     def _refresh(self) -> None:
         """Derive the quorum and the lists of nodes again if the configuration has changed."""
-        assembly = self.log.execution.assembly
-        if assembly is not self._assembly:
-            self._assembly, self._quorum = assembly, assembly.quorum
-            self._peers = tuple(node for node in assembly.members if node != self.settings.node)
+        config = self.log.execution.assembly
+        if config is not self._config:
+            self._config, self._quorum = config, config.quorum
+            self._peers = tuple(node for node in config.members if node != self.settings.node)
             self._other_voters = tuple(node for node in self._quorum.voters if node != self.settings.node)
             self._electorates = _each_set(self._quorum)
-            nominated = assembly.new_set
+            nominated = config.new_set
             self._candidates = frozenset((*self._quorum.voters, *(nominated.nodes if nominated else ())))
-            self._data_holders = tuple(filter(assembly.holds_data, self._peers)) if self.log.copies else ()
+            self._data_holders = tuple(filter(config.holds_data, self._peers)) if self.log.copies else ()
 
     def next_read_token(self) -> int:
         """A new number for one read of the log."""

@@ -303,7 +303,7 @@ class SerializerCore:
         if self._master is not None:
             if not self._master.end_reason:
                 return
-            context.report("tenure over", 0, regime=context.hard_state.regime, reason=self._master.end_reason)
+            context.report("no longer master", 0, regime=context.hard_state.regime, reason=self._master.end_reason)
             self._master = None
             election.become_follower(now_ns)
         if context.stopping and election.role is not Role.OUT:
@@ -344,7 +344,7 @@ class SerializerCore:
             case VoteRegained():
                 # The hard state that says "sound" is on disk, so a crash from here on does not need another recovery.
                 self._vote_recovery, self._fetcher.include_tail = None, False
-                self._context.report("sound again", 0, life=proof.incarnation)
+                self._context.report("vote recovered", 0, incarnation=proof.incarnation)
                 self._election.become_follower(now_ns)
             case _:
                 assert_never(proof)
@@ -364,7 +364,7 @@ class SerializerCore:
         if len(event.payload) > self._context.settings.payload_bytes_max:
             self._context.report("payload refused: too large", event.reference.node, size_bytes=len(event.payload))
         elif not self._context.payload_queue.put(now_ns, event.reference, event.digest, event.payload):
-            self._context.report("payload dropped: the shelf is full", event.reference.node)
+            self._context.report("payload dropped: the queue is full", event.reference.node)
         elif self._master is not None:
             self._master.apply_if_agreed(now_ns)
         elif self.role is Role.FOLLOWER:
@@ -374,7 +374,7 @@ class SerializerCore:
         try:
             message = decode(event.message)
         except Malformed as wrong:
-            self._context.report("malformed order message", event.node, reason=str(wrong))
+            self._context.report("malformed consensus message", event.node, reason=str(wrong))
             return
         if self._vote_recovery is not None:
             self._dispatch_recovering(now_ns, event.node, message)
@@ -464,7 +464,7 @@ class SerializerCore:
         if regime == context.hard_state.regime and self._master is not None:
             # Two proven masters in one regime need two quorums that share a voter. That voter signed twice, or a disk
             # lost a vote.
-            raise Diverged(f"node {node} and we are both master in regime {regime}")
+            raise Diverged(f"node {node} and this node are both master in regime {regime}")
         if context.stopping:
             return False
         if node != self._election.master:

@@ -15,9 +15,9 @@ Invariants:
 - A node that hears its master over an open connection grants no pre-vote and no vote, except in a handover.
 - A node that is not sound neither votes nor campaigns.
 - A node that is not a voter by its own configuration does not campaign. It votes if a serializer asks, because the
-candidate, which counts the vote, may know a newer configuration.
+  candidate, which counts the vote, may know a newer configuration.
 - A node votes only for serializers and nominated nodes, and takes over a regime number only from those. So a member
-without a vote cannot raise the regime.
+  without a vote cannot raise the regime.
 - A node follows a master only after the master proved its election.
 """
 

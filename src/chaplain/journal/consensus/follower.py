@@ -166,7 +166,9 @@ class Follower:
         if reach > body.index:
             # This log has, or had, a later message. So this one is agreed; only its bytes were missing here.
             if log.named() not in (None, digest):
-                raise Diverged(f"message {body.index}: the master proposes another than the one we built on")
+                raise Diverged(
+                    f"message {body.index}: the master proposes another message than the one that this log continues"
+                )
             context.barrier.write(log.append_agreed(held))
             context.emit_agreed(now_ns, [held, *log.reconnect()])
             context.barrier.write((), context.log_synced_proof())

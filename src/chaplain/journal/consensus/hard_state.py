@@ -85,17 +85,17 @@ def encode_hard_state(hard_state: HardState) -> bytes:
 
 def decode_hard_state(data: bytes) -> HardState:
     if len(data) < 4 or put_number(checksum(data[:-4]), 4) != data[-4:]:
-        raise Malformed("standing: checksum does not match")
+        raise Malformed("hard state: checksum does not match")
     cursor = Cursor(data[:-4])
     if cursor.take(len(_MAGIC), "magic") != _MAGIC:
-        raise Malformed("standing: not a standing")
+        raise Malformed("hard state: not a hard state file")
     disk, state = cursor.take(DISK_BYTES, "disk"), cursor.number(1, "state")
     regime, vote, log_begun = cursor.number(4, "regime"), cursor.number(1, "vote"), cursor.number(1, "begun")
     incarnation = cursor.number(4, "life")
     incarnations = {cursor.number(1, "node"): cursor.number(4, "life") for _ in range(cursor.number(1, "lives"))}
-    cursor.end("standing")
+    cursor.end("hard state")
     if state not in tuple(VotingState) or log_begun > 1:
-        raise Malformed(f"standing: state {state}, begun {log_begun}")
+        raise Malformed(f"hard state: state {state}, begun {log_begun}")
     return HardState(disk, VotingState(state), regime, vote, bool(log_begun), incarnation, incarnations)
 
 

@@ -86,7 +86,7 @@ class Master:
     def _propose(self, now_ns: int, entries: tuple[Entry, ...], final: bool = False) -> None:
         context, log = self._context, self._context.log
         assert self._in_flight is None, "a message was proposed while another was in flight"
-        assert self._pre_replication is None, "a message was proposed while another was on its way"
+        assert self._pre_replication is None, "a message was proposed while another was being replicated"
         # At most one message behind the agreed prefix: so everything below the last index of any log is agreed, and
         # logs can be compared by their last message alone.
         assert log.tail is None, "a message was proposed before the last one was agreed"
@@ -198,7 +198,9 @@ class Master:
         )
         few = near < context.log.copies and context.payload_queue.size_bytes > 0
         if few and not self._too_few_holders:
-            context.report("too few nodes that hold data: nothing is ordered", 0, here=near, copies=context.log.copies)
+            context.report(
+                "too few data holders are reachable: nothing is ordered", 0, here=near, copies=context.log.copies
+            )
         self._too_few_holders = few
         return near >= context.log.copies
 
@@ -308,13 +310,11 @@ class Master:
 
     def _successors(self) -> tuple[tuple[int, ...], int]:
         """The nodes that may be master next, and the one that was chosen (0 if none was)."""
-        context, assembly = self._context, self._context.log.assembly
-        change = assembly.new_set
+        context, config = self._context, self._context.log.assembly
+        change = config.new_set
         if change is not None and change.stage == Stage.IMPLEMENT:
             return change.nodes, change.nodes[0]
-        return context.other_voters, assembly.serializers[
-            0
-        ] if context.settings.node not in context.quorum.voters else 0
+        return context.other_voters, config.serializers[0] if context.settings.node not in context.quorum.voters else 0
 
     def _last_index_of(self, node: int) -> int:
         return self._progress.last_index(node)
@@ -351,10 +351,10 @@ class Master:
             node for node in context.other_voters if now_ns - self._progress.last_heard_ns(node) < settings.election_ns
         ]
         if not context.quorum.reached([*near, settings.node]):
-            self.end_reason = "no quorum was heard for the election time-out"
+            self.end_reason = "no quorum was heard for the election timeout"
             return
         if self._pre_replication is not None and now_ns - self._pre_replication.since_ns >= settings.patience_ns:
-            self.end_reason = "too few nodes that hold data have taken a message"
+            self.end_reason = "too few data holders acknowledged a message in time"
             return
         self.apply_if_agreed(now_ns)
         self._send_heartbeat(now_ns)

@@ -68,7 +68,7 @@ class PayloadQueue:
         found: list[bytes] = []
         for entry in entries:
             payload = self.find(entry)
-            assert payload is not None, "a message was taken up without its payloads"
+            assert payload is not None, "a message was proposed without its payloads"
             found.append(payload)
         return tuple(found)
 

@@ -76,7 +76,7 @@ class Repair:
         kept = log.places.first <= index <= min(log.agreed, log.durable)
         if not kept or index in self._repairing or len(self._repairing) >= REPAIRS_MAX:
             return
-        self._context.report("damaged: an agreed message cannot be read, and is asked of others", 0, index=index)
+        self._context.report("damaged: an agreed message cannot be read; fetching it from other nodes", 0, index=index)
         self._repairing[index] = _Repairing(now_ns)
         self._request(now_ns, index)
 
@@ -140,7 +140,7 @@ class Repair:
         for index, repairing in list(self._repairing.items()):
             if repairing.position is not None and repairing.position[1] <= position:
                 self._context.log.move(index, *repairing.position)
-                self._context.report("mended: a damaged message is whole again", 0, index=index)
+                self._context.report("repaired: a damaged message can be read again", 0, index=index)
                 del self._repairing[index]
 
 

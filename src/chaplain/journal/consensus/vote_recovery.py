@@ -17,7 +17,7 @@ Does not decide elections or proposals.
 Invariants:
 - `check_recovered_log` never improves the voting state.
 - A node recovers from a quorum that does not count itself. There is one exception: after a power cut of the whole
-cluster every node may doubt its last record. If all serializers answer, and none has lost more than that, they go on.
+  cluster every node may doubt its last record. If all serializers answer, and none has lost more than that, they go on.
 - If the fetched messages show a newer configuration, the node asks the voters of that one, too.
 
 docs/protocol/journal-order.md, "Lost memory" and "Everybody in doubt", has the argument.
@@ -37,7 +37,7 @@ from chaplain.journal.storage.recovery import Recovered
 def check_recovered_log(context: ConsensusContext, found: Recovered) -> None:
     """Write the voting state that the recovered log leaves to this node, and report why if it is worse than before."""
     hard_state = context.hard_state
-    gone = "the log had begun, and nothing of it is here" if hard_state.now.log_begun and found.empty else ""
+    gone = "the log had records, and is empty now" if hard_state.now.log_begun and found.empty else ""
     lost = found.lost or bool(gone)
     worse = (VotingState.SOUND, VotingState.DOUBTFUL) if lost else (VotingState.SOUND,)
     if (found.doubt or gone) and hard_state.now.state in worse:

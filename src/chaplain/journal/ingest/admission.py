@@ -78,7 +78,7 @@ class Admission:
         if lane.acl != event.acl:
             return _not_written(heading, NOT_YOURS, "the lane belongs to another client: lease one", 0)
         if not affordable or self.stopping:
-            why = "too much is on its way, or this node is stopping: wait for credit, or go to another node"
+            why = "too many bytes wait, or this node is stopping: wait for credit, or use another node"
             return _not_written(heading, BUSY, why, lane.last_id + 1)
         if heading.size_bytes > self._settings.pack_bytes_max:
             why = f"the pack has {heading.size_bytes} octets, and this cluster takes {self._settings.pack_bytes_max}"
@@ -157,7 +157,7 @@ def refuse(heading: Heading, reason: Reason, lane: LaneState | None = None) -> N
 
 
 def not_ingest(heading: Heading, expected_id: int) -> NotWritten:
-    why = "this node is no ingest node, or not for long: go to another node"
+    why = "this node is no ingest node, or is losing that role: use another node"
     return _not_written(heading, NOT_INGEST, why, expected_id)
 
 

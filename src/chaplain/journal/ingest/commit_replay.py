@@ -82,8 +82,8 @@ class CommitReplay:
         """True if this node has to replay: the master does if it is an ingest node; otherwise every ingest node does,
         because duplicates have no effect.
         """
-        assembly, node = self._execution.state.assembly, self._settings.node
-        ingest = [one.node for one in assembly.nodes if one.ingest == Stage.LIVE]
+        config, node = self._execution.state.assembly, self._settings.node
+        ingest = [one.node for one in config.nodes if one.ingest == Stage.LIVE]
         return node in ingest and (self._master == node or (self._master > 0 and self._master not in ingest))
 
     def _has_room(self) -> bool:
@@ -97,7 +97,7 @@ class CommitReplay:
         return islice(owed, len(self._in_flight), None)
 
     def on_log_read(self, token: int, records: Sequence[Record]) -> None:
-        assert token == self._token, "one stretch is read at a time"
+        assert token == self._token, "a read of the log that was not requested"
         self._reading = False
         if not self._is_responsible():
             return
@@ -111,7 +111,9 @@ class CommitReplay:
                 entries.append(IngestEntry(staged.stream, raw))
                 self._in_flight[staged.key] = len(raw)
         except Malformed as wrong:
-            self.effects.append(Report("damaged: what was committed cannot be read back", "", {"reason": str(wrong)}))
+            self.effects.append(
+                Report("damaged: a committed pack cannot be read from the log", "", {"reason": str(wrong)})
+            )
             self.effects.append(RecordDamaged(staged.index))
         if entries:
             self.effects.append(PacksReplayed(tuple(entries)))

@@ -349,10 +349,10 @@ class IngestCore:
 
     def _next_data_holder(self) -> int:
         """With index-only serializers: a data holder that may have an ordered payload, each in turn; else 0."""
-        assembly = self._execution.assembly
+        config = self._execution.assembly
         if not self._execution.copies:
             return 0
-        holders = [node for node in assembly.members if node != self._settings.node and assembly.holds_data(node)]
+        holders = [node for node in config.members if node != self._settings.node and config.holds_data(node)]
         self._holder_turn += 1
         return holders[self._holder_turn % len(holders)] if holders else 0
 

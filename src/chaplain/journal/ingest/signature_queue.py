@@ -62,7 +62,7 @@ class SignatureQueue(Generic[T]):
         while self._requests and self._requests[0].ticket in self._answers:
             request = self._requests.popleft()
             results = self._answers.pop(request.ticket)
-            assert len(results) == request.size, "as many answers as questions"
+            assert len(results) == request.size, "a check without a result"
             for thing, positions in request.items:
                 done.append((thing, tuple([None if position is None else results[position] for position in positions])))
         return done
