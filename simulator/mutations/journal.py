@@ -129,8 +129,8 @@ BUGS = [
     _bug(
         "believe what came from others",
         "ingest.core",
-        "self._execution.learn(thing.digest, results, thing.opened)",
-        "self._execution.learn(thing.digest, [True] * len(results), thing.opened)",
+        "self._execution.learn(item.digest, results, item.opened)",
+        "self._execution.learn(item.digest, [True] * len(results), item.opened)",
     ),
     _bug(
         "reuse a reference",

@@ -196,9 +196,8 @@ class JournalCore:
                 self._verified(now_ns, part, Verified(ticket, event.results))
             case DryRunDone():
                 self._step_ingest(now_ns, event)
-                self._drained(
-                    now_ns
-                )  # the answer may arrive after the end of a round, and no other input may follow soon
+                # The answer may arrive after the end of a round, and the next input may be far off.
+                self._drained(now_ns)
             case Woken():
                 self._step_ingest(now_ns, event)
                 self._out += [*self._sessions.woken(now_ns), *self._roles.woken(now_ns)]
@@ -241,10 +240,10 @@ class JournalCore:
         """
         if self._config_requests.has_unchecked:
             self._config_requests.request_checks()
-            self._route_pending(
-                now_ns
-            )  # requests that were checked inline are offered now: no other input may follow soon
+            # Offer the requests that were checked inline before the master proposes: the next input may be far off.
+            self._route_pending(now_ns)
         if self.ingest.has_work and self._step_ingest(now_ns, Drained()):
+            # Packs were verified inline during the step. The second step puts them into a message of this round.
             self._step_ingest(now_ns, Drained())
         if self.serializer.is_master:
             self._step_serializer(now_ns, Drained())
@@ -335,6 +334,7 @@ class JournalCore:
         self._outbound.to_clients(self._sessions.master_changed(changed.regime if changed.role is Role.MASTER else 0))
 
     def _agreed(self, now_ns: int, agreed: Agreed) -> None:
+        # Execution applies a message and calls `_on_applied` before the serializer reports it as agreed.
         executed = self._applied.popleft()
         assert executed.moment.index == agreed.body.index, "the agreed message is not the one that was applied"
         references = tuple([entry.reference for entry in agreed.body.data_entries])

@@ -177,13 +177,13 @@ class ConfigRequests:
             self.effects.append(self._signatures.request_checks())
 
     def on_verified(self, now_ns: int, event: Verified) -> None:
-        for thing, (holds,) in self._signatures.on_verified(event):
-            if isinstance(thing, _Forwarded):
-                del self._forwarded[thing.digest]
+        for item, (holds,) in self._signatures.on_verified(event):
+            if isinstance(item, _Forwarded):
+                del self._forwarded[item.digest]
                 if holds and self._master == self._settings.node:
-                    self._offer(thing.petition)
+                    self._offer(item.petition)
                 continue
-            waiting = self._waiting.get(thing)
+            waiting = self._waiting.get(item)
             if waiting is None:
                 continue  # given up, or decided because another node forwarded it
             if holds:
@@ -191,7 +191,7 @@ class ConfigRequests:
                 self._send(now_ns, waiting)
             else:
                 refused = ConfigVerdict(waiting.petition.entry_type, Reason.SIGNATURE)
-                self._answer(self._end(thing), refused)
+                self._answer(self._end(item), refused)
 
     def _offer(self, petition: PassPetition) -> None:
         self.effects.append(ConfigOffered(petition.entry_type, petition.stage, petition.data))

@@ -44,9 +44,8 @@ class Fetcher:
         context = self._context
         if self.due_ns is not None and now_ns < self.due_ns:
             return
-        able = [
-            peer for peer in context.connected if context.peer_log_ranges.get(peer, (1, 0))[0] <= context.log.agreed + 1
-        ]
+        next_index, ranges = context.log.agreed + 1, context.peer_log_ranges
+        able = [peer for peer in context.connected if ranges.get(peer, (1, 0))[0] <= next_index]
         able = [peer for peer in able if self._supplies.may_confirm(peer) or peer in context.data_holders]
         able = [peer for peer in able if not self._supplies.has_confirmed_all(peer)] or able
         peers = [peer for peer in able if peer != self._asked] or able
@@ -57,10 +56,10 @@ class Fetcher:
         if first_time and self._last_useful in able:
             # Its last answer was useful, so it probably has the next messages, with payloads.
             chosen = self._last_useful
+        elif first_time and preferred in able:
+            chosen = preferred
         else:
-            chosen = (
-                preferred if first_time and preferred in able else context.chance.choice(self._prefer_holders(peers))
-            )
+            chosen = context.chance.choice(self._prefer_holders(peers))
         self._asked = chosen
         self.due_ns = now_ns + context.settings.retry_ns
         tail = self.include_tail or context.log.named() is not None
@@ -138,18 +137,17 @@ class Fetcher:
         """
         log = self._context.log
         supplied = read_supplied(self._context, node, supply.messages[-1])
-        message = (
-            None
-            if supplied is None
-            else self._log_entry(supplied, supply.tail_ballot, allow_without_payloads=log.index_only)
-        )
-        if supplied is None or message is None:
+        if supplied is None:
+            return
+        message = self._log_entry(supplied, supply.tail_ballot, allow_without_payloads=log.index_only)
+        if message is None:
             return
         if message.hash == log.named():
             self._append_confirmed(supplied, floor, taken)
         elif (
             self.include_tail
             and (message.index, message.ballot) > log.last()
+            # Only voters: with index-only serializers, a data holder may have a tail that no serializer has ever seen.
             and node in self._context.latest_known_quorum.voters
         ):
             self._context.barrier.write(log.store(message), self._context.log_synced_proof())

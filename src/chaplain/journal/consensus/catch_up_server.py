@@ -90,17 +90,16 @@ class CatchUpServer:
         """
         found = self._context.log.recall(records, recall.index)
         if not found and recall.count > 1:
-            self._read_log(
-                node, Recall(recall.index)
-            )  # any of several messages may be damaged: read the first one alone
+            # Any of the messages may be damaged. Read the requested one alone to find out.
+            self._read_log(node, Recall(recall.index))
             return 0
-        kept: list[RecalledMessage] = []
+        recalled: list[RecalledMessage] = []
         for message, verdict in found:
             if message.bare and node in self._context.data_holders:
                 break
-            kept.append(RecalledMessage(message.raw, verdict, message.payloads))
-        if kept:
-            self._context.barrier.send_now(node, Recalled(recall.index, tuple(kept)))
+            recalled.append(RecalledMessage(message.raw, verdict, message.payloads))
+        if recalled:
+            self._context.barrier.send_now(node, Recalled(recall.index, tuple(recalled)))
         return 0 if found else recall.index
 
     def _send_supply(self, node: int, fetch: Fetch, messages: Sequence[LogEntry]) -> None:
@@ -121,12 +120,9 @@ class CatchUpServer:
             hard_state.learn_incarnation(node, question.life)
         now = hard_state.now
         index, ballot = log.last()
-        lives = (
-            {**now.incarnations, self._context.settings.node: now.incarnation} if now.incarnation else now.incarnations
-        )
-        answer = RecoveryAnswer(
-            question.nonce, now.regime, index, ballot, now.state, now.incarnations.get(node, 0), lives
-        )
+        known = now.incarnations
+        everyone = {**known, self._context.settings.node: now.incarnation} if now.incarnation else known
+        answer = RecoveryAnswer(question.nonce, now.regime, index, ballot, now.state, known.get(node, 0), everyone)
         # The asker relies on this: a later vote or acknowledgement of this node names the new incarnation, so that no
         # quorum counts the old one with it. A crash must not make this node forget it.
         self._context.barrier.send_after_sync(node, answer)

@@ -69,8 +69,8 @@ class ConsensusContext:
         self._missing: list[DataEntry] = []
         self._missing_since_ns: int | None = None
         self.missing_payloads = ""
-        """References of ordered payloads that no connected peer has supplied for `patience_ns`, for reports. Only
-        index-only serializers and nodes that work with them lack payloads of ordered messages."""
+        """References of ordered payloads that no connected peer has supplied for `patience_ns`, as text for reports.
+        Always empty unless the cluster has index-only serializers."""
         self.mark_due_ns: int | None = None
         """When to write the agreed mark to the log, unless the next message makes it superfluous."""
 
@@ -126,9 +126,9 @@ class ConsensusContext:
         """The node's public key by the agreed configuration, or by the last-known-members file; empty if neither
         contains the node.
         """
-        placed = self.log.execution.assembly.node(node)
-        if placed is not None:
-            return placed.key
+        member = self.log.execution.assembly.node(node)
+        if member is not None:
+            return member.key
         return bytes.fromhex(self.last_known_members.keys.get(node, "")) if self.last_known_members is not None else b""
 
     @property
@@ -164,8 +164,8 @@ class ConsensusContext:
     def log_synced_proof(self) -> LogSynced:
         """The event that reports, after the next sync, that all of the log written so far is on disk."""
         log = self.log
-        reach = log.tail.index if log.tail is not None and log.whole else log.agreed
-        return LogSynced(log.written, reach)
+        last_index = log.tail.index if log.tail is not None and log.whole else log.agreed
+        return LogSynced(log.written, last_index)
 
     def gather_payloads(self, entries: tuple[DataEntry, ...], master: int) -> tuple[bytes, ...] | None:
         """Return the payloads of these entries, or None and request those that are missing here."""

@@ -44,7 +44,7 @@ class Follower:
         self._decoded: tuple[bytes, Body] | None = None
         """The last decoded body and its bytes: a waiting proposal is examined repeatedly."""
         self.due_ns: int | None = None
-        """How long the first waiting proposal waits before its messages are fetched."""
+        """Until when the first waiting proposal waits before its messages are fetched."""
         self._last_mark_answer: tuple[int, int, int] = (0, 0, 0)
         """The last answered mark: master, regime and time."""
         self.agreed_elsewhere = 0
@@ -77,8 +77,8 @@ class Follower:
         agreed = self._context.log.agreed
         if self.agreed_elsewhere <= agreed:
             return False
-        comes = self.due_ns is not None and now_ns < self.due_ns
-        return not (comes and self._waiting and self._waiting[0][1].index == agreed + 1)
+        in_time = self.due_ns is not None and now_ns < self.due_ns
+        return not (in_time and self._waiting and self._waiting[0][1].index == agreed + 1)
 
     def woken(self, now_ns: int) -> None:
         if self.due_ns is not None and now_ns >= self.due_ns:
@@ -141,14 +141,13 @@ class Follower:
             if body.index == log.agreed and digest == log.agreed_hash:
                 self._acknowledge(node, message, digest)
             return True
-        # The predecessor is not agreed here yet. This node must not store anything behind it: see "one message in
-        # flight".
         if body.index > log.agreed + 1:
+            # The predecessor is not agreed here yet. A log has at most one message that is not known to be agreed.
             return False
         tail = log.tail
         if tail is not None and (tail.index, tail.hash) == (body.index, digest):
-            # The same bytes under a later regime: record the new ballot, so that log comparisons in elections see it.
             if tail.ballot < message.regime:
+                # The same bytes under a later regime: write the new ballot only. Elections compare logs by it.
                 context.barrier.write(log.restamp(message.regime), context.log_synced_proof())
             self._acknowledge(node, message, digest)
             return True
@@ -157,28 +156,28 @@ class Follower:
     def _store(self, now_ns: int, node: int, message: Propose, body: Body, digest: bytes) -> bool:
         """Store and acknowledge a message that is new here. Return False while payloads or disk space are missing."""
         context, log = self._context, self._context.log
-        reach = log.last()[0]
-        bare = log.index_only and reach <= body.index
-        payloads = () if bare else context.gather_payloads(body.data_entries, node)
+        last_index = log.last()[0]
+        without_payloads = log.index_only and last_index <= body.index
+        payloads = () if without_payloads else context.gather_payloads(body.data_entries, node)
         if payloads is None or not context.has_space:
             return False
-        held = LogEntry(body, message.body, digest, message.regime, payloads)
-        if reach > body.index:
+        entry = LogEntry(body, message.body, digest, message.regime, payloads)
+        if last_index > body.index:
             # This log has, or had, a later message. So this one is agreed; only its bytes were missing here.
             if log.named() not in (None, digest):
                 raise Diverged(
                     f"message {body.index}: the master proposes another message than the one that this log continues"
                 )
-            context.barrier.write(log.append_agreed(held))
-            context.emit_agreed(now_ns, [held, *log.reconnect()])
+            context.barrier.write(log.append_agreed(entry))
+            context.emit_agreed(now_ns, [entry, *log.reconnect()])
             context.barrier.write((), context.log_synced_proof())
         else:
             if log.tail is not None and log.tail.ballot >= message.regime:
-                # A tail may be replaced only under a later regime. The new master's log was not behind that of any
-                # voter, so the replaced tail cannot be agreed.
+                # A tail may be replaced only under a later regime. Had a quorum acknowledged it, the master of that
+                # regime would have it, because its log was not behind those of the quorum that elected it.
                 raise Diverged(f"message {body.index}: two bodies under regime {message.regime}")
             context.mark_due_ns = None
-            context.barrier.write(log.store(held), context.log_synced_proof())
+            context.barrier.write(log.store(entry), context.log_synced_proof())
         self._acknowledge(node, message, digest)
         return True
 

@@ -152,15 +152,12 @@ class Master:
             or self._handover_ns is not None
         ):
             return
-        step = (
-            self.reconfiguration.next_step(now_ns)
-            if self._own_proposed and not self._final_proposed and not context.stopping
-            else None
-        )
+        may_order = self._own_proposed and not self._final_proposed
+        step = self.reconfiguration.next_step(now_ns) if may_order and not context.stopping else None
         if step is not None:
             self._propose_stage(now_ns, step)
             return
-        entries = self._choose_entries(now_ns) if self._own_proposed and not self._final_proposed else ()
+        entries = self._choose_entries(now_ns) if may_order else ()
         if not self._own_proposed or entries:
             self._propose(now_ns, entries)
         elif context.stopping and not self._final_proposed:
@@ -184,9 +181,8 @@ class Master:
         settings = self._context.settings
         offers, self._config_entries = self._config_entries, deque()
         if self._context.log.copies and (offers or not self._has_enough_holders(now_ns)):
-            return tuple(
-                offers
-            )  # configuration entries have no payloads, so they need no copies and must not wait for any
+            # Configuration entries have no payloads. They need no copies, and must not wait for any.
+            return tuple(offers)
         return (*offers, *self._context.payload_queue.choose(settings.order_entries_bound, settings.order_bytes_bound))
 
     def _has_enough_holders(self, now_ns: int) -> bool:
@@ -207,7 +203,7 @@ class Master:
     def _agreed_mark(self) -> AgreedMark:
         return AgreedMark(self._regime, self._context.log.agreed, self._context.log.agreed_hash)
 
-    # Acknowledgements, and what follows when a message is agreed.
+    # Acknowledgements and agreed messages.
 
     def on_own_proposal_synced(self, now_ns: int, proof: OwnProposalSynced) -> None:
         """The master's own copy is on disk: it counts like an acknowledgement."""
@@ -235,16 +231,16 @@ class Master:
         self.apply_if_agreed(now_ns)
 
     def apply_if_agreed(self, now_ns: int) -> None:
-        """If a quorum has acknowledged the message in flight, it is agreed: apply it. An index-only serializer may
-        first have to wait for its payloads.
+        """If a quorum has acknowledged the message in flight, it is agreed: apply it. An index-only serializer may have
+        to wait for the payloads first.
         """
         in_flight = self._in_flight
         if in_flight is None or not in_flight.tally.reached(self._context.hard_state.now.incarnations):
             return
-        calm_ns = self._mark_delay_ns()
+        delay_ns = self._mark_delay_ns()
         if self._apply_tail(now_ns):
             self._in_flight = None
-            self._mark_due_ns = now_ns + calm_ns
+            self._mark_due_ns = now_ns + delay_ns
             if self._final_proposed or self._context.settings.node not in self._context.quorum.voters:
                 self._hand_over(now_ns)
 
@@ -267,9 +263,8 @@ class Master:
         after = context.peers
         for node in before if after is not before else ():
             if node not in after:
-                context.barrier.send_now(
-                    node, self._agreed_mark()
-                )  # the node is removed: this mark is the last message that it receives
+                # The message removed this node. The mark is the last thing that it receives.
+                context.barrier.send_now(node, self._agreed_mark())
         return True
 
     def _hand_over(self, now_ns: int) -> None:
@@ -287,25 +282,15 @@ class Master:
             return
         context = self._context
         successors, first = self._successors()
-        if (
-            first in context.connected
-            and self._last_index_of(first) < context.log.agreed
-            and now_ns < self._handover_ns
-        ):
+        last_index, agreed = self._progress.last_index, context.log.agreed
+        if first in context.connected and last_index(first) < agreed and now_ns < self._handover_ns:
             self.heartbeat_due_ns = min(self.heartbeat_due_ns, self._handover_ns)
             return
         ready = [peer for peer in successors if peer in context.connected]
         if ready:
-            there = context.log.agreed
-            best = max(
-                ready,
-                key=lambda peer: (
-                    peer == first and self._last_index_of(peer) >= there,
-                    self._last_index_of(peer),
-                    -peer,
-                ),
-            )
-            context.barrier.send_now(best, Handover(self._regime, there))
+            # The chosen successor if it has caught up, otherwise the node with the longest log.
+            best = max(ready, key=lambda peer: (peer == first and last_index(peer) >= agreed, last_index(peer), -peer))
+            context.barrier.send_now(best, Handover(self._regime, agreed))
         self.end_reason = "handed over"
 
     def _successors(self) -> tuple[tuple[int, ...], int]:
@@ -315,9 +300,6 @@ class Master:
         if change is not None and change.stage == Stage.IMPLEMENT:
             return change.nodes, change.nodes[0]
         return context.other_voters, config.serializers[0] if context.settings.node not in context.quorum.voters else 0
-
-    def _last_index_of(self, node: int) -> int:
-        return self._progress.last_index(node)
 
     # Heartbeats and the end of the mastership.
 
@@ -347,10 +329,9 @@ class Master:
         context = self._context
         # Check-quorum: a master that is cut off from a majority cannot agree on anything. It steps down, so that its
         # clients look for another node.
-        near = [
-            node for node in context.other_voters if now_ns - self._progress.last_heard_ns(node) < settings.election_ns
-        ]
-        if not context.quorum.reached([*near, settings.node]):
+        since_ns = now_ns - settings.election_ns
+        heard = [node for node in context.other_voters if self._progress.last_heard_ns(node) > since_ns]
+        if not context.quorum.reached([*heard, settings.node]):
             self.end_reason = "no quorum was heard for the election timeout"
             return
         if self._pre_replication is not None and now_ns - self._pre_replication.since_ns >= settings.patience_ns:
@@ -372,15 +353,14 @@ class Master:
             context.barrier.emit(NeedPayload(reference, b"", 0))
         if self._pre_replication is not None:
             for peer in self._pre_replication.missing_nodes:
-                context.barrier.send_now(
-                    peer, Propose(self._regime, self._pre_replication.message.index, self._pre_replication.message.raw)
-                )
+                message = self._pre_replication.message
+                context.barrier.send_now(peer, Propose(self._regime, message.index, message.raw))
         tail = context.log.tail
         if in_flight is None or tail is None:
             return
         voters = context.other_voters
         for peer in context.peers:
             # Voters must acknowledge this very proposal. For other members it is enough that they have the message.
-            lacks = peer not in in_flight.tally if peer in voters else self._last_index_of(peer) < tail.index
+            lacks = peer not in in_flight.tally if peer in voters else self._progress.last_index(peer) < tail.index
             if lacks:
                 context.barrier.send_now(peer, Propose(self._regime, tail.index, tail.raw))

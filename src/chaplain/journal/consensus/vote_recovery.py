@@ -62,13 +62,21 @@ class VoteRecovery:
     def _restart(self, now_ns: int) -> None:
         """Begin a new attempt."""
         self._quorum = self._context.latest_known_quorum
+        """The voters that are asked."""
         self._answers: dict[int, RecoveryAnswer] = {}
+        """Answers to the current question, by node."""
         self._nonce = self._context.chance.getrandbits(64)
+        """Identifies the current question. Answers to an earlier one are ignored."""
         self._incarnation = 0
+        """The new incarnation; 0 in the state asking."""
         self._target: tuple[int, int] | None = None
+        """The log position (index, ballot) that this node must reach; None until the state fetching."""
         self._best_held = (-1, -1)
+        """The highest log position so far, to notice progress."""
         self._patience_end_ns = now_ns + self._context.settings.patience_ns
+        """When to start again if there is no progress until then."""
         self._regaining = False
+        """The hard state that says "sound" is being written."""
         self._floor = 0
         """No promise that this node forgot was made in a higher regime."""
         self._ask(now_ns)
@@ -129,13 +137,13 @@ class VoteRecovery:
         sound = [node for node, answer in self._answers.items() if answer.standing == VotingState.SOUND]
         if self._quorum.reached(sound):
             return True
-        # The exception for a power cut of all nodes: a lost acknowledged record would have to be damaged on a majority,
-        # which is taken for torn writes instead.
-        everybody = len(states) == len(self._others())
-        ours = self._context.hard_state.now.state
+        # The exception for a power cut of all nodes. If an acknowledged record was lost, it must be damaged on a
+        # majority of disks. The nodes take that for torn writes of a record that was never acknowledged.
+        all_answered = len(states) == len(self._others())
+        own = self._context.hard_state.now.state
         # A torn last write explains "doubtful". It explains neither "lost" nor "wiped".
         torn = {VotingState.SOUND, VotingState.DOUBTFUL}.issuperset(states)
-        return everybody and torn and ours is VotingState.DOUBTFUL
+        return all_answered and torn and own is VotingState.DOUBTFUL
 
     def _begin_incarnation(self, now_ns: int) -> None:
         """Start an incarnation later than any that the others know, and ask again under it."""
@@ -170,9 +178,8 @@ class VoteRecovery:
         if self._target is None or self._regaining:
             return
         if supply.tail_ballot > self._floor:
-            supply = without_tail(
-                supply
-            )  # no answer named this ballot: it is newer, or a lie that would exhaust regimes
+            # No answer named this ballot. It is newer, or a lie that would exhaust the regime numbers.
+            supply = without_tail(supply)
         self._fetcher.on_supply(now_ns, node, supply, floor=self._floor)
         if node in self._answers:
             self._fetcher.hold_unconfirmed(self._target[0], self._floor)
@@ -217,8 +224,8 @@ def without_tail(supply: Supply) -> Supply:
 
 def _all_incarnations(answers: dict[int, RecoveryAnswer]) -> Lives:
     """The highest incarnation of each node in any answer."""
-    lives: Lives = {}
+    highest: Lives = {}
     for answer in answers.values():
-        for node, life in answer.lives.items():
-            lives[node] = max(life, lives.get(node, 0))
-    return lives
+        for node, incarnation in answer.lives.items():
+            highest[node] = max(incarnation, highest.get(node, 0))
+    return highest

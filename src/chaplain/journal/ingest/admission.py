@@ -44,7 +44,9 @@ class _LaneQueue:
 
     def __init__(self) -> None:
         self.taken: dict[tuple[int, bytes], Taken] = {}
+        """By first id and digest."""
         self.highest = 0
+        """The highest request id of the admitted packs."""
 
 
 class Admission:
@@ -72,6 +74,7 @@ class Admission:
         return outcome
 
     def _check(self, event: PackWritten, heading: Heading, affordable: bool) -> Taken | NodeMessage | None:
+        """Check the lane, the credit, the size, the headers and the client's rights, in this order."""
         lane = self._execution.state.lanes.get(heading.client_id)
         if lane is None:
             return refuse(heading, Reason.UNKNOWN_LANE)
@@ -101,6 +104,7 @@ class Admission:
             return answer_of(lane.client_id, ruling.remembered)
         if ruling.standing is PackStatus.OLD:
             return AlreadyWritten(lane.client_id, lane.last_id)
+        # A pack that conflicts with an executed one is evidence against its signer, so even a fenced lane admits it.
         if lane.fenced and ruling.standing is not PackStatus.CONFLICT:
             return refuse(heading, Reason.FENCED, lane)
         if not self.roles.serves(lane.acl):
@@ -115,8 +119,10 @@ class Admission:
             return GoBack(lane.client_id, expected)
         if not self.roles.takes_writes:
             return not_ingest(heading, expected)
-        alone = ruling.standing is PackStatus.NEXT and not queue.taken and heading.requests == 1
-        check = event.check and self._settings.prevalidate and alone and heading.message_type != DATA
+        # A dry run needs the state right before the request. So the request must be the next one of its lane, alone in
+        # its pack, and no other pack of the lane may wait. A conflicting pack gets no dry run: it is evidence.
+        is_next = ruling.standing is PackStatus.NEXT and not queue.taken and heading.requests == 1
+        check = event.check and self._settings.prevalidate and is_next and heading.message_type != DATA
         taken = Taken(event.instance, heading, IngestEntry(event.stream, event.raw), digest, check)
         self._queues[lane.client_id] = queue
         queue.taken[heading.first_id, digest] = taken

@@ -43,9 +43,11 @@ class CommitReplay:
         """Sizes of the packs under way, by key. They are the first of the committed packs that wait."""
         self._token = 0
         self._reading = False
+        """True while a read of the log is under way."""
         self._replayed = 0
         """Number of replayed packs when progress was checked last."""
         self._last_progress_ns = 0
+        """When a pack was replayed last."""
         self.effects: list[ReplayEffect] = []
 
     def role_changed(self, now_ns: int, event: RoleChanged) -> None:

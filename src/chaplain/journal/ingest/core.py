@@ -95,6 +95,8 @@ class IngestCore:
         self._needed: dict[Reference, bytes] = {}
         """Digests of messages that a proposal waits for."""
         self._holder_turn = 0
+        """Counts requests to data holders, to ask each in turn."""
+        # Replication appends to the same list, so that its effects and those of this core keep their order.
         self._effects: list[IngestEffect] = self._replication.effects
 
     @property
@@ -198,18 +200,18 @@ class IngestCore:
             self._effects.append(ToClient(event.instance, outcome))
 
     def _verified(self, event: Verified) -> None:
-        for thing, results in self._signatures.on_verified(event):
-            if isinstance(thing, Arrival):
-                self._checking_digests.discard(thing.digest)
-                self._execution.learn(thing.digest, results, thing.opened)
-                self._replication.received(thing.node, thing.reference, thing.digest, thing.payload)
+        for item, results in self._signatures.on_verified(event):
+            if isinstance(item, Arrival):
+                self._checking_digests.discard(item.digest)
+                self._execution.learn(item.digest, results, item.opened)
+                self._replication.received(item.node, item.reference, item.digest, item.payload)
             elif results[0]:
-                self._on_signature_valid(thing)
+                self._on_signature_valid(item)
             else:
-                self._admission.release(thing)
-                lane = self._execution.state.lanes.get(thing.heading.client_id)
-                answer = refuse(thing.heading, Reason.SIGNATURE, lane)
-                self._effects.append(ToClient(thing.instance, answer))
+                self._admission.release(item)
+                lane = self._execution.state.lanes.get(item.heading.client_id)
+                answer = refuse(item.heading, Reason.SIGNATURE, lane)
+                self._effects.append(ToClient(item.instance, answer))
 
     def _on_signature_valid(self, taken: Taken) -> None:
         """The pack's signature is valid: queue it for the next ingest message, or for a dry run."""
@@ -265,6 +267,7 @@ class IngestCore:
         payload, message = ingest.compose(reference, entries)
         digest = ingest.digest_of(payload)
         if headings:
+            # Execution remembers the results, and does not check the signatures again when the message is ordered.
             self._execution.learn(digest, [True] * len(entries), IngestHeads(message, tuple(headings)))
         self._replication.send(now_ns, reference, digest, payload)
         if self._index == INDEX_MAX:
@@ -299,7 +302,7 @@ class IngestCore:
         taken = [one for reference in references for one in self._awaiting_order.pop(reference)]
         taken += self._verified_packs + self._dry_runs.clear()
         self._verified_packs = []
-        self._replication.mark_ordered(references)
+        self._replication.mark_ordered(references)  # ends the resending
         for one in taken:
             self._admission.release(one)
             self._effects.append(ToClient(one.instance, not_ingest(one.heading, 0)))

@@ -37,8 +37,11 @@ class PayloadReplication:
         self._ack_due_ns: int | None = None
         """When to acknowledge. The delay saves the acknowledgement of messages that are ordered soon."""
         self._resend_rounds = 0
+        """Resend rounds since a message of this node was ordered last."""
         self._resend_ns: int | None = None
+        """When the next resend round is due; None if nothing waits."""
         self.journal = 0
+        """The journal id of this node's messages."""
         self.effects: list[IngestEffect] = []
 
     @property
@@ -123,6 +126,7 @@ class PayloadReplication:
             reference, payload = waiting
             self.effects.append(PayloadArrived(reference, self.cache.digest(reference), payload))
         for node, acked in self._acked.items():
+            # A peer may have dropped a message after it acknowledged it, so a stale round ignores acknowledgements.
             self._resend(node, 0 if stale else acked)
 
     def _resend(self, node: int, index: int) -> None:

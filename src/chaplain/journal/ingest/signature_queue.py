@@ -35,24 +35,25 @@ class SignatureQueue(Generic[T]):
         self._ticket = 0
         self.pending: list[tuple[T, tuple[int | None, ...]]] = []
         """Items that no `Verify` contains yet."""
-        self._items: list[PackCheck | ConfigCheck] = []
+        self._checks: list[PackCheck | ConfigCheck] = []
+        """Checks of the pending items."""
         self._requests: deque[_Request[T]] = deque()
         self._answers: dict[int, tuple[bool, ...]] = {}
 
-    def add(self, thing: T, checks: Sequence[PackCheck | ConfigCheck | None]) -> None:
+    def add(self, item: T, checks: Sequence[PackCheck | ConfigCheck | None]) -> None:
         positions: list[int | None] = []
         for check in checks:
-            positions.append(None if check is None else len(self._items))
+            positions.append(None if check is None else len(self._checks))
             if check is not None:
-                self._items.append(check)
-        self.pending.append((thing, tuple(positions)))
+                self._checks.append(check)
+        self.pending.append((item, tuple(positions)))
 
     def request_checks(self) -> Verify:
         """The `Verify` for all pending items."""
         self._ticket += 1
-        self._requests.append(_Request(self._ticket, self.pending, len(self._items)))
-        verify = Verify(self._ticket, tuple(self._items))
-        self.pending, self._items = [], []
+        self._requests.append(_Request(self._ticket, self.pending, len(self._checks)))
+        verify = Verify(self._ticket, tuple(self._checks))
+        self.pending, self._checks = [], []
         return verify
 
     def on_verified(self, event: Verified) -> list[tuple[T, tuple[bool | None, ...]]]:
@@ -63,6 +64,6 @@ class SignatureQueue(Generic[T]):
             request = self._requests.popleft()
             results = self._answers.pop(request.ticket)
             assert len(results) == request.size, "a check without a result"
-            for thing, positions in request.items:
-                done.append((thing, tuple([None if position is None else results[position] for position in positions])))
+            for item, positions in request.items:
+                done.append((item, tuple([None if position is None else results[position] for position in positions])))
         return done
