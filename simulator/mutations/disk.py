@@ -63,8 +63,8 @@ BUGS = [
     _tests(
         "keep the old regime when standing is regained",
         "journal.consensus.hard_state",
-        "            regime=regime,\n            vote=NOBODY,",
-        "            regime=self.now.regime,\n            vote=NOBODY,",
+        "            regime=regime,\n            vote=VOTE_USED,",
+        "            regime=self.now.regime,\n            vote=VOTE_USED,",
         "tests/journal/test_order_recovery.py",
     ),
     _tests(

@@ -35,7 +35,6 @@ from chaplain.journal.consensus.events import (
     Received,
     RecordDamaged,
     Resumed,
-    Role,
     RoleChanged,
     SendMessage,
 )
@@ -85,7 +84,7 @@ from chaplain.wire.parcel import Parcel
 
 
 class JournalCore:
-    """Only `step` changes its state, besides the constructor."""
+    """The journal of one node. After construction only `step` changes its state."""
 
     def __init__(
         self,
@@ -110,7 +109,7 @@ class JournalCore:
         self.settings = settings
         self._streams = StreamIndex()
         self._applied: deque[AppliedMessage] = deque()
-        """Messages that execution has applied and the serializer has not yet reported as agreed."""
+        """Messages that execution has applied and the serializer has not yet reported as agreed. See `_agreed`."""
         self._started = False
         self.removed = False
         """True once this node has been removed from the cluster."""
@@ -135,6 +134,7 @@ class JournalCore:
             first=first,
         )
         self._last_known_members = LastKnownMembersStore(read_roster(last_known_members), founding.assembly())
+        # Some parts refer to each other, so the following references are set after construction.
         self.serializer.context.last_known_members = self._last_known_members.latest
         self.snapshots.attach(self.serializer.context, found, self.serializer.is_confirmed_by)
         self.ingest = IngestCore(settings, chance, self.execution, ingest)
@@ -151,7 +151,6 @@ class JournalCore:
         self._subscriptions = self._sessions.subscriptions
         self._subscriptions.is_backfilling = self.serializer.backfill.is_incomplete
         self.snapshots.archive.needs.append(self._subscriptions.first_needed)
-        self._commit_replay = self._sessions.commit_replay
         self._peers = PeerTable(self.execution.assembly, self._last_known_members.latest.nodes)
         self._roles = LocalRoles(settings, self.execution)
         self._tickets = TicketNumbers()
@@ -178,6 +177,7 @@ class JournalCore:
         return self._streams.first_offset(stream)
 
     def deadline(self) -> int | None:
+        """When to step with `Woken` at the latest."""
         parts = (self._sessions, self.snapshots, self._roles)
         return soonest((self.serializer.deadline(), self.ingest.deadline(), *(part.due_ns for part in parts)))
 
@@ -189,8 +189,7 @@ class JournalCore:
                 self._drained(now_ns)
             case Persisted():
                 self._persisted(now_ns, event)
-                self._subscriptions.retry_unwritten()
-                self._commit_replay.replay_next()
+                self._sessions.on_log_synced()
             case Verified():
                 part, ticket = self._tickets.completed_check(event.ticket)
                 self._verified(now_ns, part, Verified(ticket, event.results))
@@ -328,13 +327,12 @@ class JournalCore:
                 assert_never(effect)
 
     def _role_changed(self, now_ns: int, changed: RoleChanged) -> None:
-        self._config_requests.role_changed(now_ns, changed)
-        self._commit_replay.role_changed(now_ns, changed)
         self._out.append(changed)
-        self._outbound.to_clients(self._sessions.master_changed(changed.regime if changed.role is Role.MASTER else 0))
+        self._outbound.to_clients(self._sessions.role_changed(now_ns, changed))
 
     def _agreed(self, now_ns: int, agreed: Agreed) -> None:
         # Execution applies a message and calls `_on_applied` before the serializer reports it as agreed.
+        """A message is agreed and applied: report it to ingest and to the clients that wait for it."""
         executed = self._applied.popleft()
         assert executed.moment.index == agreed.body.index, "the agreed message is not the one that was applied"
         references = tuple([entry.reference for entry in agreed.body.data_entries])
@@ -373,6 +371,7 @@ class JournalCore:
     # Answers of the host.
 
     def _persisted(self, now_ns: int, event: Persisted) -> None:
+        """Pass a finished write to the part that requested it."""
         for part, ticket in self._tickets.completed_writes(event.ticket):
             if part in ("archive", "adoption"):
                 self.snapshots.written(now_ns, part, ticket)
@@ -382,6 +381,7 @@ class JournalCore:
             step(now_ns, Persisted(ticket))
 
     def _read(self, now_ns: int, event: LogRead) -> None:
+        """Pass a finished read of the log to the part that requested it."""
         part, token = self._tickets.completed_read(event.token)
         if part == "serializer":
             self._step_serializer(now_ns, LogRead(token, event.records))
@@ -395,7 +395,7 @@ class JournalCore:
             self._outbound.to_clients(self._sessions.entered(peer))
             self._step_ingest(now_ns, SessionOpened(peer.instance))
         elif changes := self._peers.entered(peer):
-            self._notify_peers(now_ns, changes)
+            self._peers_changed(now_ns, changes)
         elif self._peers.is_removed(peer):
             self._outbound.to_session(peer, peer_messages.Removed(self.execution.settled))
         else:
@@ -403,11 +403,12 @@ class JournalCore:
 
     def _exited(self, now_ns: int, peer: Peer) -> None:
         if not peer.client:
-            self._notify_peers(now_ns, self._peers.exited(peer))
+            self._peers_changed(now_ns, self._peers.exited(peer))
         elif self._sessions.exited(peer.instance):
             self._step_ingest(now_ns, SessionClosed(peer.instance))
 
-    def _notify_peers(self, now_ns: int, changes: Iterable[PeerUp | PeerDown]) -> None:
+    def _peers_changed(self, now_ns: int, changes: Iterable[PeerUp | PeerDown]) -> None:
+        """Peers connected or disconnected: notify ingest, the serializer and snapshots."""
         for event in changes:
             self._step_both(now_ns, event)
             (self.snapshots.up if isinstance(event, PeerUp) else self.snapshots.down)(now_ns, event.node)
@@ -417,7 +418,7 @@ class JournalCore:
         self._out.append(member_endpoints(self.execution.assembly, self.settings.node))
         if last_known_members := self._last_known_members.look(self.execution.assembly, self.execution.settled):
             self._out.append(self._tickets.number_write("last_known_members", last_known_members))
-        self._notify_peers(now_ns, self._peers.config_changed(self.execution.assembly))
+        self._peers_changed(now_ns, self._peers.config_changed(self.execution.assembly))
         self._outbound.to_clients(self._sessions.members_changed())
         if not self._roles.may_ship:
             self._step_ingest(now_ns, IngestRoleDropped())

@@ -23,10 +23,10 @@ from chaplain.wire.parcel import Layer, Parcel
 class JournalOutbound:
     """Appends whispers to the effects of the journal core."""
 
-    def __init__(self, out: list[JournalEffect], identifier: int, nodes: PeerTable, clients: Container[bytes]) -> None:
+    def __init__(self, out: list[JournalEffect], identifier: int, peers: PeerTable, clients: Container[bytes]) -> None:
         self._out = out
         self._identifier = identifier
-        self._nodes = nodes
+        self._peers = peers
         self._clients = clients
         self._last_encoded: tuple[object, bytes] = (None, b"")
         """The last message to a peer, and its parcel: the same message usually goes to several peers in a row."""
@@ -34,13 +34,13 @@ class JournalOutbound:
     def to_peer(self, effect: ToPeer) -> None:
         self._to_node(effect.node, effect.message, effect.message, urgent=False)
 
-    def send_consensus(self, tell: SendMessage) -> None:
+    def send_consensus(self, effect: SendMessage) -> None:
         """Send a message of the serializer, ahead of other traffic."""
-        self._to_node(tell.node, tell.message, ConsensusFrame(tell.message), urgent=True)
+        self._to_node(effect.node, effect.message, ConsensusFrame(effect.message), urgent=True)
 
     def _to_node(self, node: int, source: object, message: PeerMessage, *, urgent: bool) -> None:
         """`source` identifies the message: if it is the same object as last time, the parcel is used again."""
-        instance = self._nodes.instance(node)
+        instance = self._peers.instance(node)
         if instance is None:
             return
         if self._last_encoded[0] is not source:
@@ -55,8 +55,8 @@ class JournalOutbound:
         if effect.instance in self._clients:
             self._whisper(effect.instance, client.encode(effect.message), effect.payload)
 
-    def to_clients(self, news: Iterable[tuple[bytes, NodeMessage]]) -> None:
-        for instance, message in news:
+    def to_clients(self, messages: Iterable[tuple[bytes, NodeMessage]]) -> None:
+        for instance, message in messages:
             self.to_client(ToClient(instance, message))
 
     def _whisper(self, instance: bytes, body: bytes, payload: bytes) -> None:

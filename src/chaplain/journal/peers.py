@@ -50,9 +50,9 @@ class PeerTable:
         self._members = self._not_in_config(config) | {one.key: one.node for one in config.nodes if config.has(one)}
         self._removed = {one.key: one.node for one in config.nodes if not config.has(one)}
         left = [key for key in self._sessions if key in before and key in self._removed]
-        come = [key for key in self._sessions if key in self._members and key not in before]
+        joined = [key for key in self._sessions if key in self._members and key not in before]
         self._update_instances()
-        return [*(PeerDown(before[key]) for key in left), *(PeerUp(self._members[key]) for key in come)]
+        return [*(PeerDown(before[key]) for key in left), *(PeerUp(self._members[key]) for key in joined)]
 
     def _not_in_config(self, config: ClusterConfig) -> dict[bytes, int]:
         """Last known members of which neither the key nor the id is in the configuration."""

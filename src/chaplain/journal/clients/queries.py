@@ -52,7 +52,7 @@ class _ProofRead(msgspec.Struct):
     instance: bytes
     call: int
     client: ClientIdentity
-    places: tuple[RequestPosition, ...]
+    positions: tuple[RequestPosition, ...]
     packs: list[bytes]
 
 
@@ -136,17 +136,17 @@ class ClientQueries:
         ]
         self.effects.append(ToClient(instance, Listed(call), msgspec.json.encode(listed)))
 
-    def wrap(self, instance: bytes, wish: WrapSecret, secret: bytes, client: ClientIdentity) -> None:
+    def wrap(self, instance: bytes, ask: WrapSecret, secret: bytes, client: ClientIdentity) -> None:
         """Encrypt a shared secret of a client for the log, with the cluster's wrapping key."""
         if not client.admin or self._wrapping is None:
             why = "only an admin may wrap secrets, and the cluster must have been founded with a wrapping key"
-            self._fail(instance, wish.call, "not_allowed", why)
-        elif len(secret) != SECRET_BYTES or len(wish.key) != KEY_BYTES:
+            self._fail(instance, ask.call, "not_allowed", why)
+        elif len(secret) != SECRET_BYTES or len(ask.key) != KEY_BYTES:
             why = f"a secret has {SECRET_BYTES} octets and a key {KEY_BYTES}"
-            self._fail(instance, wish.call, "malformed", why)
+            self._fail(instance, ask.call, "malformed", why)
         else:
-            wrapped = self._wrapping.wrap(secret, wish.key, self._chance.randbytes(WRAP_NONCE_BYTES))
-            self.effects.append(ToClient(instance, Wrapped(wish.call), wrapped))
+            wrapped = self._wrapping.wrap(secret, ask.key, self._chance.randbytes(WRAP_NONCE_BYTES))
+            self.effects.append(ToClient(instance, Wrapped(ask.call), wrapped))
 
     # Proof.
 
@@ -163,8 +163,8 @@ class ClientQueries:
 
     def _read_next(self, proof_read: _ProofRead) -> None:
         """Read the next request of the proof from the log."""
-        place = proof_read.places[len(proof_read.packs)]
-        span = self._locate(place.index, 1)
+        position = proof_read.positions[len(proof_read.packs)]
+        span = self._locate(position.index, 1)
         if span is None:
             why = "the log of this node does not contain the request, not yet or no more: ask later, or another node"
             self._fail(proof_read.instance, proof_read.call, "busy", why)
@@ -178,19 +178,19 @@ class ClientQueries:
         if proof_read is None:
             return
         try:
-            place = proof_read.places[len(proof_read.packs)]
-            proof_read.packs.append(PackLookup(records).pack(place.index, place.entry, place.pack))
+            position = proof_read.positions[len(proof_read.packs)]
+            proof_read.packs.append(PackLookup(records).pack(position.index, position.entry, position.pack))
         except Malformed as wrong:
-            self.effects.append(RecordDamaged(proof_read.places[len(proof_read.packs)].index))
+            self.effects.append(RecordDamaged(proof_read.positions[len(proof_read.packs)].index))
             self._fail(proof_read.instance, proof_read.call, "damaged", f"{wrong}: ask another node, or later")
             return
-        if len(proof_read.packs) < len(proof_read.places):
+        if len(proof_read.packs) < len(proof_read.positions):
             self._read_next(proof_read)
         else:
             self._prove(proof_read)
 
     def _prove(self, proof_read: _ProofRead) -> None:
-        first, second = proof_read.places
+        first, second = proof_read.positions
         streams = (first.stream, len(proof_read.packs[0]), second.stream)
         answer = ProofIs(proof_read.call, self._execution.cluster, proof_read.client.key, *streams)
         self.effects.append(ToClient(proof_read.instance, answer, b"".join(proof_read.packs)))

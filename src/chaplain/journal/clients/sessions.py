@@ -17,6 +17,7 @@ from chaplain.journal.clients.config_requests import ConfigRequestEffect, Config
 from chaplain.journal.clients.queries import ClientQueries, QueryEffect
 from chaplain.journal.clients.receipts import LaneSubscriptions
 from chaplain.journal.clients.subscriptions import SubscriptionEffect, Subscriptions
+from chaplain.journal.consensus.events import Role, RoleChanged
 from chaplain.journal.events import Admitted, Locate, PackWritten
 from chaplain.journal.execution.local_roles import LocalRoles
 from chaplain.journal.execution.state_machine import JournalExecution
@@ -126,6 +127,11 @@ class ClientSessions:
         """A read of the log that a part requested is complete."""
         self._log_readers[part].on_log_read(token, records)
 
+    def on_log_synced(self) -> None:
+        """More of the log may be on disk: parts that wait to read it try again."""
+        self.subscriptions.retry_unwritten()
+        self.commit_replay.replay_next()
+
     def __contains__(self, instance: object) -> bool:
         return instance in self._peers
 
@@ -166,8 +172,11 @@ class ClientSessions:
         self._active, self._lingering = active, {**ended, **kept}
         return Admitted({**active, **{key: name for key, (name, _) in self._lingering.items()}})
 
-    def master_changed(self, regime: int) -> Iterator[tuple[bytes, NodeMessage]]:
-        """The node became master in a regime, or is master no more (0). Clients may prefer the master."""
+    def role_changed(self, now_ns: int, changed: RoleChanged) -> Iterator[tuple[bytes, NodeMessage]]:
+        """The node's role or its master changed. Clients hear whether this node is master, and may prefer it."""
+        self.config_requests.role_changed(now_ns, changed)
+        self.commit_replay.role_changed(now_ns, changed)
+        regime = changed.regime if changed.role is Role.MASTER else 0
         if regime != self._master_regime:
             self._master_regime = regime
             yield from ((instance, Leads(regime)) for instance in self._peers)

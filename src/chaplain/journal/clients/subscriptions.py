@@ -60,6 +60,7 @@ class _Reader(msgspec.Struct):
 
     @property
     def done(self) -> bool:
+        """True if the reader has reached its end offset."""
         return self.end_offset is not None and self.next_offset >= self.end_offset
 
 
@@ -136,8 +137,8 @@ class Subscriptions:
 
     def _add_credit(self, reader: _Reader, size_bytes: int) -> None:
         """Add credit, up to the reader's window: sent data that the client has not taken stays in memory here."""
-        settings, mine = self._settings, self._by_owner[reader.owner]
-        shares = settings.read_identity_bytes_max // mine, settings.read_bytes_in_all_max // len(self._readers)
+        settings, reads = self._settings, self._by_owner[reader.owner]
+        shares = settings.read_identity_bytes_max // reads, settings.read_bytes_in_all_max // len(self._readers)
         window_bytes = max(READ_WINDOW_BYTES_MIN, min(settings.read_window_bytes, *shares))
         reader.credit_bytes = min(reader.credit_bytes + max(0, size_bytes), window_bytes)
 
@@ -156,6 +157,7 @@ class Subscriptions:
         return first
 
     def grant(self, instance: bytes, grant: Grant) -> None:
+        """A client grants more credit to a read."""
         reader = self._readers.get((instance, grant.call))
         if reader is not None:
             self._add_credit(reader, grant.credit_bytes)
@@ -200,10 +202,10 @@ class Subscriptions:
         reader.reading = False
         before = reader.next_offset
         for body, message in whole_messages(records, index):
-            self._send_batches(
-                reader, LogPosition(body.index, body.regime, body.timestamp_ns, message[0].chain_hash), message
-            )
+            position = LogPosition(body.index, body.regime, body.timestamp_ns, message[0].chain_hash)
+            self._send_batches(reader, position, message)
         if reader.next_offset == before and key in self._readers and reader.credit_bytes > 0:
+            # The span contains no complete message at the reader's offset, although the index says so.
             self.effects.append(RecordDamaged(index))
             self._end(reader, "damaged", "this node's log is damaged here and being repaired: read from another node")
             return True
@@ -261,8 +263,8 @@ class Subscriptions:
         for record in records:
             if record.kind != Kind.BATCH or record.stream != reader.stream or reader.done:
                 continue
-            goes_on = record.first_offset <= reader.next_offset < record.first_offset + record.count
-            if not goes_on or reader.credit_bytes <= 0:
+            continues = record.first_offset <= reader.next_offset < record.first_offset + record.count
+            if not continues or reader.credit_bytes <= 0:
                 continue
             body = bytes(record.body)
             when = (moment.index, moment.regime, moment.timestamp_ns)

@@ -29,6 +29,7 @@ class AckTally:
         """By node: its incarnation, and the incarnations of other nodes that it knew."""
 
     def add(self, node: int, incarnation: int, incarnations: Lives) -> None:
+        """Add a vote or acknowledgement. Of two incarnations of a node the later one stays."""
         if node not in self._voters:
             return
         known = self._acks.get(node)
@@ -45,6 +46,7 @@ class AckTally:
             for node, incarnation in known.items():
                 if incarnation > latest.get(node, 0):
                     latest[node] = incarnation
+        # A node does not count if it spoke as an incarnation that another one here knows to be over.
         return [node for node, (incarnation, _) in self._acks.items() if incarnation >= latest.get(node, 0)]
 
     def reached(self, incarnations: Lives) -> bool:
@@ -82,8 +84,8 @@ class PreReplication:
         self._acknowledged: set[int] = set()
 
     def add_ack(self, node: int, message: ProposalAck) -> None:
-        ours = self.message
-        same = (message.regime, message.index, message.hash) == (ours.ballot, ours.index, ours.hash)
+        own = self.message
+        same = (message.regime, message.index, message.hash) == (own.ballot, own.index, own.hash)
         if same and node in self._holders:
             self._acknowledged.add(node)
 

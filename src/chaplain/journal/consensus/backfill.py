@@ -1,6 +1,6 @@
 """Backfill: fetches messages from before the first one in this log, if other nodes still keep them.
 
-    peers have an earlier first index ──▶ Recall of the message before our first ──▶ Recalled, with some before it
+    a peer's log begins earlier ──▶ Recall of the message before the first one here ──▶ Recalled, and some before it
     ──▶ a batch, written at the log's end in order ──▶ on disk: the log begins with it ──▶ the next batch
 
 A node that installed a snapshot has no messages from before it, although retention has not released them. If every node
@@ -49,6 +49,7 @@ class Backfill:
         self._reported = False
         """True if the missing range has been reported."""
         self.due_ns: int | None = None
+        """When to ask the next peer; None if no request is under way."""
 
     @property
     def missing(self) -> range:
@@ -57,9 +58,8 @@ class Backfill:
         if not log.before or self._retention_reached or log.index_only:
             return range(0)
         first = log.places.first
-        return range(
-            min((self._context.peer_log_ranges[node][0] for node in self._peers_with(first - 1)), default=first), first
-        )
+        ranges = self._context.peer_log_ranges
+        return range(min((ranges[node][0] for node in self._peers_with(first - 1)), default=first), first)
 
     def is_incomplete(self) -> bool:
         """True if messages are missing that peers still have."""
@@ -68,12 +68,11 @@ class Backfill:
     def _peers_with(self, index: int) -> list[int]:
         """Connected peers that have this message with its payloads."""
         context = self._context
-        known = [
-            node
-            for node in context.connected
-            if node in context.peer_log_ranges and (not context.log.copies or node in context.data_holders)
-        ]
-        return [node for node in known if context.peer_log_ranges[node][0] <= index <= context.peer_log_ranges[node][1]]
+        ranges = context.peer_log_ranges
+        known = [node for node in context.connected if node in ranges]
+        if context.log.copies:
+            known = [node for node in known if node in context.data_holders]
+        return [node for node in known if ranges[node][0] <= index <= ranges[node][1]]
 
     def start_if_needed(self, now_ns: int) -> None:
         """Start a batch if messages are missing and none is under way."""
@@ -109,6 +108,7 @@ class Backfill:
 
     @property
     def _next_index(self) -> int:
+        """The index of the next message further down."""
         return self._context.log.places.first - 1 - len(self._batch)
 
     def _fits_batch(self, now_ns: int) -> bool:
@@ -122,11 +122,11 @@ class Backfill:
     def on_recalled(self, now_ns: int, node: int, given: Recalled) -> None:
         if self.due_ns is None or given.index != self._next_index or not self._context.log.before:
             return
-        for kept in given.messages:
+        for recalled in given.messages:
             if not self._fits_batch(now_ns):
                 break
             try:
-                self._add(kept)
+                self._add(recalled)
             except Malformed as wrong:
                 self._context.report("recalled message does not fit", node, index=self._next_index, reason=str(wrong))
                 return
@@ -134,10 +134,10 @@ class Backfill:
             self._tries = 0
             self._ask(now_ns)
 
-    def _add(self, kept: RecalledMessage) -> None:
+    def _add(self, recalled: RecalledMessage) -> None:
         log, pin = self._context.log, self._pin
-        message = check_pinned(self._context, kept, pin.message)
-        self._batch.append(log.records_again(message, kept.verdict, pin.verdict))
+        message = check_pinned(self._context, recalled, pin.message)
+        self._batch.append(log.records_again(message, recalled.verdict, pin.verdict))
         self._batch_bytes += message.size_bytes
 
     @property

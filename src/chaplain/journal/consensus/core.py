@@ -10,6 +10,16 @@ The core passes each input to the part that it concerns:
     catch_up_server   answers the fetches of other nodes
     repair, backfill  replace damaged records, and fetch the part of the log that a snapshot install skipped
 
+The words of the protocol, for readers of the Raft paper:
+
+    master, regime    leader, term
+    Canvass           pre-vote
+    Propose           AppendEntries with one entry
+    agreed, mark      committed; the commit index, and the heartbeat that carries it
+    tail              the one message after the agreed prefix that a log may contain
+    ballot            the regime under which a log contains its tail; logs compare by (last index, ballot)
+    hard state        the regime and the vote in it, on disk
+
 The core does not know what payloads mean, how peers are reached, or the real time. docs/protocol/journal-order.md has
 the protocol and the argument for its safety.
 
@@ -54,7 +64,7 @@ from chaplain.journal.consensus.events import (
     VoteRegained,
 )
 from chaplain.journal.consensus.follower import Diverged, Follower
-from chaplain.journal.consensus.hard_state import NOBODY, HardStateStore, load_hard_state
+from chaplain.journal.consensus.hard_state import VOTE_USED, HardStateStore, load_hard_state
 from chaplain.journal.consensus.master import Master
 from chaplain.journal.consensus.persist_barrier import PersistBarrier
 from chaplain.journal.consensus.repair import Repair
@@ -264,7 +274,7 @@ class SerializerCore:
         if found.regime > context.hard_state.regime:
             # The log contains a later regime than the hard state file. This node may have voted in it, so its vote
             # there counts as used.
-            context.hard_state.enter_regime(found.regime, NOBODY)
+            context.hard_state.enter_regime(found.regime, VOTE_USED)
         for index in sorted(found.groups):
             if index <= context.log.agreed:
                 context.payload_queue.mark_ordered(body_of(found.groups[index].first)[0].data_entries)

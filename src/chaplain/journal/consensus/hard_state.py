@@ -10,9 +10,9 @@ Voting states:
     lost       a record that was on disk is missing
     wiped      everything may be missing, votes included
 
-A node that becomes sound again starts a new *incarnation* (`life` on the wire). Each node remembers the highest
-incarnation of every other node. A node that knows a later incarnation does not count votes and acknowledgements of an
-earlier one. So a promise that the earlier incarnation made and the later one forgot cannot complete a quorum.
+A node recovers its vote under a new *incarnation* number (`life` on the wire). Each node remembers the highest
+incarnation of every other node, and does not count votes and acknowledgements of an earlier one. So a promise that the
+earlier incarnation made and the later one forgot cannot complete a quorum.
 
 Invariants: regime and incarnation never decrease; the vote in a regime does not change once given.
 """
@@ -31,7 +31,7 @@ from chaplain.journal.messages.consensus import Lives
 from chaplain.segment.layout import checksum
 from chaplain.wire.primitives import Cursor, put_number
 
-NOBODY = 0xFF
+VOTE_USED = 0xFF
 """In place of a vote: the vote in this regime is used, and the node that got it is not known."""
 DISK_BYTES = 16
 _MAGIC = b"CHAPLSTD\x02"
@@ -54,11 +54,11 @@ class HardState(Frozen, frozen=True):
     state: VotingState
     regime: int = 0
     vote: int = 0
-    """The node voted for in `regime`; 0 for no vote, `NOBODY` for a used vote."""
+    """The node voted for in `regime`; 0 for no vote, `VOTE_USED` for a used vote."""
     log_begun: bool = False
     """The log has had a record on disk. If the log is empty now, it was lost."""
     incarnation: int = 0
-    """How often this node has recovered its vote; 0 if it never lost it."""
+    """Number of this node's incarnation; 0 if it never had to recover its vote."""
     incarnations: Lives = msgspec.field(default_factory=dict)
     """The highest incarnation that this node knows of each node."""
 
@@ -102,8 +102,8 @@ def decode_hard_state(data: bytes) -> HardState:
 def load_hard_state(data: bytes | None, disk: bytes, founding_disk: bytes, log_empty: bool) -> HardState:
     """Return the hard state that the file proves; wiped if it proves nothing.
 
-    Only a founding member that has never run may start without a file. A missing or damaged file elsewhere contained
-    votes.
+    Only a founding member that has never run may start without a file. Any other missing or damaged file may have
+    contained votes.
     """
     if data is None and log_empty and disk == founding_disk:
         return HardState(disk, VotingState.SOUND)
@@ -176,12 +176,12 @@ class HardStateStore:
             *proofs,
             state=VotingState.SOUND,
             regime=regime,
-            vote=NOBODY,
+            vote=VOTE_USED,
             incarnations=_merged(self.now.incarnations, incarnations),
         )
 
     def write(self) -> None:
-        """Write the hard state without a change."""
+        """Write the hard state again, unchanged."""
         self._change()
 
     def _change(self, *proofs: SyncProof, **fields: object) -> None:

@@ -34,7 +34,7 @@ from chaplain.journal.model.log_entry import LogEntry
 
 
 class Master:
-    """One term of office. The object is discarded at its end; the tail stays in the log for the next master."""
+    """The node as master of one regime. Discarded at the end of it; the tail stays in the log for the next master."""
 
     def __init__(self, context: ConsensusContext, now_ns: int, proof: ElectionProof) -> None:
         self._context = context
@@ -189,16 +189,16 @@ class Master:
         """True if as many data holders were heard within `election_ns` as there must be copies."""
         context, progress = self._context, self._progress
         lately_ns = now_ns - context.settings.election_ns
-        near = sum(
+        heard = sum(
             progress.has_heard(node) and progress.last_heard_ns(node) > lately_ns for node in context.data_holders
         )
-        few = near < context.log.copies and context.payload_queue.size_bytes > 0
+        few = heard < context.log.copies and context.payload_queue.size_bytes > 0
         if few and not self._too_few_holders:
             context.report(
-                "too few data holders are reachable: nothing is ordered", 0, here=near, copies=context.log.copies
+                "too few data holders are reachable: nothing is ordered", 0, here=heard, copies=context.log.copies
             )
         self._too_few_holders = few
-        return near >= context.log.copies
+        return heard >= context.log.copies
 
     def _agreed_mark(self) -> AgreedMark:
         return AgreedMark(self._regime, self._context.log.agreed, self._context.log.agreed_hash)

@@ -84,17 +84,19 @@ class Reconfiguration:
         match change.stage:
             case Stage.CATCHUP:
                 node = change.nodes[0]  # the master itself has every message that it has agreed on
-                there = node == self._context.settings.node or self._progress.last_index(node) >= change.since
-                return _step(change, Stage.LIVE) if there else None
+                has_it = node == self._context.settings.node or self._progress.last_index(node) >= change.since
+                return _step(change, Stage.LIVE) if has_it else None
             case Stage.BLOCK:
                 return _step(change, Stage.DROP) if self._is_drained(now_ns, change) else None
             case Stage.NOMINATE:
                 return self._judge_nomination(now_ns, change)
             case _:
-                # Implement was agreed by a majority of both sets, so the new set can take over alone.
+                # From Implement on, a message needs a majority of both sets. So Confirm can be agreed only with the new
+                # set, and nothing else has to be waited for.
                 return _step(change, Stage.CONFIRM)
 
     def _is_drained(self, now_ns: int, change: ConfigChange) -> bool:
+        """True if the ingest node has no payloads left to order, or has been silent for `drain_ns`."""
         node = change.nodes[0]
         silent_ns = now_ns - max(self._progress.last_heard_ns(node), self._first_seen_ns[change.id])
         silent = node != self._context.settings.node and silent_ns >= self._context.settings.drain_ns
@@ -112,14 +114,16 @@ class Reconfiguration:
         return _step(change, Stage.IMPLEMENT) if ready else None
 
     def _is_ready(self, now_ns: int, change: ConfigChange, node: int) -> bool:
+        """True if the node was heard within `election_ns` and has the message that nominated it."""
         progress = self._progress
         lately = progress.has_heard(node) and now_ns - progress.last_heard_ns(node) < self._context.settings.election_ns
         return lately and progress.last_index(node) >= change.since
 
     def _is_late(self, now_ns: int, change: ConfigChange, node: int) -> bool:
+        """True if the node was silent, or made no progress towards that message, for `nomination_ns`."""
         progress = self._progress
-        there = progress.last_index(node) >= change.since
-        alive_ns = progress.last_heard_ns(node) if there else progress.last_progress_ns(node)
+        has_it = progress.last_index(node) >= change.since
+        alive_ns = progress.last_heard_ns(node) if has_it else progress.last_progress_ns(node)
         return now_ns - max(alive_ns, self._first_seen_ns[change.id]) >= self._context.settings.nomination_ns
 
 

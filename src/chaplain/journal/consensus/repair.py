@@ -44,10 +44,12 @@ class Pin(NamedTuple):
 
 
 class _Repairing(msgspec.Struct):
-    """A damaged message."""
+    """A damaged message that is being repaired."""
 
     due_ns: int
+    """When the next attempt is due."""
     pin: Pin | None = None
+    """Hashes of the replacement, once they are known."""
     tries: int = 0
     position: tuple[int, int] | None = None
     """Start and end of the replacement in the log, once it is written."""
@@ -66,27 +68,23 @@ class Repair:
     def due_ns(self) -> int | None:
         if not self._repairing:  # the common case, checked after every step
             return None
-        return min(
-            (repairing.due_ns for repairing in self._repairing.values() if repairing.position is None), default=None
-        )
+        return min((one.due_ns for one in self._repairing.values() if one.position is None), default=None)
 
     def on_damaged(self, now_ns: int, index: int) -> None:
         """The records of this message cannot be read. Index 0 means that none is damaged."""
         log = self._context.log
-        kept = log.places.first <= index <= min(log.agreed, log.durable)
-        if not kept or index in self._repairing or len(self._repairing) >= REPAIRS_MAX:
+        stored = log.places.first <= index <= min(log.agreed, log.durable)
+        if not stored or index in self._repairing or len(self._repairing) >= REPAIRS_MAX:
             return
         self._context.report("damaged: an agreed message cannot be read; fetching it from other nodes", 0, index=index)
         self._repairing[index] = _Repairing(now_ns)
         self._request(now_ns, index)
 
     def woken(self, now_ns: int) -> None:
-        for index in [
-            index
-            for index, repairing in self._repairing.items()
-            if repairing.position is None and now_ns >= repairing.due_ns
-        ]:
-            self._request(now_ns, index)
+        open_repairs = [(index, one) for index, one in self._repairing.items() if one.position is None]
+        for index, repairing in open_repairs:
+            if now_ns >= repairing.due_ns:
+                self._request(now_ns, index)
 
     def _request(self, now_ns: int, index: int) -> None:
         """Ask a peer for the message, or first read the next message, which contains its hashes."""
@@ -110,6 +108,7 @@ class Repair:
             return
         following = self._context.log.recall(event.records, index + 1)
         if not following:
+            # The message with the hashes is damaged as well: repair it first. The next attempt finds the hashes.
             self.on_damaged(now_ns, index + 1)
         else:
             message, verdict = following[0]
@@ -117,19 +116,19 @@ class Repair:
             self._ask(index)
 
     def _ask(self, index: int) -> None:
-        up = self._context.connected
-        if up and self._context.has_space:
-            self._context.barrier.send_now(up[self._repairing[index].tries % len(up)], Recall(index))
+        peers = self._context.connected
+        if peers and self._context.has_space:
+            self._context.barrier.send_now(peers[self._repairing[index].tries % len(peers)], Recall(index))
 
     def on_recalled(self, node: int, given: Recalled) -> None:
         """A peer sent a message: write it if it has the expected hashes."""
         repairing = self._repairing.get(given.index)
         if repairing is None or repairing.pin is None or repairing.position is not None or not given.messages:
             return
-        context, kept = self._context, given.messages[0]
+        context, recalled = self._context, given.messages[0]
         try:
-            message = check_pinned(context, kept, repairing.pin.message)
-            operations, repairing.position = context.log.mend(message, kept.verdict, repairing.pin.verdict)
+            message = check_pinned(context, recalled, repairing.pin.message)
+            operations, repairing.position = context.log.mend(message, recalled.verdict, repairing.pin.verdict)
         except Malformed as wrong:
             context.report("recalled message does not fit", node, index=given.index, reason=str(wrong))
             return

@@ -85,7 +85,7 @@ class UnconfirmedSupplies:
         """By supplier: its agreed index, as it reported last."""
 
     def may_confirm(self, node: int) -> bool:
-        """True if this node's report that a message is agreed counts."""
+        """True if the peer may confirm that a message is agreed: a proven master, or a serializer."""
         context = self._context
         return (
             node == self._election.proven[1]

@@ -35,7 +35,7 @@ from chaplain.journal.storage.recovery import Recovered
 
 
 def check_recovered_log(context: ConsensusContext, found: Recovered) -> None:
-    """Write the voting state that the recovered log leaves to this node, and report why if it is worse than before."""
+    """Write the voting state at startup. Take the vote, and report why, if the log shows that records are missing."""
     hard_state = context.hard_state
     gone = "the log had records, and is empty now" if hard_state.now.log_begun and found.empty else ""
     lost = found.lost or bool(gone)
@@ -156,9 +156,9 @@ class VoteRecovery:
         self._ask(now_ns)
 
     def _set_target(self, now_ns: int) -> None:
-        """Compute the log position that this node must reach. Everything that it can have acknowledged is at or below
-        the highest position in the answers, because a quorum that counted its acknowledgement shares a node with those
-        that answered.
+        """Compute the log position that this node must reach: the highest position in the answers. It covers every
+        acknowledgement that may still count. A quorum with such an acknowledgement contains a node that answered, and
+        that node has the message.
         """
         counted = self._counted()
         ballots = [answer.ballot % KNOWN_AGREED for answer in counted]

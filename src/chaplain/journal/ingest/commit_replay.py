@@ -94,8 +94,8 @@ class CommitReplay:
     def _wanted(self) -> Iterator[Staged]:
         """Committed packs that wait and are not under way."""
         owed = self._execution.state.holding.owed
-        there = {staged.key for staged in islice(owed, len(self._in_flight))}
-        self._in_flight = {key: size for key, size in self._in_flight.items() if key in there}
+        first_keys = {staged.key for staged in islice(owed, len(self._in_flight))}
+        self._in_flight = {key: size for key, size in self._in_flight.items() if key in first_keys}
         return islice(owed, len(self._in_flight), None)
 
     def on_log_read(self, token: int, records: Sequence[Record]) -> None:

@@ -30,6 +30,7 @@ class CreditBook:
         self._released: dict[bytes, _Account] = {}
         """Accounts with released bytes."""
         self.waiting_bytes = 0
+        """Unanswered bytes of all clients."""
 
     def open(self, instance: bytes) -> int:
         """Open an account if there is none, and return its credit."""
