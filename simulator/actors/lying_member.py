@@ -107,14 +107,14 @@ class Liar:
                 yield MarkHeard(regime, index + 5, index + rng.choice((0, 1, 1 << 40)))
                 yield Canvassed(regime, rng.random() < 0.5, regime)
             case 4:
-                votes = _serializer(host).bench.quorum.voters
+                votes = _serializer(host).context.quorum.voters
                 yield Vote(regime, True, regime, 0, dict.fromkeys(votes, 9), rng.randbytes(SIGNATURE_BYTES))
             case _:
                 yield Handover(regime, index)
 
     def _proof(self, host: Host, regime: int) -> ElectionProof:
         """Votes of all serializers: forged, signed by the liar in their names, or those that elected another node."""
-        voters = _serializer(host).bench.quorum.voters
+        voters = _serializer(host).context.quorum.voters
         own = sign_vote(self._identity, Candidacy(self._genesis, regime, self.number))
         match self._rng.randrange(3):
             case 0:

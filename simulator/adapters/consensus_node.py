@@ -32,7 +32,7 @@ from chaplain.journal.consensus.events import (
     Received,
     Role,
     RoleChanged,
-    Tell,
+    SendMessage,
 )
 from chaplain.journal.messages.cluster import Body, ConfigEntry, Reference
 from chaplain.journal.messages.config import acl_id
@@ -136,8 +136,8 @@ class OrderNode(CoreAdapter):
             rng,
             self.execution,
             segments=segments_of(disk),
-            jot=disk.get(jot_name(self.settings)),
-            standing=disk.get(standing_name(self.settings)),
+            sync_hint=disk.get(jot_name(self.settings)),
+            hard_state=disk.get(standing_name(self.settings)),
         )
         self._started = False
         peers = (peer for peer in workload.numbers if peer != self.number)
@@ -182,7 +182,7 @@ class OrderNode(CoreAdapter):
         """Step the serializer, and carry out the effects that a host does not know."""
         for effect in self.serializer.step(now_ns, event):
             match effect:
-                case Tell():
+                case SendMessage():
                     if effect.node in self._dialer.to:
                         effects.append(Send(self._dialer.to[effect.node], bytes((self.number,)) + effect.message))
                     elif self._workload.liar is not None and effect.node == self._workload.liar.number:

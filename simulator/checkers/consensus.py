@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from chaplain.core import Arrived, Send
 from chaplain.errors import Malformed
 from chaplain.journal.consensus.events import Agreed, Resumed, Role, RoleChanged
-from chaplain.journal.consensus.hard_state import HardState, VotingState, decode_standing
+from chaplain.journal.consensus.hard_state import HardState, VotingState, decode_hard_state
 from chaplain.journal.messages.cluster import DataEntry, chain_hash, decode_body
 from chaplain.journal.messages.consensus import AskVote, ProposalAck, Propose, Vote, decode
 from chaplain.journal.storage.log import standing_name
@@ -295,13 +295,13 @@ def _records(host: Host) -> Iterator[Record]:
 
 
 def _standing(host: Host, workload: Order) -> HardState:
-    return decode_standing(host.disk.file(standing_name(workload.settings(host.name))) or b"")
+    return decode_hard_state(host.disk.file(standing_name(workload.settings(host.name))) or b"")
 
 
 def _can_serve(host: Host, workload: Order) -> bool:
     try:
         # One whose only copy of something rotted may have to wait for a node that was not healed.
-        whole = host.core is not None and host.core.serializer.whole  # type: ignore[attr-defined]
+        whole = host.core is not None and host.core.serializer.has_no_gap  # type: ignore[attr-defined]
         return whole and _standing(host, workload).state is VotingState.SOUND
     except Malformed:
         return False
@@ -310,7 +310,7 @@ def _can_serve(host: Host, workload: Order) -> bool:
 def _serializes(host: Host) -> bool:
     """True if the node has a vote, as far as it knows."""
     core: Any = host.core
-    return core.number in core.serializer.bench.quorum.voters
+    return core.number in core.serializer.context.quorum.voters
 
 
 def _payloads(host: Host) -> int:

@@ -276,13 +276,13 @@ def is_due(workload: Requests, healed: Sequence[Host]) -> bool:
 
 
 def has_a_vote(host: Host) -> bool:
-    return host.core is not None and host.core.journal.serializer.reach is not None  # type: ignore[attr-defined]
+    return host.core is not None and host.core.journal.serializer.last_index is not None  # type: ignore[attr-defined]
 
 
 def _has_lost(host: Host) -> bool:
     """True if the node knows that it lost something, and so needs a quorum of others."""
-    keeper = host.core.journal.serializer.bench.keeper if host.core is not None else None  # type: ignore[attr-defined]
-    return keeper is not None and keeper.now.state in (VotingState.LOST, VotingState.WIPED)
+    hard_state = host.core.journal.serializer.context.hard_state if host.core is not None else None  # type: ignore[attr-defined]
+    return hard_state is not None and hard_state.now.state in (VotingState.LOST, VotingState.WIPED)
 
 
 def _records(host: Host) -> list[Record]:

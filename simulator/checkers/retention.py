@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from chaplain.core import Halt, Persist, Persisted, Remove, Replace, Report
 from chaplain.errors import Malformed
-from chaplain.journal.consensus.backfill import RESTOCKED
+from chaplain.journal.consensus.backfill import BACKFILLED
 from chaplain.journal.execution.state import load
 from chaplain.journal.snapshots import checkpoint
 from chaplain.journal.snapshots.checkpoint import checkpoint_name
@@ -68,7 +68,7 @@ class RetentionChecker(Watcher):
                     self._came_to(time_ns, host, effect.message.body.index)
                 case Persist():
                     self._persisted(host, effect)
-                case Report() if effect.event == RESTOCKED:
+                case Report() if effect.event == BACKFILLED:
                     assert self.world is not None
                     self.world.counts["logs restocked"] += 1
                 case Halt(again=True):
@@ -116,7 +116,7 @@ class RetentionChecker(Watcher):
             self.complain(f"{host.name} has another checkpoint than others behind message {index}")
 
     def _dropped(self, host: Host, file: str) -> None:
-        if parse_name(file)[1] > host.core.journal.serializer.bench.log.sequence:  # type: ignore[union-attr]
+        if parse_name(file)[1] > host.core.journal.serializer.context.log.sequence:  # type: ignore[union-attr]
             return  # the file was after a cut and is not part of the log any more
         own, rules = self._durable(host), self._workload.rules
         keeps = not rules.keep_bytes and not rules.keep_ns
@@ -170,12 +170,12 @@ class RetentionChecker(Watcher):
 
 
 def _holds_data(host: Host) -> bool:
-    return not host.core.journal.serializer.bench.log.index_only  # type: ignore[union-attr]
+    return not host.core.journal.serializer.context.log.index_only  # type: ignore[union-attr]
 
 
 def first_of(host: Host) -> int:
     """The first message that a node has."""
-    return int(host.core.journal.serializer.bench.log.places.first)  # type: ignore[union-attr]
+    return int(host.core.journal.serializer.context.log.places.first)  # type: ignore[union-attr]
 
 
 def _last_of(host: Host, file: str, least: int) -> int:

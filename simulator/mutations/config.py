@@ -63,8 +63,8 @@ BUGS = [
     _bug(
         "agreed by the new set alone",
         "consensus.master",
-        "InFlight(self._regime, message.index, message.hash, bench.quorum)",
-        "InFlight(self._regime, message.index, message.hash, type(bench.quorum)(bench.quorum.sets[-1:]))",
+        "InFlight(self._regime, message.index, message.hash, context.quorum)",
+        "InFlight(self._regime, message.index, message.hash, type(context.quorum)(context.quorum.sets[-1:]))",
     ),
     _bug(
         "two changes at once",
@@ -75,10 +75,10 @@ BUGS = [
     _bug(
         "stages before anything of the regime is agreed",
         "consensus.master",
-        "        if bench.log.tail is not None:\n            self._propose_again()\n        else:\n",
-        "        if bench.log.tail is not None:\n            self._propose_again()\n"
-        "        elif (step := self.stages.due(now_ns)) is not None:\n"
-        "            self._advance(now_ns, step)\n        else:\n",
+        "        if context.log.tail is not None:\n            self._repropose_tail()\n        else:\n",
+        "        if context.log.tail is not None:\n            self._repropose_tail()\n"
+        "        elif (step := self.reconfiguration.next_step(now_ns)) is not None:\n"
+        "            self._propose_stage(now_ns, step)\n        else:\n",
     ),
     _bug(
         "confirm without implement",
@@ -95,14 +95,14 @@ BUGS = [
     _bug(
         "the same set is implemented",
         "consensus.reconfiguration",
-        "        if sorted(change.nodes) == sorted(self._bench.log.assembly.serializers):",
-        "        if change.nodes == self._bench.log.assembly.serializers:",
+        "        if sorted(change.nodes) == sorted(self._context.log.assembly.serializers):",
+        "        if change.nodes == self._context.log.assembly.serializers:",
     ),
     _bug(
         "the old master stays when its work is done",
         "consensus.master",
-        "            if self._closed or self._bench.settings.node not in self._bench.quorum.voters:",
-        "            if self._bench.settings.node not in self._bench.quorum.voters:",
+        "            if self._final_proposed or self._context.settings.node not in self._context.quorum.voters:",
+        "            if self._context.settings.node not in self._context.quorum.voters:",
         mode="liveness",
     ),
     _bug(
@@ -127,7 +127,7 @@ BUGS = [
     _bug(
         "whoever has no vote stands",
         "consensus.election",
-        "        return able and bench.settings.node in bench.quorum.voters",
+        "        return able and context.settings.node in context.quorum.voters",
         "        return able",
     ),
 ]

@@ -29,7 +29,7 @@ BUGS = [
     _seeds(
         "trust the page cache after a failed sync",
         "journal.consensus.core",
-        "        bench.quill.write(bench.log.rewrite(found.unproven))\n",
+        "        context.barrier.write(context.log.rewrite(found.unproven))\n",
         "",
     ),
     _tests(
@@ -55,7 +55,7 @@ BUGS = [
     ),
     _tests(
         "go on with those who lost records as after a power cut",
-        "journal.consensus.catch_up",
+        "journal.consensus.vote_recovery",
         "torn = {VotingState.SOUND, VotingState.DOUBTFUL}.issuperset(states)",
         "torn = {VotingState.SOUND, VotingState.DOUBTFUL, VotingState.LOST}.issuperset(states)",
         _LOSS,
@@ -63,8 +63,8 @@ BUGS = [
     _tests(
         "keep the old regime when standing is regained",
         "journal.consensus.hard_state",
-        "self._change(*proofs, state=VotingState.SOUND, regime=regime, vote=NOBODY,",
-        "self._change(*proofs, state=VotingState.SOUND, regime=self.now.regime, vote=NOBODY,",
+        "            regime=regime,\n            vote=VOTE_USED,",
+        "            regime=self.now.regime,\n            vote=VOTE_USED,",
         "tests/unit/journal/storage/test_recovery.py",
     ),
     _tests(

@@ -15,8 +15,8 @@ BUGS = [
     _bug(
         "order before the copies are there",
         "consensus.master",
-        "            if spreading.enough:",
-        "            if spreading:",
+        "            if pre_replication.is_complete:",
+        "            if pre_replication:",
     ),
     _bug(
         "show it to serializers at once",
@@ -27,20 +27,20 @@ BUGS = [
     _bug(
         "count a copy that is not synced",
         "consensus.follower",
-        "        self._bench.quill.promise(node, acknowledge)",
-        "        self._bench.quill.tell(node, acknowledge)",
+        "        self._context.barrier.send_after_sync(node, acknowledge)",
+        "        self._context.barrier.send_now(node, acknowledge)",
     ),
     _bug(
         "count the same node twice",
         "consensus.acks",
-        "            self._have.add(node)",
-        "            self._have.add((node, len(self._have)))",
+        "            self._acknowledged.add(node)",
+        "            self._acknowledged.add((node, len(self._acknowledged)))",
     ),
     _bug(
         "be content with fewer copies",
         "consensus.acks",
-        "        return len(self._have) >= self._copies",
-        "        return len(self._have) >= max(1, self._copies - 1)",
+        "        return len(self._acknowledged) >= self._copies",
+        "        return len(self._acknowledged) >= max(1, self._copies - 1)",
     ),
     _bug(
         "count a copy of something else",
@@ -51,8 +51,8 @@ BUGS = [
     _bug(
         "write it down before there are copies",
         "consensus.master",
-        "        self._spreading = PreReplication(now_ns, message",
-        "        self._put_forward(message)\n        self._spreading = PreReplication(now_ns, message",
+        "        self._pre_replication = PreReplication(now_ns, message",
+        "        self._store_and_send(message)\n        self._pre_replication = PreReplication(now_ns, message",
     ),
     _bug(
         "an index-only serializer keeps payloads",

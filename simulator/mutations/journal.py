@@ -129,8 +129,8 @@ BUGS = [
     _bug(
         "believe what came from others",
         "ingest.core",
-        "self._execution.learn(thing.digest, results, thing.opened)",
-        "self._execution.learn(thing.digest, [True] * len(results), thing.opened)",
+        "self._execution.learn(item.digest, results, item.opened)",
+        "self._execution.learn(item.digest, [True] * len(results), item.opened)",
     ),
     _bug(
         "reuse a reference",
@@ -199,8 +199,8 @@ BUGS = [
     _bug(
         "never give credit back",
         "ingest.flow_control",
-        "            account.owed += size_bytes",
-        "            account.owed += 0",
+        "            account.released += size_bytes",
+        "            account.released += 0",
         mode="liveness",
     ),
 ]

@@ -15,21 +15,21 @@ BUGS = [
     _bug(
         "acknowledge before sync",
         "consensus.follower",
-        "self._bench.quill.promise(node, acknowledge)",
-        "self._bench.quill.tell(node, acknowledge)",
+        "self._context.barrier.send_after_sync(node, acknowledge)",
+        "self._context.barrier.send_now(node, acknowledge)",
     ),
     _bug(
         "vote before sync",
         "consensus.election",
-        "bench.quill.promise(node, Vote(message.regime, True, now.regime, now.life, now.lives, signature))",
-        "bench.quill.tell(node, Vote(message.regime, True, now.regime, now.life, now.lives, signature))",
+        "context.barrier.send_after_sync(node, vote)",
+        "context.barrier.send_now(node, vote)",
     ),
     _bug(
         "forget the vote",
         "consensus.hard_state",
-        "        self._quill.write((Replace(self._file, encode_standing(self.now)),), *proofs)",
+        "        self._barrier.write((Replace(self._file, encode_hard_state(self.now)),), *proofs)",
         "        kept = msgspec.structs.replace(self.now, regime=0, vote=0)\n"
-        "        self._quill.write((Replace(self._file, encode_standing(kept)),), *proofs)",
+        "        self._barrier.write((Replace(self._file, encode_hard_state(kept)),), *proofs)",
     ),
     _bug(
         "vote twice in a regime",
@@ -40,14 +40,14 @@ BUGS = [
     _bug(
         "count one's own vote before it is on disk",
         "consensus.election",
-        "        self._bench.quill.write((), Stood(self._asked))",
-        "        self.stood(Stood(self._asked))",
+        "        self._context.barrier.write((), OwnVoteSynced(self._campaign_regime))",
+        "        self.on_own_vote_synced(OwnVoteSynced(self._campaign_regime))",
     ),
     _bug(
         "count one's own copy before it is on disk",
         "consensus.master",
-        "        bench.quill.write((), ProposalHeld(self._regime, message.index, message.hash), bench.written())",
-        "        self._flight.tally.add(bench.settings.node, bench.keeper.now.life, {})",
+        "        context.barrier.write((), synced, context.log_synced_proof())",
+        "        self._in_flight.tally.add(context.settings.node, context.hard_state.now.incarnation, {})",
     ),
     _bug(
         "count an acknowledgement of an old regime",
@@ -79,48 +79,48 @@ BUGS = [
     _bug(
         "accept a stale regime",
         "consensus.core",
-        "        if regime < bench.keeper.regime:\n            bench.quill",
-        "        if regime < 0:\n            bench.quill",
+        "        if regime < context.hard_state.regime:\n            context.barrier",
+        "        if regime < 0:\n            context.barrier",
     ),
     _bug(
         "skip the proposal of an inherited tail",
         "consensus.master",
-        "        if bench.log.tail is not None:\n            self._propose_again()",
-        "        bench.log.tail = None\n        if bench.log.tail is not None:\n            self._propose_again()",
+        "        if context.log.tail is not None:\n            self._repropose_tail()",
+        "        context.log.tail = None\n        if context.log.tail is not None:\n            self._repropose_tail()",
     ),
     _bug(
         "propose an inherited tail with a new body",
         "consensus.master",
-        "        if bench.log.tail is not None:\n            self._propose_again()",
-        "        if bench.log.tail is not None:\n"
-        "            bench.log.tail = None\n"
+        "        if context.log.tail is not None:\n            self._repropose_tail()",
+        "        if context.log.tail is not None:\n"
+        "            context.log.tail = None\n"
         "            self._propose(now_ns + 1, ())",
     ),
     _bug(
         "propose the next before the last is agreed",
         "consensus.master",
-        "        if self._flight is not None or self._spreading is not None or self.over",
-        "        if self._spreading is not None or self.over",
+        "            self._in_flight is not None\n            or self._pre_replication",
+        "            self._pre_replication",
     ),
     _bug(
         "take over an inherited tail as agreed",
         "consensus.master",
-        "        if bench.log.tail is not None:\n            self._propose_again()",
-        "        if bench.log.tail is not None:\n"
-        "            bench.settle_tail(now_ns)\n"
+        "        if context.log.tail is not None:\n            self._repropose_tail()",
+        "        if context.log.tail is not None:\n"
+        "            context.apply_tail(now_ns)\n"
         "            self._propose(now_ns, ())",
     ),
     _bug(
         "vote without comparing logs",
         "consensus.election",
-        "        if not self._bench.keeper.sound or (message.index, message.ballot) < self._bench.log.last():",
-        "        if not self._bench.keeper.sound:",
+        "        if not self._context.hard_state.sound or (message.index, message.ballot) < self._context.log.last():",
+        "        if not self._context.hard_state.sound:",
     ),
     _bug(
         "compare logs by ballot first",
         "consensus.election",
-        "(message.index, message.ballot) < self._bench.log.last():",
-        "(message.ballot, message.index) < self._bench.log.last()[::-1]:",
+        "(message.index, message.ballot) < self._context.log.last():",
+        "(message.ballot, message.index) < self._context.log.last()[::-1]:",
         600,
     ),
     _bug(
@@ -131,14 +131,14 @@ BUGS = [
     ),
     _bug(
         "regain standing from a minority",
-        "consensus.catch_up",
+        "consensus.vote_recovery",
         "        if self._quorum.reached(sound):",
         "        if sound:",
         600,
     ),
     _bug(
         "regain standing without fetching",
-        "consensus.catch_up",
+        "consensus.vote_recovery",
         "        if log.last() < self._target or not log.whole:",
         "        if not log.whole:",
         600,
@@ -146,18 +146,18 @@ BUGS = [
     _bug(
         "mark before agreement",
         "consensus.master",
-        "        return AgreedMark(self._regime, self._bench.log.agreed, self._bench.log.agreed_hash)",
+        "        return AgreedMark(self._regime, self._context.log.agreed, self._context.log.agreed_hash)",
         "        return (\n"
         "            AgreedMark(self._regime, tail.index, tail.hash)\n"
-        "            if (tail := self._bench.log.tail)\n"
-        "            else AgreedMark(self._regime, self._bench.log.agreed, self._bench.log.agreed_hash)\n"
+        "            if (tail := self._context.log.tail)\n"
+        "            else AgreedMark(self._regime, self._context.log.agreed, self._context.log.agreed_hash)\n"
         "        )",
     ),
     _bug(
         "hold a message without its predecessor",
         "consensus.follower",
-        "        if body.index > log.agreed + 1:\n            return False",
-        "        if body.index > log.agreed + 2:\n            return False",
+        "        if body.index > log.agreed + 1:",
+        "        if body.index > log.agreed + 2:",
     ),
     _bug(
         "settle a tail of another hash",
@@ -169,8 +169,8 @@ BUGS = [
     _bug(
         "go on after the disk failed",
         "consensus.core",
-        '                self._die(f"the disk failed: {event.reason}")',
-        "                bench.quill.persisted(event.ticket)",
+        '                self._stop(f"the disk failed: {event.reason}")',
+        "                context.barrier.persisted(event.ticket)",
     ),
     _bug(
         "call the last record on disk agreed",
@@ -181,7 +181,7 @@ BUGS = [
     _bug(
         "never fetch what is missing",
         "consensus.core",
-        "                self._fetcher.want(now_ns, election.master)",
+        "                self._fetcher.fetch(now_ns, election.master)",
         "                pass",
         100,
         mode="liveness",
@@ -210,7 +210,7 @@ BUGS = [
     Bug(
         "let a mark confirm messages behind it",
         "chaplain.journal.consensus.unconfirmed",
-        "marked = index <= self._marked[0] and self._hash_at",
+        "marked = index <= self._master_mark[0] and self._hash_at",
         "marked = self._hash_at",
         "config",
         (*_BY, "config"),
@@ -219,14 +219,14 @@ BUGS = [
     _bug(
         "take a supply as agreed on one node's word",
         "consensus.unconfirmed",
-        "        return first if named or marked or self.confirms(nodes) else None",
+        "        return first if named or marked or self.is_confirmed_by(nodes) else None",
         "        return first",
         100,
     ),
     _bug(
         "vote for a member that is no serializer",
         "consensus.election",
-        "        if not self._bench.may_be_master(node) or message.regime - now.regime > LEAP_MAX:",
+        "        if not self._context.may_be_master(node) or message.regime - now.regime > LEAP_MAX:",
         "        if message.regime - now.regime > LEAP_MAX:",
         100,
         mode="liveness",

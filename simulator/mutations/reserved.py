@@ -12,7 +12,7 @@ BUGS = [
     caught_by_tests(
         "take what others write",
         "journal.ingest.admission",
-        "if not self.seat.serves(lane.acl):",
+        "if not self.roles.serves(lane.acl):",
         "if False:",
         INGEST,
         "others",
@@ -28,7 +28,7 @@ BUGS = [
     caught_by_tests(
         "pass what is tried out",
         "journal.ingest.core",
-        "if self._rehearsing.hold(taken):",
+        "if self._dry_runs.queue_behind(taken):",
         "if False:",
         INGEST,
         "passes_it",
@@ -36,15 +36,15 @@ BUGS = [
     caught_by_tests(
         "order what would fail",
         "journal.ingest.core",
-        "        if not event.kind:\n            self._checked += group",
-        "        if event:\n            self._checked += group",
+        "        if not event.kind:\n            self._verified_packs += group",
+        "        if event:\n            self._verified_packs += group",
         INGEST,
         "would_fail",
     ),
     caught_by_tests(
         "use up the id of what would fail",
         "journal.ingest.core",
-        "            self._intake.finish(one)\n            first =",
+        "            self._admission.release(one)\n            first =",
         "            first =",
         INGEST,
         "id_is_free",

@@ -98,8 +98,8 @@ BUGS = [
     Bug(
         "leave what others keep to them",
         "chaplain.journal.consensus.backfill",
-        "        if not log.before or self._enough or log.index_only:",
-        "        if log.before or self._enough or log.index_only:",
+        "        if not log.before or self._retention_reached or log.index_only:",
+        "        if log.before or self._retention_reached or log.index_only:",
         "disks",
         _BY,
         30,

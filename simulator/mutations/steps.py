@@ -79,15 +79,15 @@ BUGS = [
     caught_by_tests(
         "petitions are passed on unchecked",
         "journal.clients.config_requests",
-        "        self._checking.add(digest, (check,))\n",
-        "        self._checking.add(digest, (check,))\n        self._send(now_ns, self._waiting[digest])\n",
+        "        self._signatures.add(digest, (check,))\n",
+        "        self._signatures.add(digest, (check,))\n        self._send(now_ns, self._waiting[digest])\n",
         "unit/journal/clients/test_config_requests.py",
     ),
     caught_by_tests(
         "one client may fill a node with petitions",
         "journal.clients.config_requests",
-        "        if self._charges[client] >= self._settings.petitions_per_client_max:",
-        "        if self._charges[client] >= self._settings.petitions_max:",
+        "        if self._waiting_per_client[client] >= self._settings.petitions_per_client_max:",
+        "        if self._waiting_per_client[client] >= self._settings.petitions_max:",
         "unit/journal/clients/test_config_requests.py",
     ),
     caught_by_tests(
@@ -95,7 +95,7 @@ BUGS = [
         "journal.clients.config_requests",
         "            waiting.askers.pop(instance, None)\n",
         "            if waiting.askers.pop(instance, None):\n"
-        "                self._charges.subtract(waiting.charged)\n"
+        "                self._waiting_per_client.subtract(waiting.charged)\n"
         "                waiting.charged.clear()\n",
         "unit/journal/clients/test_config_requests.py",
     ),
@@ -123,7 +123,7 @@ BUGS = [
     caught_by_tests(
         "implement before the new nodes hold the nomination",
         "journal.consensus.reconfiguration",
-        "        return lately and watch.reach(node) >= change.since",
+        "        return lately and progress.last_index(node) >= change.since",
         "        return lately",
         "unit/journal/consensus/test_reconfiguration.py",
     ),
@@ -151,22 +151,22 @@ BUGS = [
     caught_by_tests(
         "a majority of all members proves an election",
         "journal.consensus.election",
-        "        for quorum in bench.electorates if bench.may_be_master(node) else ():",
-        "        for quorum in (*bench.electorates, Quorum((bench.log.assembly.members,))):",
+        "        for quorum in context.electorates if context.may_be_master(node) else ():",
+        "        for quorum in (*context.electorates, Quorum((context.log.assembly.members,))):",
         "unit/journal/consensus/test_election_proof.py",
     ),
     caught_by_tests(
         "a master steps down for a member without a vote",
         "journal.consensus.master",
-        "            if node in self._bench.voters and message.regime - self._regime <= LEAP_MAX:",
+        "            if node in self._context.other_voters and message.regime - self._regime <= LEAP_MAX:",
         "            if message.regime - self._regime <= LEAP_MAX:",
         "unit/journal/consensus/test_election_proof.py",
     ),
     caught_by_tests(
         "one serializer confirms a supply",
         "journal.consensus.unconfirmed",
-        "VOUCHERS = 2\n",
-        "VOUCHERS = 1\n",
+        "CONFIRMING_SERIALIZERS_MIN = 2\n",
+        "CONFIRMING_SERIALIZERS_MIN = 1\n",
         "unit/journal/consensus/test_election_proof.py",
     ),
     caught_by_tests(

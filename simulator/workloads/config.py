@@ -70,7 +70,7 @@ class _Enrolled(OrderNode):
         super().__init__(workload, name, rng, disk, now_ns)
         self._rosters = workload.rosters[name]
         self._keeper = LastKnownMembersStore(self._rosters[-1] if self._rosters else None, self.execution.assembly)
-        self.serializer.bench.roster = self._keeper.latest
+        self.serializer.context.last_known_members = self._keeper.latest
 
     def _feed(self, now_ns: int, event: Any, effects: list[Any]) -> None:
         super()._feed(now_ns, event, effects)

@@ -96,11 +96,11 @@ class JournalNode(CoreAdapter):
             identity=workload.identity(self.number),
             identifier=self.number,
             segments=segments_of(disk),
-            jot=disk.get(jot_name(settings.order)),
-            standing=disk.get(standing_name(settings.order)),
+            sync_hint=disk.get(jot_name(settings.order)),
+            hard_state=disk.get(standing_name(settings.order)),
             ingest=disk.get(settings.ingest_file),
             checkpoint=disk.get(checkpoint_name(settings.order)),
-            roster=disk.get(ROSTER_FILE),
+            last_known_members=disk.get(ROSTER_FILE),
         )
         self._shadow: JournalExecution | None = None
         self._shadows = name == workload.shadowed

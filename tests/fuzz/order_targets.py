@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from chaplain.errors import Malformed
-from chaplain.journal.consensus.hard_state import decode_standing, encode_standing
+from chaplain.journal.consensus.hard_state import decode_hard_state, encode_hard_state
 from chaplain.journal.messages import consensus
 from chaplain.journal.messages.cluster import decode_body, encode_body
 from chaplain.journal.storage.records import decode_jot, encode_jot
@@ -46,10 +46,10 @@ def target_standing(data: bytes) -> None:
     """With a checksum that holds: what is behind it is decoded, too."""
     for given in (data, data[:-4] + checksum(data[:-4]).to_bytes(4, "big")):
         try:
-            standing = decode_standing(given)
+            standing = decode_hard_state(given)
         except Malformed:
             continue
-        assert decode_standing(encode_standing(standing)) == standing
+        assert decode_hard_state(encode_hard_state(standing)) == standing
 
 
 def target_jot(data: bytes) -> None:

@@ -20,7 +20,7 @@ from chaplain.journal.consensus.events import (
     ReadLog,
     Received,
     Role,
-    Tell,
+    SendMessage,
 )
 from chaplain.journal.messages.cluster import Reference, genesis
 from chaplain.journal.messages.consensus import ElectionProof, OrderMessage, decode, encode
@@ -74,14 +74,14 @@ class Desk:
             Random(f"{self.node}"),
             self.tape,
             segments=segments_of(files),
-            jot=files.get(jot_name(self.settings)),
-            standing=files.get(standing_name(self.settings)),
+            sync_hint=files.get(jot_name(self.settings)),
+            hard_state=files.get(standing_name(self.settings)),
         )
 
     def step(self, event: object) -> None:
         for effect in self.core.step(self.cluster.now_ns, event):  # type: ignore[arg-type]
             match effect:
-                case Tell():
+                case SendMessage():
                     self.cluster.wires[self.node, effect.node].append(effect.message)
                 case Persist():
                     self.persists.append(effect)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from chaplain.journal.consensus.events import Role
-from chaplain.journal.consensus.hard_state import VotingState, decode_standing
+from chaplain.journal.consensus.hard_state import VotingState, decode_hard_state
 from chaplain.segment.header import read_headers
 from chaplain.segment.scan import scan
 from tests.support.consensus_cluster import Cluster, Desk
@@ -24,7 +24,7 @@ def positions(desk: Desk) -> list[tuple[int, int, int]]:
 
 
 def state(desk: Desk) -> VotingState:
-    return decode_standing(bytes(desk.files["journal.standing"])).state
+    return decode_hard_state(bytes(desk.files["journal.standing"])).state
 
 
 def damage(desk: Desk, at: int) -> None:

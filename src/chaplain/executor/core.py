@@ -59,7 +59,7 @@ from chaplain.executor.status import fingerprints, of_queues
 from chaplain.gossip.events import GossipParcel, MemberChanged
 from chaplain.gossip.layer_api import UpperInput
 from chaplain.journal.clients.subscriptions import whole_messages
-from chaplain.journal.events import Rehearse, Rehearsed
+from chaplain.journal.events import DryRun, DryRunDone
 from chaplain.journal.messages.membership import Stage
 from chaplain.journal.model.records import LogPosition
 from chaplain.journal.model.results import AppliedMessage, ConfigVerdict
@@ -79,8 +79,8 @@ PAUSE_NS = 1_000_000_000
 """Pause after a read of the log that brought no progress."""
 NO_DATABASE = "this node has no databases: ask another"
 
-ExecutorInput: TypeAlias = UpperInput | Rehearse | ExecutorAnswer
-ExecutorEffect: TypeAlias = Whisper | Settled | Report | Persist | Rehearsed | ExecutorErrand
+ExecutorInput: TypeAlias = UpperInput | DryRun | ExecutorAnswer
+ExecutorEffect: TypeAlias = Whisper | Settled | Report | Persist | DryRunDone | ExecutorErrand
 
 
 class ExecutorCore:
@@ -195,7 +195,7 @@ class ExecutorCore:
                     self._integrity.request_check(self._queues[stream])
             case BackRead():
                 self._back_read(now_ns, event)
-            case Rehearse():
+            case DryRun():
                 self._dry_runs.on_request(now_ns, event)
             case Tried():
                 self._queues[event.stream].release()

@@ -4,7 +4,7 @@ A request that would fail here and now is refused without being ordered. A dry r
 it has applied everything agreed that this node knows of. A request that cannot be tried soon is ordered as usual, and
 its execution decides.
 
-Invariants: every `Rehearse` is answered once, within `PATIENCE_NS` plus the time of one request; a database is reserved
+Invariants: every `DryRun` is answered once, within `PATIENCE_NS` plus the time of one request; a database is reserved
 only while it has nothing else to do; at most `WAITING_MAX` requests wait.
 """
 
@@ -19,7 +19,7 @@ from chaplain.errors import Malformed
 from chaplain.executor.apply_queue import ApplyQueue
 from chaplain.executor.events import Tried, TryOut
 from chaplain.executor.statement import SQL_TYPE, decode_statement
-from chaplain.journal.events import Rehearse, Rehearsed
+from chaplain.journal.events import DryRun, DryRunDone
 from chaplain.segment.pack import decode_pack
 
 WAITING_MAX = 64
@@ -36,7 +36,7 @@ class _Wait(Frozen, frozen=True):
     due_ns: int
 
 
-DryRunEffect: TypeAlias = Rehearsed | TryOut
+DryRunEffect: TypeAlias = DryRunDone | TryOut
 
 
 class DryRuns:
@@ -47,7 +47,7 @@ class DryRuns:
         self._waiting: dict[int, _Wait] = {}
         self.effects: list[DryRunEffect] = []
 
-    def on_request(self, now_ns: int, event: Rehearse) -> None:
+    def on_request(self, now_ns: int, event: DryRun) -> None:
         values = self._values(event)
         if values is None:
             return
@@ -58,7 +58,7 @@ class DryRuns:
         self._waiting[event.ticket] = _Wait(event.ticket, event.stream, values, now_ns + PATIENCE_NS)
         self.run_next(now_ns, queue)
 
-    def _values(self, event: Rehearse) -> tuple[bytes, ...] | None:
+    def _values(self, event: DryRun) -> tuple[bytes, ...] | None:
         """The request's statements. Empty if it is not to be tried; None if it was refused as malformed."""
         if len(event.raw) > DRY_RUN_BYTES_MAX:
             return ()
@@ -88,7 +88,7 @@ class DryRuns:
             self._refuse(event.ticket, event.kind, event.reason)
         else:
             self._counts["rehearsals_passed"] += 1
-            self.effects.append(Rehearsed(event.ticket))
+            self.effects.append(DryRunDone(event.ticket))
 
     def woken(self, now_ns: int) -> None:
         """Skip requests that waited too long or whose database has stopped."""
@@ -102,9 +102,9 @@ class DryRuns:
 
     def _refuse(self, ticket: int, kind: str, reason: str) -> None:
         self._counts["rehearsals_refused"] += 1
-        self.effects.append(Rehearsed(ticket, kind, f"{reason} (found by node {self._node}; it was not ordered)"))
+        self.effects.append(DryRunDone(ticket, kind, f"{reason} (found by node {self._node}; it was not ordered)"))
 
     def _skip(self, ticket: int) -> None:
         """Let the request be ordered without a dry run."""
         self._counts["rehearsals_passed_over"] += 1
-        self.effects.append(Rehearsed(ticket))
+        self.effects.append(DryRunDone(ticket))

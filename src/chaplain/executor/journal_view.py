@@ -30,24 +30,24 @@ class NodesJournal:
 
     @property
     def reach(self) -> int | None:
-        return self._journal.serializer.reach
+        return self._journal.serializer.last_index
 
     def fingerprints(self) -> Mapping[int, bytes]:
-        return self._journal.milestones.at(self._journal.execution.settled)
+        return self._journal.fingerprints.at(self._journal.execution.settled)
 
     @property
     def first(self) -> int:
-        return self._journal.serializer.bench.log.places.first
+        return self._journal.serializer.context.log.places.first
 
     def first_offset(self, stream: str, /) -> int:
         return self._journal.first_offset(stream)
 
     @property
     def keep_through(self) -> int:
-        return self._journal.covering.archive.drops_through
+        return self._journal.snapshots.archive.drops_through
 
     def held_bytes(self, now_ns: int, index: int, /) -> int:
-        return self._journal.covering.archive.held_bytes(now_ns, index)
+        return self._journal.snapshots.archive.held_bytes(now_ns, index)
 
     @property
     def base(self) -> CheckpointBase:

@@ -1,10 +1,10 @@
-"""The journal of one node: ingest, serializer, execution and what clients ask, as one core.
+"""The journal of one node as one core: ingest, serializer, execution, snapshots and client sessions.
 
-Decides who gets what: each effect of a part is either the node's, or an input of another part. Knows sessions: which
-instance is which founding node, and which client has which identity. All else is decided in the parts.
+Routes effects: each effect of a part is an effect of this core, or an input of another part. Maps sessions to member
+nodes and to client identities. The parts make all other decisions.
 
-Invariants: a receipt leaves only after its message was agreed and executed here; tickets and tokens of the parts never
-meet; the first input is `ConsensusStarted`.
+Invariants: a receipt leaves only after its message was agreed and executed here. Tickets and tokens of different parts
+are never confused. The first input is `ConsensusStarted`.
 """
 
 from __future__ import annotations
@@ -16,17 +16,18 @@ from typing import assert_never
 
 from chaplain.core import Drained, Halt, Persist, Persisted, PersistFailed, Report, Stopping, Woken, soonest
 from chaplain.errors import Malformed
-from chaplain.journal.clients.sessions import ClienteleEffect, make_clientele
+from chaplain.journal.clients.sessions import SessionEffect, make_client_sessions
 from chaplain.journal.consensus.core import SerializerCore
 from chaplain.journal.consensus.events import (
     Agreed,
     ConfigOffered,
+    ConsensusEffect,
+    ConsensusInput,
     ConsensusStarted,
+    DiskSpace,
     IngestDrained,
     LogRead,
     NeedPayload,
-    OrderEffect,
-    OrderInput,
     PayloadArrived,
     PeerDown,
     PeerUp,
@@ -34,26 +35,24 @@ from chaplain.journal.consensus.events import (
     Received,
     RecordDamaged,
     Resumed,
-    Role,
     RoleChanged,
-    SpaceTold,
-    Tell,
+    SendMessage,
 )
 from chaplain.journal.events import (
-    AckCame,
-    IngestDropped,
+    AckReceived,
+    DryRun,
+    DryRunDone,
     IngestEffect,
     IngestInput,
+    IngestRoleDropped,
     JournalEffect,
     JournalInput,
     JournalParcel,
     Ordered,
-    PacksPromoted,
+    PacksReplayed,
     PackWritten,
-    PayloadCame,
-    PayloadWanted,
-    Rehearse,
-    Rehearsed,
+    PayloadReceived,
+    PayloadRequested,
     SessionClosed,
     SessionOpened,
     ToClient,
@@ -70,7 +69,7 @@ from chaplain.journal.messages.signing import Wrapping, holds
 from chaplain.journal.model.bootstrap import Founding
 from chaplain.journal.model.results import AppliedMessage, DataVerdict
 from chaplain.journal.outbound import JournalOutbound
-from chaplain.journal.peers import PeerTable, whereabouts
+from chaplain.journal.peers import PeerTable, member_endpoints
 from chaplain.journal.settings import JournalSettings
 from chaplain.journal.snapshots.fingerprints import Fingerprints
 from chaplain.journal.snapshots.service import SnapshotService, base_of, found_checkpoint
@@ -85,6 +84,8 @@ from chaplain.wire.parcel import Parcel
 
 
 class JournalCore:
+    """The journal of one node. After construction only `step` changes its state."""
+
     def __init__(
         self,
         settings: JournalSettings,
@@ -94,49 +95,52 @@ class JournalCore:
         identity: Identity,
         identifier: int,
         segments: Iterable[tuple[int, Bytes]] = (),
-        jot: bytes | None = None,
-        standing: bytes | None = None,
+        sync_hint: bytes | None = None,
+        hard_state: bytes | None = None,
         ingest: bytes | None = None,
         checkpoint: bytes | None = None,
-        roster: bytes | None = None,
+        last_known_members: bytes | None = None,
         wrapping: Wrapping | None = None,
-        watch: Callable[[AppliedMessage], None] | None = None,
+        observer: Callable[[AppliedMessage], None] | None = None,
     ) -> None:
-        """Begin from what the disk holds, which `watch` is told first. `identity` signs this node's votes; `identifier`
-        is its name in parcels.
+        """Start from the contents of the disk. `observer` is called for each applied message, first for those found on
+        disk. `identity` signs this node's votes. `identifier` names this node in parcels.
         """
         self.settings = settings
         self._streams = StreamIndex()
-        self._news: deque[AppliedMessage] = deque()
+        self._applied: deque[AppliedMessage] = deque()
+        """Messages that execution has applied and the serializer has not yet reported as agreed. See `_agreed`."""
         self._writers: set[int] = set()
         """The lanes whose packs were executed since `take_writers`."""
         self._started = False
         self.removed = False
-        self._watcher = watch
+        """True once this node has been removed from the cluster."""
+        self._observer = observer
         found = found_checkpoint(founding, checkpoint)
         snapshot, first = (None, 1) if found is None else (found.state, found.first)
-        self.execution = JournalExecution(founding, wrapping=wrapping, snapshot=snapshot, watch=self._watch)
-        self.milestones = Fingerprints(self.execution.fingerprint)
+        self.execution = JournalExecution(founding, wrapping=wrapping, snapshot=snapshot, watch=self._on_applied)
+        self.fingerprints = Fingerprints(self.execution.fingerprint)
         state = self.execution.state
         self.base = base_of(state)
         self._streams.begin({name: tail.next_offset for name, tail in state.streams.items()})
-        self.covering = SnapshotService(settings, self.execution, self._streams)
+        self.snapshots = SnapshotService(settings, self.execution, self._streams)
         self.serializer = SerializerCore(
             settings.order,
             identity,
             chance,
             self.execution,
             segments=segments,
-            jot=jot,
-            standing=standing,
+            sync_hint=sync_hint,
+            hard_state=hard_state,
             base=state.moment,
             first=first,
         )
-        self._roster = LastKnownMembersStore(read_roster(roster), founding.assembly())
-        self.serializer.bench.roster = self._roster.latest
-        self.covering.attach(self.serializer.bench, found, self.serializer.confirms)
+        self._last_known_members = LastKnownMembersStore(read_roster(last_known_members), founding.assembly())
+        # Some parts refer to each other, so the following references are set after construction.
+        self.serializer.context.last_known_members = self._last_known_members.latest
+        self.snapshots.attach(self.serializer.context, found, self.serializer.is_confirmed_by)
         self.ingest = IngestCore(settings, chance, self.execution, ingest)
-        self._clientele = make_clientele(
+        self._sessions = make_client_sessions(
             settings,
             self.execution,
             self.ingest,
@@ -145,33 +149,33 @@ class JournalCore:
             chance=chance,
             wrapping=wrapping,
         )
-        self._petitions = self._clientele.petitions
-        self._reading = self._clientele.reading
-        self._reading.lacks = self.serializer.restocking.lacks
-        self.covering.archive.needs.append(self._reading.first_needed)
-        self._promotion = self._clientele.promotion
-        self._nodes = PeerTable(self.execution.assembly, self._roster.latest.nodes)
-        self._seat = LocalRoles(settings, self.execution)
-        self._slips = TicketNumbers()
+        self._config_requests = self._sessions.config_requests
+        self._subscriptions = self._sessions.subscriptions
+        self._subscriptions.is_backfilling = self.serializer.backfill.is_incomplete
+        self.snapshots.archive.needs.append(self._subscriptions.first_needed)
+        self._peers = PeerTable(self.execution.assembly, self._last_known_members.latest.nodes)
+        self._roles = LocalRoles(settings, self.execution)
+        self._tickets = TicketNumbers()
         self._out: list[JournalEffect] = []
-        self._mail = JournalOutbound(self._out, identifier, self._nodes, self._clientele)
+        self._outbound = JournalOutbound(self._out, identifier, self._peers, self._sessions)
 
-    def _watch(self, executed: AppliedMessage) -> None:
+    def _on_applied(self, executed: AppliedMessage) -> None:
+        """Execution has applied a message: update the indexes, and notify snapshots and the observer."""
         self._streams.add(executed)
-        self.covering.executed(executed)
+        self.snapshots.executed(executed)
         if self._started:
-            self._news.append(executed)
+            self._applied.append(executed)
             for entry in executed.verdict.entries:
                 if isinstance(entry, DataVerdict):
                     self._writers.update(pack.client_id for pack in entry.packs)
-            self.milestones.passed(executed.moment.index)
-        if self._watcher is not None:
-            self._watcher(executed)
+            self.fingerprints.passed(executed.moment.index)
+        if self._observer is not None:
+            self._observer(executed)
 
     @property
     def under_way(self) -> tuple[int, int]:
         """How many packs and petitions that clients sent to this node are not answered yet, and octets of packs."""
-        return self.ingest.waiting + self._petitions.waiting, self.ingest.waiting_bytes
+        return self.ingest.waiting + self._config_requests.waiting, self.ingest.waiting_bytes
 
     def take_writers(self) -> list[bytes]:
         """The keys of the clients whose packs were executed since this was asked last."""
@@ -184,38 +188,39 @@ class JournalCore:
 
     @property
     def streams(self) -> StreamIndex:
-        """Which streams there are, and how long they are."""
+        """The index of streams and their offsets."""
         return self._streams
 
     def first_offset(self, stream: str) -> int:
-        """The first of a stream that is kept here."""
+        """The first offset of a stream that this node retains."""
         return self._streams.first_offset(stream)
 
     def deadline(self) -> int | None:
-        parts = (self._clientele, self.covering, self._seat)
+        """When to step with `Woken` at the latest."""
+        parts = (self._sessions, self.snapshots, self._roles)
         return soonest((self.serializer.deadline(), self.ingest.deadline(), *(part.due_ns for part in parts)))
 
     def step(self, now_ns: int, event: JournalInput) -> list[JournalEffect]:
         match event:
             case JournalParcel():
-                self._told(now_ns, event)
+                self._on_parcel(now_ns, event)
             case Drained():
                 self._drained(now_ns)
             case Persisted():
                 self._persisted(now_ns, event)
-                self._reading.resume()
-                self._promotion.pump()
+                self._sessions.on_log_synced()
             case Verified():
-                part, ticket = self._slips.checked(event.ticket)
+                part, ticket = self._tickets.completed_check(event.ticket)
                 self._verified(now_ns, part, Verified(ticket, event.results))
-            case Rehearsed():
-                self._to_ingest(now_ns, event)
-                self._drained(now_ns)  # it may come after the round's end, and nothing else may come for long
+            case DryRunDone():
+                self._step_ingest(now_ns, event)
+                # The answer may arrive after the end of a round, and the next input may be far off.
+                self._drained(now_ns)
             case Woken():
-                self._to_ingest(now_ns, event)
-                self._out += [*self._clientele.woken(now_ns), *self._seat.woken(now_ns)]
-                self.covering.woken(now_ns)
-                self._to_order(now_ns, event)
+                self._step_ingest(now_ns, event)
+                self._out += [*self._sessions.woken(now_ns), *self._roles.woken(now_ns)]
+                self.snapshots.woken(now_ns)
+                self._step_serializer(now_ns, event)
             case Entered():
                 self._entered(now_ns, event.peer)
             case Exited():
@@ -224,15 +229,15 @@ class JournalCore:
                 self._read(now_ns, event)
             case ConsensusStarted():
                 self._start(now_ns)
-            case Stopping() | SpaceTold():
-                if isinstance(event, SpaceTold):
-                    self._petitions.full = event.free_bytes < self.settings.order.room_bytes_min
-                self._to_both(now_ns, event)
+            case Stopping() | DiskSpace():
+                if isinstance(event, DiskSpace):
+                    self._config_requests.disk_full = event.free_bytes < self.settings.order.room_bytes_min
+                self._step_both(now_ns, event)
             case PersistFailed():
-                self._to_order(now_ns, event)
+                self._step_serializer(now_ns, event)
             case _:
                 assert_never(event)
-        self._flush(now_ns)
+        self._route_pending(now_ns)
         effects = list(self._out)
         self._out.clear()
         return effects
@@ -240,93 +245,99 @@ class JournalCore:
     def _start(self, now_ns: int) -> None:
         assert not self._started, "started twice"
         self._started = True
-        self._to_both(now_ns, ConsensusStarted())
-        self.covering.start()
-        self._out.append(self._clientele.admitted(now_ns))
-        self._assembled(now_ns)
+        self._step_both(now_ns, ConsensusStarted())
+        self.snapshots.start()
+        self._out.append(self._sessions.admitted_clients(now_ns))
+        self._config_changed(now_ns)
         if self.removed:
-            self._seat.leave(now_ns, 0)
+            self._roles.leave(now_ns, 0)
 
     def _drained(self, now_ns: int) -> None:
-        """What was checked at once goes into the batch that is formed now."""
-        if self._petitions.restless:
-            self._petitions.drained()
-            self._flush(now_ns)  # those that are checked at once are ordered now: nothing else may come for long
-        if self.ingest.restless and self._to_ingest(now_ns, Drained()):
-            self._to_ingest(now_ns, Drained())
-        if self.serializer.presides:
-            self._to_order(now_ns, Drained())
-        if not self._seat.blocked:
+        """The end of a round of inputs: form ingest messages of the packs that have arrived, and let the master
+        propose. Packs whose signatures are checked inline still become part of this round's message.
+        """
+        if self._config_requests.has_unchecked:
+            self._config_requests.request_checks()
+            # Offer the requests that were checked inline before the master proposes: the next input may be far off.
+            self._route_pending(now_ns)
+        if self.ingest.has_work and self._step_ingest(now_ns, Drained()):
+            # Packs were verified inline during the step. The second step puts them into a message of this round.
+            self._step_ingest(now_ns, Drained())
+        if self.serializer.is_master:
+            self._step_serializer(now_ns, Drained())
+        if not self._roles.blocked:
             return
-        master = self._seat.tells_drained(now_ns, self._petitions.master, self.ingest.idle)
+        master = self._roles.tells_drained(now_ns, self._config_requests.master, self.ingest.idle)
         if master == self.settings.node:
-            self._to_order(now_ns, IngestDrained(master))
+            self._step_serializer(now_ns, IngestDrained(master))
         elif master:
-            self._mail.to_peer(ToPeer(master, peer_messages.IngestDrainedNotice()))
+            self._outbound.to_peer(ToPeer(master, peer_messages.IngestDrainedNotice()))
 
-    # Between the parts.
+    # Routing between the parts.
 
-    def _to_ingest(self, now_ns: int, event: IngestInput) -> bool:
-        """Step ingest; says whether something was checked at once."""
+    def _step_ingest(self, now_ns: int, event: IngestInput) -> bool:
+        """Step ingest and route its effects. Return True if signatures were checked inline."""
         checked = False
         for effect in self.ingest.step(now_ns, event):
-            checked |= self._of_ingest(now_ns, effect)
+            checked |= self._route_ingest_effect(now_ns, effect)
         return checked
 
-    def _of_ingest(self, now_ns: int, effect: IngestEffect) -> bool:
+    def _route_ingest_effect(self, now_ns: int, effect: IngestEffect) -> bool:
         match effect:
             case PayloadArrived():
-                self._to_order(now_ns, effect)
+                self._step_serializer(now_ns, effect)
             case ToPeer():
-                self._mail.to_peer(effect)
+                self._outbound.to_peer(effect)
             case ToClient():
-                self._mail.to_client(effect)
+                self._outbound.to_client(effect)
             case Persist():
-                self._out.append(self._slips.write("ingest", effect))
-            case Report() | Rehearse():
+                self._out.append(self._tickets.number_write("ingest", effect))
+            case Report() | DryRun():
                 self._out.append(effect)
             case Verify():
-                return self._check(now_ns, "ingest", effect)
+                return self._verify(now_ns, "ingest", effect)
             case _:
                 assert_never(effect)
         return False
 
-    def _check(self, now_ns: int, part: str, effect: Verify) -> bool:
-        """Have signatures checked elsewhere; says whether they were so few that it was done at once."""
+    def _verify(self, now_ns: int, part: str, effect: Verify) -> bool:
+        """Check signatures: up to `checks_inline_max` of them inline, more of them by an effect. Return True if they
+        were checked inline.
+        """
         if len(effect.items) > self.settings.checks_inline_max:
-            self._out.append(self._slips.check(part, effect))
+            self._out.append(self._tickets.number_check(part, effect))
             return False
         self._verified(now_ns, part, Verified(effect.ticket, tuple(map(holds, effect.items))))
         return True
 
     def _verified(self, now_ns: int, part: str, event: Verified) -> None:
         if part == "ingest":
-            self._to_ingest(now_ns, event)
+            self._step_ingest(now_ns, event)
         else:
-            self._petitions.verified(now_ns, event)
+            self._config_requests.on_verified(now_ns, event)
 
-    def _to_both(self, now_ns: int, event: ConsensusStarted | Stopping | SpaceTold | PeerUp | PeerDown) -> None:
-        self._to_ingest(now_ns, event)
-        self._to_order(now_ns, event)
+    def _step_both(self, now_ns: int, event: ConsensusStarted | Stopping | DiskSpace | PeerUp | PeerDown) -> None:
+        self._step_ingest(now_ns, event)
+        self._step_serializer(now_ns, event)
 
-    def _to_order(self, now_ns: int, event: OrderInput) -> None:
+    def _step_serializer(self, now_ns: int, event: ConsensusInput) -> None:
         for effect in self.serializer.step(now_ns, event):
-            self._of_order(now_ns, effect)
+            self._route_serializer_effect(now_ns, effect)
 
-    def _of_order(self, now_ns: int, effect: OrderEffect) -> None:
+    def _route_serializer_effect(self, now_ns: int, effect: ConsensusEffect) -> None:
         match effect:
-            case Tell():
-                self._mail.order(effect)
+            case SendMessage():
+                self._outbound.send_consensus(effect)
             case Persist():
-                self._out.append(self._slips.write("order", effect))
+                self._out.append(self._tickets.number_write("serializer", effect))
             case Agreed():
                 self._agreed(now_ns, effect)
             case NeedPayload():
-                self._to_ingest(now_ns, effect)
+                self._step_ingest(now_ns, effect)
             case RoleChanged():
                 self._role_changed(now_ns, effect)
             case ReadLog():
-                self._out.append(self._slips.read("order", effect))
+                self._out.append(self._tickets.number_read("serializer", effect))
             case Report() | Halt():
                 self._out.append(effect)
             case Resumed():
@@ -335,159 +346,162 @@ class JournalCore:
                 assert_never(effect)
 
     def _role_changed(self, now_ns: int, changed: RoleChanged) -> None:
-        self._petitions.role(now_ns, changed)
-        self._promotion.role(now_ns, changed)
         self._out.append(changed)
-        self._mail.to_clients(self._clientele.led(changed.regime if changed.role is Role.MASTER else 0))
+        self._outbound.to_clients(self._sessions.role_changed(now_ns, changed))
 
     def _agreed(self, now_ns: int, agreed: Agreed) -> None:
-        executed = self._news.popleft()
-        assert executed.moment.index == agreed.body.index, "answered for another message than was agreed"
+        # Execution applies a message and calls `_on_applied` before the serializer reports it as agreed.
+        """A message is agreed and applied: report it to ingest and to the clients that wait for it."""
+        executed = self._applied.popleft()
+        assert executed.moment.index == agreed.body.index, "the agreed message is not the one that was applied"
         references = tuple([entry.reference for entry in agreed.body.data_entries])
-        self._to_ingest(now_ns, Ordered(references, executed))
-        self._mail.to_clients(self._clientele.executed(executed))
+        self._step_ingest(now_ns, Ordered(references, executed))
+        self._outbound.to_clients(self._sessions.on_applied(executed))
         if executed.clients_changed:
-            self._out.append(self._clientele.admitted(now_ns))
+            self._out.append(self._sessions.admitted_clients(now_ns))
         if executed.nodes_changed:
-            self._assembled(now_ns)
+            self._config_changed(now_ns)
 
-    def _flush(self, now_ns: int) -> None:
-        """Perform what the parts without a `step` of their own want; that may make them want more."""
-        while wanted := self._clientele.wanted():
-            for part, effect in wanted:
-                self._of_clientele(now_ns, part, effect)
-        if self.covering.restless:
-            self._out += self.covering.perform(self._mail, self._slips)
+    def _route_pending(self, now_ns: int) -> None:
+        """Route the effects of the parts that have no `step`. Routing may produce further effects."""
+        while pending := self._sessions.take_effects():
+            for part, effect in pending:
+                self._route_session_effect(now_ns, part, effect)
+        if self.snapshots.restless:
+            self._out += self.snapshots.perform(self._outbound, self._tickets)
 
-    def _of_clientele(self, now_ns: int, part: str, effect: ClienteleEffect) -> None:
+    def _route_session_effect(self, now_ns: int, part: str, effect: SessionEffect) -> None:
         match effect:
             case ConfigOffered() | RecordDamaged():
-                self._to_order(now_ns, effect)
-            case PacksPromoted():
-                self._to_ingest(now_ns, effect)
+                self._step_serializer(now_ns, effect)
+            case PacksReplayed():
+                self._step_ingest(now_ns, effect)
             case ToPeer():
-                self._mail.to_peer(effect)
+                self._outbound.to_peer(effect)
             case ToClient():
-                self._mail.to_client(effect)
+                self._outbound.to_client(effect)
             case ReadLog():
-                self._out.append(self._slips.read(part, effect))
+                self._out.append(self._tickets.number_read(part, effect))
             case Verify():
-                self._check(now_ns, part, effect)
+                self._verify(now_ns, part, effect)
             case Report():
                 self._out.append(effect)
 
-    # The host.
+    # Answers of the host.
 
     def _persisted(self, now_ns: int, event: Persisted) -> None:
-        for part, ticket in self._slips.written(event.ticket):
+        """Pass a finished write to the part that requested it."""
+        for part, ticket in self._tickets.completed_writes(event.ticket):
             if part in ("archive", "adoption"):
-                self.covering.written(now_ns, part, ticket)
-            if part in ("archive", "adoption", "roster"):
+                self.snapshots.written(now_ns, part, ticket)
+            if part in ("archive", "adoption", "last_known_members"):
                 continue
-            tell = self._to_ingest if part == "ingest" else self._to_order
-            tell(now_ns, Persisted(ticket))
+            step = self._step_ingest if part == "ingest" else self._step_serializer
+            step(now_ns, Persisted(ticket))
 
     def _read(self, now_ns: int, event: LogRead) -> None:
-        part, token = self._slips.took(event.token)
-        if part == "order":
-            self._to_order(now_ns, LogRead(token, event.records))
+        """Pass a finished read of the log to the part that requested it."""
+        part, token = self._tickets.completed_read(event.token)
+        if part == "serializer":
+            self._step_serializer(now_ns, LogRead(token, event.records))
         else:
-            self._clientele.read(part, token, event.records)
+            self._sessions.on_log_read(part, token, event.records)
 
     # Sessions.
 
     def _entered(self, now_ns: int, peer: Peer) -> None:
         if peer.client:
-            self._mail.to_clients(self._clientele.entered(peer))
-            self._to_ingest(now_ns, SessionOpened(peer.instance))
-        elif news := self._nodes.entered(peer):
-            self._tell_peers(now_ns, news)
-        elif self._nodes.is_gone(peer):
-            self._mail.to_session(peer, peer_messages.Removed(self.execution.settled))
+            self._outbound.to_clients(self._sessions.entered(peer))
+            self._step_ingest(now_ns, SessionOpened(peer.instance))
+        elif changes := self._peers.entered(peer):
+            self._peers_changed(now_ns, changes)
+        elif self._peers.is_removed(peer):
+            self._outbound.to_session(peer, peer_messages.Removed(self.execution.settled))
         else:
             self._out.append(Report("not a node of the journal", f"{peer.identifier:08x}"))
 
     def _exited(self, now_ns: int, peer: Peer) -> None:
         if not peer.client:
-            self._tell_peers(now_ns, self._nodes.exited(peer))
-        elif self._clientele.exited(peer.instance):
-            self._to_ingest(now_ns, SessionClosed(peer.instance))
+            self._peers_changed(now_ns, self._peers.exited(peer))
+        elif self._sessions.exited(peer.instance):
+            self._step_ingest(now_ns, SessionClosed(peer.instance))
 
-    def _tell_peers(self, now_ns: int, news: Iterable[PeerUp | PeerDown]) -> None:
-        for event in news:
-            self._to_both(now_ns, event)
-            (self.covering.up if isinstance(event, PeerUp) else self.covering.down)(now_ns, event.node)
+    def _peers_changed(self, now_ns: int, changes: Iterable[PeerUp | PeerDown]) -> None:
+        """Peers connected or disconnected: notify ingest, the serializer and snapshots."""
+        for event in changes:
+            self._step_both(now_ns, event)
+            (self.snapshots.up if isinstance(event, PeerUp) else self.snapshots.down)(now_ns, event.node)
 
-    def _assembled(self, now_ns: int) -> None:
-        """The nodes or their roles changed."""
-        self._out.append(whereabouts(self.execution.assembly, self.settings.node))
-        if roster := self._roster.look(self.execution.assembly, self.execution.settled):
-            self._out.append(self._slips.write("roster", roster))
-        self._tell_peers(now_ns, self._nodes.assembled(self.execution.assembly))
-        self._mail.to_clients(self._clientele.assembled())
-        if not self._seat.may_ship:
-            self._to_ingest(now_ns, IngestDropped())
-        if self._seat.left:
-            self._leave(now_ns, self.execution.settled)
-        elif self._nodes.gone:
-            self._out.append(Expel(self._nodes.gone))
+    def _config_changed(self, now_ns: int) -> None:
+        """The members or their roles changed: update the peer table, sessions and clients."""
+        self._out.append(member_endpoints(self.execution.assembly, self.settings.node))
+        if last_known_members := self._last_known_members.look(self.execution.assembly, self.execution.settled):
+            self._out.append(self._tickets.number_write("last_known_members", last_known_members))
+        self._peers_changed(now_ns, self._peers.config_changed(self.execution.assembly))
+        self._outbound.to_clients(self._sessions.members_changed())
+        if not self._roles.may_ship:
+            self._step_ingest(now_ns, IngestRoleDropped())
+        if self._roles.left:
+            self._on_removed(now_ns, self.execution.settled)
+        elif self._peers.removed_keys:
+            self._out.append(Expel(self._peers.removed_keys))
 
-    def _leave(self, now_ns: int, index: int) -> None:
-        """We are no member any more: nothing here is of use to anybody, and what is of use elsewhere is not for us."""
+    def _on_removed(self, now_ns: int, index: int) -> None:
+        """The cluster removed this node: stop serving clients and leave elections. `local_roles` times the shutdown."""
         if not self.removed:
             self.removed = True
-            self._clientele.closed = True
+            self._sessions.closed = True
             removed = Report("removed from the cluster", detail={"index": index})
-            self._out += [removed, self._clientele.admitted(now_ns)]
-            self._to_both(now_ns, Stopping())
-            self._seat.leave(now_ns)
+            self._out += [removed, self._sessions.admitted_clients(now_ns)]
+            self._step_both(now_ns, Stopping())
+            self._roles.leave(now_ns)
 
-    # What others say.
+    # Parcels of nodes and clients.
 
-    def _told(self, now_ns: int, event: JournalParcel) -> None:
-        peer, said = event.peer, event.parcel
+    def _on_parcel(self, now_ns: int, event: JournalParcel) -> None:
+        peer, parcel = event.peer, event.parcel
         try:
             if peer.client:
-                self._of_client(now_ns, peer, said)
+                self._on_client_message(now_ns, peer, parcel)
                 return
-            node = self._nodes.speaker(peer)
+            node = self._peers.member_of(peer)
             if node:
-                self._of_peer(now_ns, node, peer_messages.decode(said.body, said.payload))
-            elif self._nodes.is_gone(peer):
-                self._mail.to_session(peer, peer_messages.Removed(self.execution.settled))
+                self._on_peer_message(now_ns, node, peer_messages.decode(parcel.body, parcel.payload))
+            elif self._peers.is_removed(peer):
+                self._outbound.to_session(peer, peer_messages.Removed(self.execution.settled))
         except Malformed as wrong:
             self._out.append(Report("malformed journal parcel", f"{peer.identifier:08x}", {"reason": str(wrong)}))
 
-    def _of_client(self, now_ns: int, peer: Peer, said: Parcel) -> None:
-        if peer.instance not in self._clientele:
+    def _on_client_message(self, now_ns: int, peer: Peer, parcel: Parcel) -> None:
+        if peer.instance not in self._sessions:
             return
-        message = client_messages.decode_client(said.body)
-        for outcome in self._clientele.said(now_ns, peer, message, said.payload):
+        message = client_messages.decode_client(parcel.body)
+        for outcome in self._sessions.dispatch(now_ns, peer, message, parcel.payload):
             if isinstance(outcome, PackWritten):
-                self._to_ingest(now_ns, outcome)
+                self._step_ingest(now_ns, outcome)
             else:
-                self._mail.to_client(ToClient(peer.instance, outcome))
+                self._outbound.to_client(ToClient(peer.instance, outcome))
 
-    def _of_peer(self, now_ns: int, node: int, message: peer_messages.PeerMessage) -> None:
+    def _on_peer_message(self, now_ns: int, node: int, message: peer_messages.PeerMessage) -> None:
         match message:
             case peer_messages.ConsensusFrame():
-                self._to_order(now_ns, Received(node, message.message))
+                self._step_serializer(now_ns, Received(node, message.message))
             case peer_messages.Payload():
-                self._to_ingest(now_ns, PayloadCame(node, message.message))
+                self._step_ingest(now_ns, PayloadReceived(node, message.message))
             case peer_messages.AskPayload():
-                self._to_ingest(now_ns, PayloadWanted(node, message.reference, message.digest))
+                self._step_ingest(now_ns, PayloadRequested(node, message.reference, message.digest))
             case peer_messages.Ack():
-                self._to_ingest(now_ns, AckCame(node, message.reached))
+                self._step_ingest(now_ns, AckReceived(node, message.reached))
             case peer_messages.PassPetition():
-                self._petitions.passed(node, message)
+                self._config_requests.on_forwarded(node, message)
             case peer_messages.IngestDrainedNotice():
-                self._to_order(now_ns, IngestDrained(node))
+                self._step_serializer(now_ns, IngestDrained(node))
             case peer_messages.Removed():
-                if self._nodes.believes_removal(node, self.settings.node):
-                    self._leave(now_ns, message.index)
+                if self._peers.believes_removal(node, self.settings.node):
+                    self._on_removed(now_ns, message.index)
                 elif not self.removed:
                     self._out.append(Report("said to be removed", str(node), {"index": message.index}))
             case peer_messages.Covered() | peer_messages.AskState() | peer_messages.StatePiece():
-                self.covering.said(now_ns, node, message)
+                self.snapshots.said(now_ns, node, message)
             case _:
                 assert_never(message)

@@ -1,7 +1,7 @@
-"""What passes between the journal and its node, and between ingest and the rest of the journal.
+"""Inputs and effects of the journal core, and those between ingest and the rest of the journal.
 
-The node passes in sessions (`Entered`, `Exited`), parcels (`JournalParcel`) and results of host operations; the journal
-answers with whispers.
+The node passes in sessions (`Entered`, `Exited`), parcels (`JournalParcel`) and the results of host operations. The
+journal answers with whispers, which are messages to one session.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from chaplain.core import Drained, Frozen, Halt, Persist, Persisted, PersistFail
 from chaplain.gossip.events import Assembled
 from chaplain.journal.consensus.events import (
     ConsensusStarted,
+    DiskSpace,
     LogRead,
     NeedPayload,
     PayloadArrived,
@@ -20,7 +21,6 @@ from chaplain.journal.consensus.events import (
     PeerUp,
     ReadLog,
     RoleChanged,
-    SpaceTold,
 )
 from chaplain.journal.messages.client import NodeMessage
 from chaplain.journal.messages.cluster import Reference
@@ -34,34 +34,38 @@ from chaplain.wire.parcel import Parcel
 
 
 class JournalParcel(Frozen, frozen=True):
-    """A parcel of the journal's layer came from this node or client."""
+    """A node or client sent a parcel of the journal's layer."""
 
     peer: Peer
     parcel: Parcel
 
 
 class Verify(Frozen, frozen=True):
-    """Compute `signing.holds` of each item, anywhere, and answer with `Verified`. Answers may come in any order."""
+    """Compute `signing.holds` of each item, in any thread. `Verified` answers; answers may come in any order."""
 
     ticket: int
     items: tuple[PackCheck | ConfigCheck, ...]
 
 
 class Verified(Frozen, frozen=True):
+    """The results of a `Verify`, in the order of its items."""
+
     ticket: int
     results: tuple[bool, ...]
 
 
-class Rehearse(Frozen, frozen=True):
-    """Find out whether this request, which is on nobody's way yet, would fail. Answered with `Rehearsed`."""
+class DryRun(Frozen, frozen=True):
+    """Execute a request that has not been proposed, without effect, to see whether it fails. Answered with
+    `DryRunDone`.
+    """
 
     ticket: int
     stream: str
     raw: bytes
 
 
-class Rehearsed(Frozen, frozen=True):
-    """`kind` and `reason` say why it would fail; both empty: it would not, or that cannot be told."""
+class DryRunDone(Frozen, frozen=True):
+    """`kind` and `reason` describe the failure. Both are empty if none is expected, or if that is not known."""
 
     ticket: int
     kind: str = ""
@@ -69,7 +73,7 @@ class Rehearsed(Frozen, frozen=True):
 
 
 class Admitted(Frozen, frozen=True):
-    """The clients that may connect from now on: their names by public key."""
+    """The clients that may connect from now on: names by public key."""
 
     clients: Mapping[bytes, str]
 
@@ -85,63 +89,65 @@ JournalInput: TypeAlias = (
     | Exited
     | JournalParcel
     | Verified
-    | Rehearsed
+    | DryRunDone
     | LogRead
-    | SpaceTold
+    | DiskSpace
 )
 JournalEffect: TypeAlias = (
-    Whisper | Assembled | Expel | Persist | Verify | Rehearse | ReadLog | Admitted | RoleChanged | Report | Halt
+    Whisper | Assembled | Expel | Persist | Verify | DryRun | ReadLog | Admitted | RoleChanged | Report | Halt
 )
 
 
-# Between ingest and the core around it.
+# Inputs and effects of ingest.
 
 
 class SessionOpened(Frozen, frozen=True):
-    """A client may write from now on."""
+    """A client has a session and may write."""
 
     instance: bytes
 
 
 class SessionClosed(Frozen, frozen=True):
+    """A client's session ended."""
+
     instance: bytes
 
 
 class PackWritten(Frozen, frozen=True):
-    """A client whose identity has this ACL id sent a request, hostile until checked."""
+    """A client sent a request. `acl` is the ACL id of its identity; the contents are not trusted."""
 
     instance: bytes
     acl: bytes
     stream: str
     raw: bytes
     check: bool = False
-    """As in `Write`."""
+    """As in `Write`: do a dry run first."""
 
 
-class PayloadCame(Frozen, frozen=True):
-    """An ingest message came from a peer."""
+class PayloadReceived(Frozen, frozen=True):
+    """A peer sent an ingest message."""
 
     node: int
     payload: bytes
 
 
-class PayloadWanted(Frozen, frozen=True):
-    """A peer lacks an ingest message. An empty digest asks for whatever has the reference."""
+class PayloadRequested(Frozen, frozen=True):
+    """A peer requests an ingest message. An empty digest matches any message with the reference."""
 
     node: int
     reference: Reference
     digest: bytes
 
 
-class AckCame(Frozen, frozen=True):
-    """How far a peer has received the journals of all ingest nodes."""
+class AckReceived(Frozen, frozen=True):
+    """A peer reports how far it has received the journals of all ingest nodes."""
 
     node: int
     reached: tuple[Reference, ...]
 
 
-class IngestDropped(Frozen, frozen=True):
-    """We are no ingest node: what waits here will never be ordered as ours."""
+class IngestRoleDropped(Frozen, frozen=True):
+    """The node is no ingest node any more. Its unordered messages will never be ordered."""
 
 
 class Ordered(Frozen, frozen=True):
@@ -151,8 +157,8 @@ class Ordered(Frozen, frozen=True):
     executed: AppliedMessage
 
 
-class PacksPromoted(Frozen, frozen=True):
-    """Packs that were committed: to be ordered again, verbatim, in this order."""
+class PacksReplayed(Frozen, frozen=True):
+    """Packs of committed two-phase writes: order them again, verbatim and in this order."""
 
     entries: tuple[IngestEntry, ...]
 
@@ -168,32 +174,37 @@ IngestInput: TypeAlias = (
     | SessionOpened
     | SessionClosed
     | PackWritten
-    | PacksPromoted
-    | PayloadCame
-    | PayloadWanted
-    | AckCame
+    | PacksReplayed
+    | PayloadReceived
+    | PayloadRequested
+    | AckReceived
     | Ordered
-    | IngestDropped
+    | IngestRoleDropped
     | Verified
-    | Rehearsed
+    | DryRunDone
     | NeedPayload
-    | SpaceTold
+    | DiskSpace
 )
 
 
 class ToPeer(Frozen, frozen=True):
+    """Send a message to a peer."""
+
     node: int
     message: PeerMessage
 
 
 class ToClient(Frozen, frozen=True):
+    """Send a message to a client session."""
+
     instance: bytes
     message: NodeMessage
     payload: bytes = b""
 
 
-IngestEffect: TypeAlias = Verify | Rehearse | Persist | PayloadArrived | ToPeer | ToClient | Report
+IngestEffect: TypeAlias = Verify | DryRun | Persist | PayloadArrived | ToPeer | ToClient | Report
 
 
 Locate: TypeAlias = Callable[[int, int], tuple[int, int] | None]
-"""Positions of the log that hold messages from an index on, in about so many octets; None if they are not on disk."""
+"""Given an index and a size in bytes: the positions of the log that contain messages from this index on, of about that
+size. None if they are not on disk."""

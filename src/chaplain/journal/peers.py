@@ -1,9 +1,9 @@
-"""The other nodes as one journal reaches them: whose key is which node, and the session each is reached by.
+"""Peer table: which node each key belongs to, and the session by which it is reached.
 
-Decides who somebody is: a member by its key, as the assembly has it; a stranger, who may become a member; or one that
-was removed; and where members are, so that gossip meets them, and clients. Refuses to know what they say.
+Decides whether a peer is a member, by its key in the cluster configuration; a stranger, which may become a member; or a
+removed node. Provides the members' endpoints to gossip and to clients. Does not know what peers send.
 
-Invariant: a node is up while its latest session stands and it is a member, and everybody hears of both.
+Invariant: a node is up while it is a member and its latest session is open. Every change of that is reported.
 """
 
 from __future__ import annotations
@@ -21,97 +21,109 @@ from chaplain.link.auth.identity import identifier_of
 from chaplain.link.endpoint import is_endpoint
 from chaplain.link.events import Peer
 
-News: TypeAlias = PeerUp | PeerDown
+PeerChange: TypeAlias = PeerUp | PeerDown
 
 
 class PeerTable:
-    def __init__(self, assembly: ClusterConfig, guides: Mapping[bytes, int] = MappingProxyType({})) -> None:
-        """`guides` are members of whom the assembly does not know yet: by the roster, their keys and ids."""
-        self._guides = guides
+    """Sessions and member nodes by public key."""
+
+    def __init__(self, config: ClusterConfig, last_known: Mapping[bytes, int] = MappingProxyType({})) -> None:
+        """`last_known` are keys and ids of members from the last-known-members file, which may be ahead of the
+        configuration.
+        """
+        self._last_known = last_known
         self._members: dict[bytes, int] = {}
-        self._gone: dict[bytes, int] = {}
+        """Node ids of members by key."""
+        self._removed: dict[bytes, int] = {}
+        """Node ids of removed nodes by key."""
         self._sessions: dict[bytes, Peer] = {}
-        """The latest session of every key that is connected, member or not."""
-        self._ways: dict[int, bytes] = {}
-        self._dismissed_by: set[int] = set()
-        """Members that say that we were removed."""
-        self.assembled(assembly)
+        """The latest session of every connected key, member or not."""
+        self._instances: dict[int, bytes] = {}
+        """Session instances by node id."""
+        self._removal_claims: set[int] = set()
+        """Members that report that this node was removed."""
+        self.config_changed(config)
 
-    def assembled(self, assembly: ClusterConfig) -> list[News]:
-        """The assembly changed: strangers may be members now, and members gone."""
+    def config_changed(self, config: ClusterConfig) -> list[PeerChange]:
+        """The configuration changed: strangers may be members now, and members may be removed."""
         before = self._members
-        self._members = self._unplaced(assembly) | {one.key: one.node for one in assembly.nodes if assembly.has(one)}
-        self._gone = {one.key: one.node for one in assembly.nodes if not assembly.has(one)}
-        left = [key for key in self._sessions if key in before and key in self._gone]
-        come = [key for key in self._sessions if key in self._members and key not in before]
-        self._find_ways()
-        return [*(PeerDown(before[key]) for key in left), *(PeerUp(self._members[key]) for key in come)]
+        self._members = self._not_in_config(config) | {one.key: one.node for one in config.nodes if config.has(one)}
+        self._removed = {one.key: one.node for one in config.nodes if not config.has(one)}
+        left = [key for key in self._sessions if key in before and key in self._removed]
+        joined = [key for key in self._sessions if key in self._members and key not in before]
+        self._update_instances()
+        return [*(PeerDown(before[key]) for key in left), *(PeerUp(self._members[key]) for key in joined)]
 
-    def _unplaced(self, assembly: ClusterConfig) -> dict[bytes, int]:
-        """Guides of whom nothing is known that contradicts them."""
-        known = {known for one in assembly.nodes for known in (one.key, one.node)}
-        return {key: node for key, node in self._guides.items() if not known & {key, node}}
+    def _not_in_config(self, config: ClusterConfig) -> dict[bytes, int]:
+        """Last known members of which neither the key nor the id is in the configuration."""
+        known = {known for one in config.nodes for known in (one.key, one.node)}
+        return {key: node for key, node in self._last_known.items() if not known & {key, node}}
 
-    def _find_ways(self) -> None:
-        """Also to those that are gone: the message that removed a node is the last it is told."""
-        known = {**self._gone, **self._members}
-        self._ways = {known[key]: peer.instance for key, peer in self._sessions.items() if key in known}
+    def _update_instances(self) -> None:
+        """Removed nodes keep their entry: the mark for the message that removed a node is the last one sent to it."""
+        known = {**self._removed, **self._members}
+        self._instances = {known[key]: peer.instance for key, peer in self._sessions.items() if key in known}
 
-    def entered(self, peer: Peer) -> list[News]:
-        """A session came up; one that it replaces is over."""
+    def entered(self, peer: Peer) -> list[PeerChange]:
+        """A session opened. It replaces an earlier one of the same key."""
         replaced = peer.key in self._sessions
         self._sessions[peer.key] = peer
-        self._find_ways()
+        self._update_instances()
         node = self._members.get(peer.key, 0)
         if not node:
             return []
         return [PeerDown(node), PeerUp(node)] if replaced else [PeerUp(node)]
 
-    def exited(self, peer: Peer) -> list[News]:
+    def exited(self, peer: Peer) -> list[PeerChange]:
+        """A session closed."""
         known = self._sessions.get(peer.key)
         if known is None or known.instance != peer.instance:
             return []
         del self._sessions[peer.key]
-        self._find_ways()
+        self._update_instances()
         return [PeerDown(self._members[peer.key])] if peer.key in self._members else []
 
-    def speaker(self, peer: Peer) -> int:
-        """The member that speaks on this session; 0 if it is none, or the session is not its latest."""
+    def member_of(self, peer: Peer) -> int:
+        """The member that uses this session; 0 if there is none, or the session is not its latest."""
         known = self._sessions.get(peer.key)
         return self._members.get(peer.key, 0) if known is not None and known.instance == peer.instance else 0
 
     @property
-    def gone(self) -> frozenset[bytes]:
-        """Keys of all that were removed."""
-        return frozenset(self._gone)
+    def removed_keys(self) -> frozenset[bytes]:
+        """Keys of all removed nodes."""
+        return frozenset(self._removed)
 
-    def is_gone(self, peer: Peer) -> bool:
-        return peer.key in self._gone
+    def is_removed(self, peer: Peer) -> bool:
+        """True if the peer's key belongs to a removed node."""
+        return peer.key in self._removed
 
     def believes_removal(self, node: int, own: int) -> bool:
-        """A member says that we were removed: believed once more than half of the others do, for one may lie."""
-        self._dismissed_by.add(node)
+        """A member reports that this node was removed. Return True once more than half of the other members report it,
+        because a single member may lie.
+        """
+        self._removal_claims.add(node)
         others = {other for other in self._members.values() if other != own}
-        return 2 * len(self._dismissed_by & others) > len(others)
+        return 2 * len(self._removal_claims & others) > len(others)
 
     def instance(self, node: int) -> bytes | None:
-        return self._ways.get(node)
+        """The session instance of a node, or None."""
+        return self._instances.get(node)
 
 
-def whereabouts(assembly: ClusterConfig, own: int) -> Assembled:
-    """Where the other members are, as they were placed. One that was removed may have left its place to another."""
-    members = [one for one in assembly.nodes if assembly.has(one)]
+def member_endpoints(config: ClusterConfig, own: int) -> Assembled:
+    """Endpoints of the other members, for gossip. An endpoint of a removed node may belong to a member now."""
+    members = [one for one in config.nodes if config.has(one)]
     taken = {one.uri for one in members}
     others = {identifier_of(one.key): one.uri for one in members if one.node != own and is_endpoint(one.uri)}
-    return Assembled(others, tuple(one.uri for one in assembly.nodes if one.uri not in taken))
+    return Assembled(others, tuple(one.uri for one in config.nodes if one.uri not in taken))
 
 
-def members_of(assembly: ClusterConfig) -> MembersAre:
-    """What clients are told. One without a live role that is of use to them is in neither list."""
-    members = (one for one in assembly.nodes if Stage.LIVE in (one.ingest, one.executor))
-    gone = (one for one in assembly.nodes if not assembly.has(one))
-    return MembersAre(_places(members), _places(gone))
+def members_of(config: ClusterConfig) -> MembersAre:
+    """The members that clients are told about. A node without a live role for clients is in neither list."""
+    members = (one for one in config.nodes if Stage.LIVE in (one.ingest, one.executor))
+    gone = (one for one in config.nodes if not config.has(one))
+    return MembersAre(_endpoints(members), _endpoints(gone))
 
 
-def _places(nodes: Iterable[MemberRoles]) -> tuple[Whereabouts, ...]:
+def _endpoints(nodes: Iterable[MemberRoles]) -> tuple[Whereabouts, ...]:
     return tuple(Whereabouts(one.key, one.uri) for one in nodes if is_endpoint(one.uri))

@@ -38,9 +38,9 @@ from chaplain.gossip import events as gossip
 from chaplain.gossip.core import GossipCore
 from chaplain.gossip.events import GossipParcel, HeardFrom, JoinThrough, KeyConfirmed, KeyStep, MemberChanged, Rotated
 from chaplain.journal import events
-from chaplain.journal.consensus.events import ConsensusStarted, LogRead, ReadLog, Role, RoleChanged, SpaceTold
+from chaplain.journal.consensus.events import ConsensusStarted, DiskSpace, LogRead, ReadLog, Role, RoleChanged
 from chaplain.journal.core import JournalCore
-from chaplain.journal.events import Admitted, Rehearse, Rehearsed, Verified, Verify
+from chaplain.journal.events import Admitted, DryRun, DryRunDone, Verified, Verify
 from chaplain.link import events as link
 from chaplain.link.auth.identity import Identity, route_of
 from chaplain.link.auth.keyring import KeyRing
@@ -66,7 +66,7 @@ from chaplain.node.snapshot import Snapshot
 from chaplain.wire import parcel
 from chaplain.wire.parcel import Layer
 
-_OF_JOURNAL = (Verified, Rehearsed, LogRead, SpaceTold)
+_OF_JOURNAL = (Verified, DryRunDone, LogRead, DiskSpace)
 
 NodeInput: TypeAlias = HostInput | mesh.JoinPool | mesh.LeavePool | mesh.Shout
 """From the host, or from a program that runs in the node's own process."""
@@ -338,7 +338,7 @@ class NodeCore:
         slot.route(lambda assembled: self._work.append((self._gossip, assembled)), gossip.Assembled)
         slot.route(self._on_role_changed, RoleChanged)
         slot.route(self._expel, Expel)
-        slot.route(lambda effect: self._work.append((self._uppers[Layer.EXECUTOR], effect)), Rehearse)
+        slot.route(lambda effect: self._work.append((self._uppers[Layer.EXECUTOR], effect)), DryRun)
         return slot
 
     def _upper_slot(self, upper: UpperCore) -> LayerSlot:
@@ -346,7 +346,7 @@ class NodeCore:
         slot.route(self._emit, Report, Halt, *getattr(upper, "errands", ()))
         slot.route(lambda effect: self._work.append((self._mesh, effect)), mesh.Whisper, link.Meet)
         slot.route(lambda effect: self._work.append((self._desk, effect)), Settled)
-        slot.route(lambda effect: self._work.append((self._receivers[Rehearsed], effect)), Rehearsed)
+        slot.route(lambda effect: self._work.append((self._receivers[DryRunDone], effect)), DryRunDone)
         slot.route(lambda persist: self._write(slot, Persisted(persist.ticket), persist.operations), Persist)
         return slot
 

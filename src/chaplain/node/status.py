@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from chaplain import __version__
 from chaplain.core import STATUS_STREAMS_MAX
 from chaplain.gossip.events import MemberState
-from chaplain.journal.clients.describe import of_change, roles_of
+from chaplain.journal.clients.describe import describe_change, roles_of
 from chaplain.journal.consensus.events import Role
 from chaplain.journal.core import JournalCore
 
@@ -77,7 +77,7 @@ def gauges(node: NodeCore) -> dict[str, float]:
         "journal_agreed_index": serializer.agreed[0],
         "journal_executed_messages": streams.messages,
         "journal_streams": len(streams.names),
-        "journal_sound": serializer.standing == "sound",
+        "journal_sound": serializer.voting_status == "sound",
     }
 
 
@@ -86,17 +86,17 @@ def of_journal(node: NodeCore, journal: JournalCore) -> dict[str, object]:
     role = node.role
     state, streams = journal.execution.state, journal.streams
     index, chain = journal.serializer.agreed
-    fingerprints = {position: found.hex() for position, found in journal.milestones.at(index).items()}
+    fingerprints = {position: found.hex() for position, found in journal.fingerprints.at(index).items()}
     return {
         "roles": roles_of(state.assembly, journal.settings.node),
         "serializers": list(state.assembly.serializers),
-        "index_only": journal.serializer.bench.log.index_only,
+        "index_only": journal.serializer.context.log.index_only,
         "copies": journal.execution.copies,
-        "changes": [of_change(change) for change in state.assembly.changes],
+        "changes": [describe_change(change) for change in state.assembly.changes],
         "reserved": list(journal.settings.reserved),
         "order": str(role.role),
-        "standing": journal.serializer.standing,
-        "disk_full": journal.serializer.full,
+        "standing": journal.serializer.voting_status,
+        "disk_full": journal.serializer.disk_full,
         "master": role.role is Role.MASTER,
         "master_id": role.master or None,
         "regime": journal.serializer.regime,
@@ -115,7 +115,7 @@ def of_journal(node: NodeCore, journal: JournalCore) -> dict[str, object]:
 
 def of_log(journal: JournalCore) -> dict[str, object]:
     """What is stored of the log, and what a checkpoint makes unnecessary."""
-    places, archive = journal.serializer.bench.log.places, journal.covering.archive
+    places, archive = journal.serializer.context.log.places, journal.snapshots.archive
     return {
         "first": places.first,
         "segments": len(places.segments),

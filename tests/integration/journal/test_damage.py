@@ -84,7 +84,9 @@ def test_damage_that_a_reader_meets_is_mended_while_the_node_runs(filled: Cluste
     whole = read_all(filled.directory, find_master(filled).number)
     damage.flip_in_the_middle(victim)
     assert read_all(filled.directory, victim.number) == whole
-    until(lambda: bool(victim.lines("mended: a damaged message is whole again")), "it says that it mended something")
+    until(
+        lambda: bool(victim.lines("repaired: a damaged message can be read again")), "it says that it mended something"
+    )
     until(lambda: status(victim).get("standing") == "sound", "the victim is sound")
 
 

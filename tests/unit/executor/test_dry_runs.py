@@ -14,7 +14,7 @@ from chaplain.core import Drained, Woken
 from chaplain.executor.dry_runs import DRY_RUN_BYTES_MAX, PATIENCE_NS, WAITING_MAX
 from chaplain.executor.events import Applied, Apply, DatabaseOpened, OpenDatabase, Tried, TryOut
 from chaplain.executor.statement import SQL_TYPE, StatementError
-from chaplain.journal.events import Rehearse, Rehearsed
+from chaplain.journal.events import DryRun, DryRunDone
 from chaplain.runtime.databases.interface import EngineFailed
 from chaplain.runtime.databases.sqlite.execute import STEPS_MAX
 from chaplain.runtime.databases.workers import Databases
@@ -26,9 +26,9 @@ NOW = START_NS
 INSERT = statement("insert into t values (1)")
 
 
-def wish(ticket: int = 1, stream: str = "main", *values: bytes, message_type: int = SQL_TYPE) -> Rehearse:
+def wish(ticket: int = 1, stream: str = "main", *values: bytes, message_type: int = SQL_TYPE) -> DryRun:
     raw = encode_pack(Pack(1, 1, values or (INSERT,), message_type=message_type))
-    return Rehearse(ticket, stream, raw)
+    return DryRun(ticket, stream, raw)
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def stage() -> Stage:
 
 def test_a_database_with_nothing_to_do_tries_it_out(stage: Stage) -> None:
     assert stage.step(wish(5)) == [TryOut(5, "main", (INSERT,), stage.now_ns)]
-    assert stage.step(Tried(5, "main", done=True)) == [Rehearsed(5)]
+    assert stage.step(Tried(5, "main", done=True)) == [DryRunDone(5)]
     assert stage.core.counts["rehearsals_passed"] == 1
 
 
@@ -54,7 +54,7 @@ def test_why_it_would_fail_is_told_with_the_node_that_found_it(stage: Stage) -> 
     stage.step(wish(5))
     (answer,) = stage.step(Tried(5, "main", True, "constraint", "UNIQUE constraint failed: t.a"))
     reason = "UNIQUE constraint failed: t.a (found by node 1; it was not ordered)"
-    assert answer == Rehearsed(5, "constraint", reason)
+    assert answer == DryRunDone(5, "constraint", reason)
     assert stage.core.counts["rehearsals_refused"] == 1
 
 
@@ -63,7 +63,7 @@ def test_nothing_is_applied_meanwhile_and_nothing_is_forgotten(stage: Stage) -> 
     stage.agree()
     assert not [one for one in stage.step(Drained()) if isinstance(one, Apply)], "one thing at a time"
     apply, answer = stage.step(Tried(5, "main", done=True))
-    assert answer == Rehearsed(5)
+    assert answer == DryRunDone(5)
     assert isinstance(apply, Apply)
 
 
@@ -95,7 +95,7 @@ def test_what_waits_too_long_goes_its_way(stage: Stage) -> None:
     assert due is not None
     assert due <= PATIENCE_NS
     stage.now_ns = PATIENCE_NS
-    assert Rehearsed(5) in stage.step(Woken())
+    assert DryRunDone(5) in stage.step(Woken())
     assert stage.core.counts["rehearsals_passed_over"] == 1
 
 
@@ -108,13 +108,13 @@ def test_what_waits_too_long_goes_its_way(stage: Stage) -> None:
     ],
     ids=["no database", "data", "large"],
 )
-def test_what_is_not_tried_out(stage: Stage, event: Rehearse) -> None:
-    assert stage.step(event) == [Rehearsed(5)]
+def test_what_is_not_tried_out(stage: Stage, event: DryRun) -> None:
+    assert stage.step(event) == [DryRunDone(5)]
 
 
 def test_what_no_executor_would_take_needs_no_database() -> None:
     (answer,) = Stage().step(wish(5, "main", b"\1nonsense"))
-    assert isinstance(answer, Rehearsed)
+    assert isinstance(answer, DryRunDone)
     assert (answer.kind, "statement" in answer.reason) == ("refused", True)
 
 
@@ -122,7 +122,7 @@ def test_not_too_many_wait(stage: Stage) -> None:
     stage.step(wish(1))
     for ticket in range(2, WAITING_MAX + 2):
         assert stage.step(wish(ticket)) == []
-    assert stage.step(wish(1000)) == [Rehearsed(1000)]
+    assert stage.step(wish(1000)) == [DryRunDone(1000)]
 
 
 def test_a_database_that_has_stopped_lets_go(stage: Stage) -> None:
@@ -131,22 +131,22 @@ def test_a_database_that_has_stopped_lets_go(stage: Stage) -> None:
     assert isinstance(apply, Apply)
     stage.step(wish(5))
     stage.step(Applied("main", (), "the disk is full"))
-    assert stage.step(wish(6)) == [Rehearsed(6)]
+    assert stage.step(wish(6)) == [DryRunDone(6)]
     stage.now_ns = PATIENCE_NS
-    assert Rehearsed(5) in stage.step(Woken())
+    assert DryRunDone(5) in stage.step(Woken())
 
 
 def test_a_database_that_cannot_say_is_no_judge(stage: Stage) -> None:
     stage.step(wish(5))
-    assert stage.step(Tried(5, "main", done=False)) == [Rehearsed(5)]
+    assert stage.step(Tried(5, "main", done=False)) == [DryRunDone(5)]
 
 
 def test_one_that_is_not_open_yet_is_not_waited_for() -> None:
     stage = Stage()
     stage.agree()
     assert OpenDatabase("main") in stage.step(Drained())
-    assert stage.step(wish(5)) == [Rehearsed(5)]
-    assert Rehearsed(5) not in stage.step(DatabaseOpened("main", 1, b"f" * 32))
+    assert stage.step(wish(5)) == [DryRunDone(5)]
+    assert DryRunDone(5) not in stage.step(DatabaseOpened("main", 1, b"f" * 32))
 
 
 # On SQLite.

@@ -172,8 +172,8 @@ class Trio:
             identity=NODES[number],
             identifier=NODES[number].identifier,
             segments=segments,
-            jot=disk.get(jot_name(order)),
-            standing=disk.get(standing_name(order)),
+            sync_hint=disk.get(jot_name(order)),
+            hard_state=disk.get(standing_name(order)),
             ingest=disk.get(JournalSettings(order).ingest_file),
         )
         talker = self.talkers[number] = Talker(NODES[number].identifier)

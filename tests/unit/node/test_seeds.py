@@ -59,8 +59,8 @@ def make(name: str, rng: Random, disk: Mapping[str, bytes], now_ns: int) -> Node
         identity=KEYS[name],
         identifier=KEYS[name].identifier,
         segments=segments_of(disk),
-        jot=disk.get(jot_name(order)),
-        standing=disk.get(standing_name(order)),
+        sync_hint=disk.get(jot_name(order)),
+        hard_state=disk.get(standing_name(order)),
     )
     settings = NodeSettings(
         LinkSettings(cluster="home", endpoint=endpoint(name)),

@@ -1,17 +1,17 @@
-"""Configuration requests on their way to the master, and back as decisions.
+"""Configuration requests (petitions): forwarded to the master until they are decided.
 
-    submitted by a client ──▶ signature checked (`Verify`) ──▶ to the master, again and again ──▶ decided, or given up
-    passed on by a node   ──▶ signature checked (`Verify`) ──▶ offered to the order, if we are master
+    submitted by a client   ──▶ signature checked (Verify) ──▶ sent to the master, repeatedly ──▶ decided, or given up
+    forwarded by a node     ──▶ signature checked (Verify) ──▶ offered to the serializer, if this node is master
 
-Decides where a petition goes and when it is sent again: any node takes them, only the master can order them, and
-masters come and go. A petition that is ordered twice is decided twice alike, so sending it again costs nothing but a
-line. Refuses to decide petitions: `configuration` does, when they are executed. The client that brings a petition need
-not be its signer: a petition is decided once, whoever brings it.
+Decides where a request goes, and when it is sent again: any node accepts requests, only the master can order them, and
+the master may change. A request that is ordered twice is decided twice in the same way, so sending it again is
+harmless. Does not decide requests: execution does (`execution.config`). The client that submits a request need not be
+its signer: a request is decided once, whoever submits it.
 
-Bounds: `petitions_max` wait, `petitions_per_client_max` of them for one client, each at most `petition_ns`; beyond it a
-client is answered with `busy`. Of those that other nodes pass on, `petitions_max` are checked at a time and
-`petitions_per_client_max` for one node; more are dropped, and come again. For each petition one call of each session
-is answered: the last one.
+Bounds: `petitions_max` requests wait, `petitions_per_client_max` of them for one client, each for at most
+`petition_ns`. Beyond that a client is answered with `busy`. Of forwarded requests, `petitions_max` are checked at a
+time, and `petitions_per_client_max` of one node; more are dropped, and the other node sends them again. For each
+request one call of a session is answered: the last one.
 """
 
 from __future__ import annotations
@@ -43,23 +43,25 @@ from chaplain.journal.settings import JournalSettings
 from chaplain.journal.storage.verdict import Reason
 
 NOT_CONFIG = "not_config"
-PetitionEffect: TypeAlias = ConfigOffered | ToPeer | ToClient | Verify
+ConfigRequestEffect: TypeAlias = ConfigOffered | ToPeer | ToClient | Verify
 
 
 class _Waiting(msgspec.Struct):
+    """A request that waits for its decision."""
+
     petition: PassPetition
     askers: dict[bytes, int]
-    """Sessions that want the decision, with the call that each of them asked last."""
+    """Sessions that wait for the decision, each with its last call."""
     charged: list[bytes]
-    """The clients that it counts for, until it is over: also if they leave."""
+    """Clients against whose bound the request counts until it ends, even if they disconnect."""
     until_ns: int
     due_ns: int = 0
     checked: bool = False
-    """Its signature holds."""
+    """Its signature is valid."""
 
 
-class _Passed(Frozen, frozen=True):
-    """Of another node."""
+class _Forwarded(Frozen, frozen=True):
+    """A request that another node forwarded."""
 
     node: int
     petition: PassPetition
@@ -67,52 +69,56 @@ class _Passed(Frozen, frozen=True):
 
 
 class ConfigRequests:
+    """Waiting requests by digest."""
+
     def __init__(self, settings: JournalSettings, execution: JournalExecution) -> None:
         self._settings = settings
         self._execution = execution
         self._master = 0
-        self._seat = LocalRoles(settings, execution)
-        self.full = False
-        """The disk has no room for what would be decided."""
+        self._roles = LocalRoles(settings, execution)
+        self.disk_full = False
+        """The disk has no room for the decision."""
         self._waiting: dict[bytes, _Waiting] = {}
-        self._charges: Counter[bytes] = Counter()
-        """How many sessions of each client wait for a petition, or did when they left."""
-        self._checking: SignatureQueue[bytes | _Passed] = SignatureQueue()
-        """Petitions of clients, by digest, and those of other nodes."""
-        self._passed: dict[bytes, int] = {}
-        """Petitions of other nodes that are being checked: by digest, which node passed each."""
-        self.effects: list[PetitionEffect] = []
+        self._waiting_per_client: Counter[bytes] = Counter()
+        """Number of waiting requests that count against each client."""
+        self._signatures: SignatureQueue[bytes | _Forwarded] = SignatureQueue()
+        """Requests whose signatures are being checked: digests of clients' requests, and forwarded requests."""
+        self._forwarded: dict[bytes, int] = {}
+        """Forwarded requests that are being checked: by digest, the node that sent each."""
+        self.effects: list[ConfigRequestEffect] = []
 
     @property
     def master(self) -> int:
-        """Who orders, as far as we know; 0 if nobody does."""
+        """The current master, as far as this node knows; 0 if there is none."""
         return self._master
 
     @property
     def waiting(self) -> int:
-        """How many petitions of clients wait to be decided."""
+        """Number of client requests that are not decided yet."""
         return len(self._waiting)
 
     @property
-    def restless(self) -> bool:
-        """Whether the end of a round means anything to us."""
-        return bool(self._checking.new)
+    def has_unchecked(self) -> bool:
+        """True if signature checks have to be requested at the end of the round."""
+        return bool(self._signatures.pending)
 
     @property
     def due_ns(self) -> int | None:
         return soonest([waiting.due_ns for waiting in self._waiting.values()]) if self._waiting else None
 
     def submit(self, now_ns: int, asker: tuple[bytes, int], client: bytes, petition: PassPetition) -> None:
-        """A client asks; what cannot be granted is refused at once. `client` is the ACL id of its identity."""
+        """A client submits a request. A request that cannot be granted is refused at once. `client` is the ACL id of
+        the client's identity.
+        """
         instance, call = asker
-        if petition.entry_type in OPENING and not self._seat.takes_config:
+        if petition.entry_type in OPENING and not self._roles.takes_config:
             self._fail(asker, NOT_CONFIG, "this node takes no requests about nodes: ask one with the role config")
             return
         check = self._check_of(petition)
         if isinstance(check, Reason):
             self.effects.append(ToClient(instance, self._decided(call, ConfigVerdict(petition.entry_type, check))))
             return
-        if self.full:
+        if self.disk_full:
             self._fail(asker, DISK_FULL, full_reason(self._settings.node))
             return
         digest = sha256(petition.data).digest()
@@ -123,27 +129,27 @@ class ConfigRequests:
         if why := self._why_busy(client):
             self._fail(asker, "busy", why)
             return
-        self._charges[client] += 1
+        self._waiting_per_client[client] += 1
         if waiting is not None:
             waiting.askers[instance] = call
             waiting.charged.append(client)
             return
         until_ns = now_ns + self._settings.petition_ns
         self._waiting[digest] = _Waiting(petition, {instance: call}, [client], until_ns, until_ns)
-        self._checking.add(digest, (check,))
+        self._signatures.add(digest, (check,))
 
     def _why_busy(self, client: bytes) -> str:
-        if self._charges[client] >= self._settings.petitions_per_client_max:
-            return "too many petitions of this client wait here: wait for some of them"
-        if self._charges.total() >= self._settings.petitions_max:
-            return "too many petitions wait: ask again later, or another node"
+        if self._waiting_per_client[client] >= self._settings.petitions_per_client_max:
+            return "too many configuration requests of this client wait here: wait for some of them"
+        if self._waiting_per_client.total() >= self._settings.petitions_max:
+            return "too many configuration requests wait: ask again later, or another node"
         return ""
 
     def _fail(self, asker: tuple[bytes, int], kind: str, why: str) -> None:
         self.effects.append(ToClient(asker[0], Failed(asker[1], kind, why)))
 
     def _check_of(self, petition: PassPetition) -> ConfigCheck | Reason:
-        """The check that comes before it is passed on; or why it is refused without a look at its signature."""
+        """The signature check of a request; or the reason to refuse it without one."""
         if len(petition.data) > self._settings.petition_bytes_max:
             return Reason.UNKNOWN_TYPE
         try:
@@ -157,61 +163,61 @@ class ConfigRequests:
             return Reason.NOT_ALLOWED  # as execution would say; the order and the log need not carry it
         return config.check_of(decoded, self._execution.cluster, signer.key)
 
-    def passed(self, node: int, petition: PassPetition) -> None:
-        """Another node thinks that we are master. Later stages are nobody's to ask for."""
+    def on_forwarded(self, node: int, petition: PassPetition) -> None:
+        """Another node forwards a request to this node as master. Only opening stages may be requested."""
         if self._master != self._settings.node or not is_opening(petition.entry_type, petition.stage):
             return
         digest = sha256(petition.data).digest()
-        of_node = sum(one == node for one in self._passed.values())
+        of_node = sum(one == node for one in self._forwarded.values())
         crowded = (
-            len(self._passed) >= self._settings.petitions_max or of_node >= self._settings.petitions_per_client_max
+            len(self._forwarded) >= self._settings.petitions_max or of_node >= self._settings.petitions_per_client_max
         )
-        if crowded or digest in self._passed:
+        if crowded or digest in self._forwarded:
             return
         check = self._check_of(petition)
         if isinstance(check, ConfigCheck):
-            self._passed[digest] = node
-            self._checking.add(_Passed(node, petition, digest), (check,))
+            self._forwarded[digest] = node
+            self._signatures.add(_Forwarded(node, petition, digest), (check,))
 
-    def drained(self) -> None:
-        """Ask for the checks of everything that has come since the last time."""
-        if self._checking.new:
-            self.effects.append(self._checking.ask())
+    def request_checks(self) -> None:
+        """Request the signature checks of all new requests."""
+        if self._signatures.pending:
+            self.effects.append(self._signatures.request_checks())
 
-    def verified(self, now_ns: int, event: Verified) -> None:
-        for thing, (holds,) in self._checking.answered(event):
-            if isinstance(thing, _Passed):
-                del self._passed[thing.digest]
+    def on_verified(self, now_ns: int, event: Verified) -> None:
+        for item, (holds,) in self._signatures.on_verified(event):
+            if isinstance(item, _Forwarded):
+                del self._forwarded[item.digest]
                 if holds and self._master == self._settings.node:
-                    self._offer(thing.petition)
+                    self._offer(item.petition)
                 continue
-            waiting = self._waiting.get(thing)
+            waiting = self._waiting.get(item)
             if waiting is None:
-                continue  # given up, or decided because another node passed it on
+                continue  # given up, or decided because another node forwarded it
             if holds:
                 waiting.checked = True
                 self._send(now_ns, waiting)
             else:
                 refused = ConfigVerdict(waiting.petition.entry_type, Reason.SIGNATURE)
-                self._answer(self._end(thing), refused)
+                self._answer(self._end(item), refused)
 
     def _offer(self, petition: PassPetition) -> None:
         self.effects.append(ConfigOffered(petition.entry_type, petition.stage, petition.data))
 
     def _end(self, digest: bytes) -> _Waiting | None:
-        """Forget it: no client waits for it any more."""
+        """Remove a request."""
         waiting = self._waiting.pop(digest, None)
         if waiting is not None:
-            self._charges.subtract(waiting.charged)
-            self._charges += Counter()  # drops those that are at 0
+            self._waiting_per_client.subtract(waiting.charged)
+            self._waiting_per_client += Counter()  # drops clients without waiting requests
         return waiting
 
     def _answer(self, waiting: _Waiting | None, verdict: ConfigVerdict) -> None:
         for instance, call in waiting.askers.items() if waiting is not None else ():
             self.effects.append(ToClient(instance, self._decided(call, verdict)))
 
-    def role(self, now_ns: int, event: RoleChanged) -> None:
-        """A new master has not heard of what waits."""
+    def role_changed(self, now_ns: int, event: RoleChanged) -> None:
+        """Send all waiting requests to a new master, which does not know them."""
         if event.master != self._master:
             self._master = event.master
             for waiting in self._waiting.values():
@@ -237,14 +243,14 @@ class ConfigRequests:
         elif self._master:
             self.effects.append(ToPeer(self._master, waiting.petition))
 
-    def executed(self, executed: AppliedMessage) -> None:
-        """Answer those whose petition was decided."""
+    def on_applied(self, executed: AppliedMessage) -> None:
+        """Answer the clients whose requests were decided."""
         for entry in executed.verdict.entries:
             if isinstance(entry, ConfigVerdict) and entry.petition in self._waiting:
                 self._answer(self._end(entry.petition), entry)
 
-    def left(self, instance: bytes) -> None:
-        """The client has left. The petition goes on, and still counts against the bound of its bringer."""
+    def session_closed(self, instance: bytes) -> None:
+        """A client disconnected. Its request goes on, and still counts against its bound."""
         for waiting in self._waiting.values():
             waiting.askers.pop(instance, None)
 

@@ -1,4 +1,4 @@
-"""The assembly as plain data for people and programs: nodes, roles, serializers, and the changes with their stages."""
+"""The cluster configuration as plain data for status pages and programs: nodes, roles, serializers and changes."""
 
 from __future__ import annotations
 
@@ -6,33 +6,33 @@ from chaplain.journal.messages.membership import EntryType, SetRefusal, Stage
 from chaplain.journal.model.cluster_config import ClusterConfig, ConfigChange, MemberRoles
 
 
-def of_assembly(assembly: ClusterConfig) -> dict[str, object]:
+def describe_config(config: ClusterConfig) -> dict[str, object]:
     return {
-        "nodes": [_node(assembly, placed) for placed in assembly.nodes],
-        "serializers": list(assembly.serializers),
-        "changes": [of_change(change) for change in assembly.changes],
+        "nodes": [_node(config, member) for member in config.nodes],
+        "serializers": list(config.serializers),
+        "changes": [describe_change(change) for change in config.changes],
     }
 
 
-def _node(assembly: ClusterConfig, placed: MemberRoles) -> dict[str, object]:
+def _node(config: ClusterConfig, member: MemberRoles) -> dict[str, object]:
     return {
-        "id": placed.node,
-        "uri": placed.uri,
-        "key": placed.key.hex(),
-        "roles": roles_of(assembly, placed.node),
-        "member": assembly.has(placed),
+        "id": member.node,
+        "uri": member.uri,
+        "key": member.key.hex(),
+        "roles": roles_of(config, member.node),
+        "member": config.has(member),
     }
 
 
-def roles_of(assembly: ClusterConfig, node: int) -> list[str]:
-    placed = assembly.node(node)
-    if placed is None:
+def roles_of(config: ClusterConfig, node: int) -> list[str]:
+    member = config.node(node)
+    if member is None:
         return []
-    serializes = ["serializer"] if node in assembly.serializers else []
-    return sorted([*placed.roles, *serializes], key=("ingest", "serializer", "executor", "config").index)
+    serializes = ["serializer"] if node in config.serializers else []
+    return sorted([*member.roles, *serializes], key=("ingest", "serializer", "executor", "config").index)
 
 
-def of_change(change: ConfigChange) -> dict[str, object]:
+def describe_change(change: ConfigChange) -> dict[str, object]:
     return {
         "id": change.id.hex(),
         "change": EntryType(change.entry_type).name.lower(),

@@ -1,7 +1,6 @@
-"""Answers what clients ask of one node: who am I, how far is a lane, what is there, and proof against a compromised
-one.
+"""Answers queries of clients: the state of a lane, lists of streams, nodes and clients, and proof of a compromise.
 
-Decides from the executed state and the asker's identity, nothing else. Writing, reading and petitions are elsewhere.
+Decides by the executed state and the identity of the client. Writes, reads and configuration requests are elsewhere.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from typing import TypeAlias
 import msgspec
 
 from chaplain.errors import Malformed
-from chaplain.journal.clients.describe import of_assembly
+from chaplain.journal.clients.describe import describe_config
 from chaplain.journal.consensus.events import ReadLog, RecordDamaged
 from chaplain.journal.events import Locate, ToClient
 from chaplain.journal.execution.state_machine import JournalExecution
@@ -40,24 +39,26 @@ from chaplain.link.auth.identity import KEY_BYTES
 from chaplain.rights import may_read
 from chaplain.segment.record import Record
 
-ServiceEffect: TypeAlias = ToClient | ReadLog | RecordDamaged
+QueryEffect: TypeAlias = ToClient | ReadLog | RecordDamaged
 PAGE_STREAMS_MAX = 256
-"""Streams looked at for one page of the list of streams."""
+"""Streams that are examined for one page of the list."""
 PROOFS_MAX = 64
-"""Proofs that are being read from the log."""
+"""Proofs that are being read from the log at a time."""
 
 
-class _Search(msgspec.Struct):
-    """A proof on its way from the log."""
+class _ProofRead(msgspec.Struct):
+    """A proof whose two requests are being read from the log."""
 
     instance: bytes
     call: int
     client: ClientIdentity
-    places: tuple[RequestPosition, ...]
+    positions: tuple[RequestPosition, ...]
     packs: list[bytes]
 
 
 class ClientQueries:
+    """Answers from the executed state."""
+
     def __init__(
         self,
         execution: JournalExecution,
@@ -71,11 +72,12 @@ class ClientQueries:
         self._wrapping = wrapping
         self._locate = locate
         self._streams = streams
-        self._searches: dict[int, _Search] = {}
+        self._proof_reads: dict[int, _ProofRead] = {}
         self._token = 0
-        self.effects: list[ServiceEffect] = []
+        self.effects: list[QueryEffect] = []
 
     def lane(self, instance: bytes, client: ClientIdentity, ask: AskLane) -> None:
+        """The last id of a lane, and the receipt of a request if the lane still remembers it."""
         lane = self._execution.state.lanes.get(ask.client_id)
         index = self._execution.settled
         if lane is None:
@@ -85,14 +87,14 @@ class ClientQueries:
             answer = LaneIs(ask.call, ask.client_id, True, lane.last_id, lane.fenced, index, run)
         self.effects.append(ToClient(instance, answer))
 
-    def paid(self, instance: bytes, call: int) -> None:
-        """How far the packs that were committed are, all of them, in the order of their commits."""
+    def replay_progress(self, instance: bytes, call: int) -> None:
+        """How many committed packs there are in all, and how many of them have been replayed, in commit order."""
         holding = self._execution.state.holding
         answer = PaidAre(call, self._execution.settled, holding.pledged, holding.paid)
         self.effects.append(ToClient(instance, answer))
 
     def streams(self, instance: bytes, ask: ListStreams, client: ClientIdentity) -> None:
-        """One page: at most `PAGE_STREAMS_MAX` names are looked at, whether the client may read them or not."""
+        """One page of the list. At most `PAGE_STREAMS_MAX` streams are examined, readable for this client or not."""
         names, tails = self._streams.names, self._execution.state.streams
         first = bisect_right(names, ask.after)
         page = names[first : first + PAGE_STREAMS_MAX]
@@ -111,12 +113,12 @@ class ClientQueries:
         self.effects.append(ToClient(instance, Listed(ask.call), answer))
 
     def nodes(self, instance: bytes, call: int) -> None:
-        census = of_assembly(self._execution.assembly)
-        self.effects.append(ToClient(instance, Listed(call), msgspec.json.encode(census)))
+        described = describe_config(self._execution.assembly)
+        self.effects.append(ToClient(instance, Listed(call), msgspec.json.encode(described)))
 
     def clients(self, instance: bytes, call: int, client: ClientIdentity) -> None:
         if not client.admin:
-            self._fail(instance, call, "not_allowed", "only an admin may see who there is")
+            self._fail(instance, call, "not_allowed", "only an admin may list the clients")
             return
         listed = [
             {
@@ -134,68 +136,70 @@ class ClientQueries:
         ]
         self.effects.append(ToClient(instance, Listed(call), msgspec.json.encode(listed)))
 
-    def wrap(self, instance: bytes, wish: WrapSecret, secret: bytes, client: ClientIdentity) -> None:
+    def wrap(self, instance: bytes, ask: WrapSecret, secret: bytes, client: ClientIdentity) -> None:
+        """Encrypt a shared secret of a client for the log, with the cluster's wrapping key."""
         if not client.admin or self._wrapping is None:
-            why = "only an admin may, and the cluster must have been founded with a wrapping key"
-            self._fail(instance, wish.call, "not_allowed", why)
-        elif len(secret) != SECRET_BYTES or len(wish.key) != KEY_BYTES:
+            why = "only an admin may wrap secrets, and the cluster must have been founded with a wrapping key"
+            self._fail(instance, ask.call, "not_allowed", why)
+        elif len(secret) != SECRET_BYTES or len(ask.key) != KEY_BYTES:
             why = f"a secret has {SECRET_BYTES} octets and a key {KEY_BYTES}"
-            self._fail(instance, wish.call, "malformed", why)
+            self._fail(instance, ask.call, "malformed", why)
         else:
-            wrapped = self._wrapping.wrap(secret, wish.key, self._chance.randbytes(WRAP_NONCE_BYTES))
-            self.effects.append(ToClient(instance, Wrapped(wish.call), wrapped))
+            wrapped = self._wrapping.wrap(secret, ask.key, self._chance.randbytes(WRAP_NONCE_BYTES))
+            self.effects.append(ToClient(instance, Wrapped(ask.call), wrapped))
 
     # Proof.
 
     def proof(self, instance: bytes, ask: AskProof) -> None:
-        """Find both requests in the log. Anybody with a session may ask: proof is there to be seen."""
+        """Find the two conflicting requests in the log. Any client may ask: a proof is meant to be public."""
         proof = self._execution.state.proofs.get(ask.acl)
         client = self._execution.state.clients.get(ask.acl)
         if proof is None or client is None:
             self._fail(instance, ask.call, "unknown", "nothing is proven against this identity")
-        elif len(self._searches) >= PROOFS_MAX:
+        elif len(self._proof_reads) >= PROOFS_MAX:
             self._fail(instance, ask.call, "busy", "too many proofs are being read: ask again later")
         else:
-            self._search(_Search(instance, ask.call, client, (proof.first, proof.second), []))
+            self._read_next(_ProofRead(instance, ask.call, client, (proof.first, proof.second), []))
 
-    def _search(self, search: _Search) -> None:
-        place = search.places[len(search.packs)]
-        span = self._locate(place.index, 1)
+    def _read_next(self, proof_read: _ProofRead) -> None:
+        """Read the next request of the proof from the log."""
+        position = proof_read.positions[len(proof_read.packs)]
+        span = self._locate(position.index, 1)
         if span is None:
-            why = "the request is not in the log of this node, not yet or no more: ask later, or another node"
-            self._fail(search.instance, search.call, "busy", why)
+            why = "the log of this node does not contain the request, not yet or no more: ask later, or another node"
+            self._fail(proof_read.instance, proof_read.call, "busy", why)
             return
         self._token += 1
-        self._searches[self._token] = search
+        self._proof_reads[self._token] = proof_read
         self.effects.append(ReadLog(self._token, *span))
 
-    def read(self, token: int, records: Sequence[Record]) -> None:
-        search = self._searches.pop(token, None)
-        if search is None:
+    def on_log_read(self, token: int, records: Sequence[Record]) -> None:
+        proof_read = self._proof_reads.pop(token, None)
+        if proof_read is None:
             return
         try:
-            place = search.places[len(search.packs)]
-            search.packs.append(PackLookup(records).pack(place.index, place.entry, place.pack))
+            position = proof_read.positions[len(proof_read.packs)]
+            proof_read.packs.append(PackLookup(records).pack(position.index, position.entry, position.pack))
         except Malformed as wrong:
-            self.effects.append(RecordDamaged(search.places[len(search.packs)].index))
-            self._fail(search.instance, search.call, "damaged", f"{wrong}: ask another node, or later")
+            self.effects.append(RecordDamaged(proof_read.positions[len(proof_read.packs)].index))
+            self._fail(proof_read.instance, proof_read.call, "damaged", f"{wrong}: ask another node, or later")
             return
-        if len(search.packs) < len(search.places):
-            self._search(search)
+        if len(proof_read.packs) < len(proof_read.positions):
+            self._read_next(proof_read)
         else:
-            self._prove(search)
+            self._prove(proof_read)
 
-    def _prove(self, search: _Search) -> None:
-        first, second = search.places
-        streams = (first.stream, len(search.packs[0]), second.stream)
-        answer = ProofIs(search.call, self._execution.cluster, search.client.key, *streams)
-        self.effects.append(ToClient(search.instance, answer, b"".join(search.packs)))
+    def _prove(self, proof_read: _ProofRead) -> None:
+        first, second = proof_read.positions
+        streams = (first.stream, len(proof_read.packs[0]), second.stream)
+        answer = ProofIs(proof_read.call, self._execution.cluster, proof_read.client.key, *streams)
+        self.effects.append(ToClient(proof_read.instance, answer, b"".join(proof_read.packs)))
 
     def _fail(self, instance: bytes, call: int, kind: str, reason: str) -> None:
         self.effects.append(ToClient(instance, Failed(call, kind, reason)))
 
 
 def _receipt_in(lane: LaneState, request: int) -> Run | None:
-    """Of the pack with this request, if the lane still remembers it."""
+    """The receipt of this request, if the lane still remembers it."""
     found = (run_of(lane.client_id, one) for one in lane.recent if one.first_id <= request <= one.last_id)
     return next(found, None)

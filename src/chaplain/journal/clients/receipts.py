@@ -1,10 +1,10 @@
-"""Answers to writers: in runs, to whoever attends the lane at this node, after the message was executed here.
+"""Receipts for writers: sent to the sessions that use a lane on this node, after the message was executed here.
 
-Decides what a client is told about each verdict and to whom. Refuses to decide verdicts. A client attends a lane when
-it writes on it or asks for it; whichever node ordered the request, the answer comes from here.
+Decides what a client is told about each verdict, and which session gets it. Does not decide verdicts. A session
+subscribes to a lane when it writes on it or asks for its state. The receipts come from this node, whichever node
+ordered the request.
 
-Invariants: a receipt is given for what was applied and for nothing else; requests in one run are contiguous in ids and
-in offsets.
+Invariants: only an applied request gets a receipt. The requests of one run have contiguous ids and offsets.
 """
 
 from __future__ import annotations
@@ -45,31 +45,31 @@ def _fresh_run(moment: LogPosition, pack: PackVerdict) -> Run:
 
 
 class LaneSubscriptions:
-    """Who wants to hear about which lane."""
+    """Sessions by lane."""
 
     def __init__(self) -> None:
         self._lanes: dict[int, list[bytes]] = {}
         self._instances: dict[bytes, list[int]] = {}
 
-    def attend(self, instance: bytes, client_id: int) -> None:
-        attending = self._lanes.setdefault(client_id, [])
-        if instance not in attending:
-            attending.append(instance)
+    def subscribe(self, instance: bytes, client_id: int) -> None:
+        subscribers = self._lanes.setdefault(client_id, [])
+        if instance not in subscribers:
+            subscribers.append(instance)
             self._instances.setdefault(instance, []).append(client_id)
 
-    def leave(self, instance: bytes) -> None:
+    def unsubscribe(self, instance: bytes) -> None:
         for client_id in self._instances.pop(instance, []):
             self._lanes[client_id].remove(instance)
             if not self._lanes[client_id]:
                 del self._lanes[client_id]
 
     def answers(self, executed: AppliedMessage) -> Iterator[tuple[bytes, NodeMessage]]:
-        """Everything there is to say about one cluster message, in order for each client."""
+        """Receipts and refusals for one cluster message, in order for each client."""
         waiting: dict[bytes, list[Run]] = {}
         for pack in _packs(executed):
             for instance in self._lanes.get(pack.client_id, ()):
                 runs = waiting.setdefault(instance, [])
-                if pack.reason in _WITH_RECEIPT and not _placeless(pack):
+                if pack.reason in _WITH_RECEIPT and not _has_no_offset(pack):
                     _extend(runs, _run(executed.moment, pack))
                     continue
                 if runs:
@@ -96,7 +96,7 @@ def _run(moment: LogPosition, pack: PackVerdict) -> Run:
 
 
 def _extend(runs: list[Run], run: Run) -> None:
-    """Add a run, as a part of the last one if it goes on from there."""
+    """Add a run, or merge it into the last one if it continues that."""
     last = runs[-1] if runs else None
     if (
         last is not None
@@ -110,13 +110,13 @@ def _extend(runs: list[Run], run: Run) -> None:
         runs.append(run)
 
 
-def _placeless(pack: PackVerdict) -> bool:
-    """Whether it was taken before, and has no place yet."""
+def _has_no_offset(pack: PackVerdict) -> bool:
+    """True if the pack was accepted before, and has no offset yet (a staged or committed two-phase write)."""
     return pack.original is not None and pack.original.base_offset == NO_OFFSET
 
 
 def _void_answer(pack: PackVerdict) -> NodeMessage:
-    if pack.reason is Reason.STAGED or _placeless(pack):
+    if pack.reason is Reason.STAGED or _has_no_offset(pack):
         return AlreadyWritten(pack.client_id, pack.first_id + pack.requests - 1)
     if pack.reason is Reason.OLD:
         return AlreadyWritten(pack.client_id, pack.expected_id - 1)

@@ -1,9 +1,9 @@
-"""The clients of one node's journal: their sessions, who they are, and which part answers what they say.
+"""Client sessions of one node's journal: identifies clients, and dispatches their messages to the parts that answer.
 
-Decides who somebody is: the active identity, as executed here, of the key that the session has proven. Everything else
-is decided in the parts it hands messages to.
+Decides which identity a session has: the active identity, as executed here, of the key that the session proved. The
+parts decide everything else.
 
-Invariant: nobody without an active identity is served, neither at once nor later.
+Invariant: a client without an active identity is not served, neither at once nor later.
 """
 
 from __future__ import annotations
@@ -13,15 +13,16 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeAlias, assert_never
 
 from chaplain.core import soonest
-from chaplain.journal.clients.config_requests import ConfigRequests, PetitionEffect
-from chaplain.journal.clients.queries import ClientQueries, ServiceEffect
+from chaplain.journal.clients.config_requests import ConfigRequestEffect, ConfigRequests
+from chaplain.journal.clients.queries import ClientQueries, QueryEffect
 from chaplain.journal.clients.receipts import LaneSubscriptions
-from chaplain.journal.clients.subscriptions import ReadingEffect, Subscriptions
+from chaplain.journal.clients.subscriptions import SubscriptionEffect, Subscriptions
+from chaplain.journal.consensus.events import Role, RoleChanged
 from chaplain.journal.events import Admitted, Locate, PackWritten
 from chaplain.journal.execution.local_roles import LocalRoles
 from chaplain.journal.execution.state_machine import JournalExecution
 from chaplain.journal.ingest.admission import refuse
-from chaplain.journal.ingest.commit_replay import CommitReplay, PromotionEffect
+from chaplain.journal.ingest.commit_replay import CommitReplay, ReplayEffect
 from chaplain.journal.ingest.core import IngestCore
 from chaplain.journal.messages.client import (
     AskLane,
@@ -60,90 +61,110 @@ from chaplain.rights import NO_ROLE, NOT_EXECUTOR, RequiredRight, Right, may_rea
 from chaplain.segment.record import Record
 
 LINGER_NS = 200_000_000
-"""Sessions of an identity that has ended are kept for so long: it is owed an answer that says why."""
+"""How long sessions of a removed or compromised identity stay open. The client gets an answer that names the reason."""
 _LogReader: TypeAlias = Subscriptions | ClientQueries | CommitReplay
-ClienteleEffect: TypeAlias = PetitionEffect | ReadingEffect | ServiceEffect | PromotionEffect
+SessionEffect: TypeAlias = ConfigRequestEffect | SubscriptionEffect | QueryEffect | ReplayEffect
 
 
 class ClientSessions:
+    """Sessions by instance, and the parts that serve them."""
+
     def __init__(
         self,
         settings: JournalSettings,
         execution: JournalExecution,
         ingest: IngestCore,
         *,
-        petitions: ConfigRequests,
-        reading: Subscriptions,
-        service: ClientQueries,
-        promotion: CommitReplay,
+        config_requests: ConfigRequests,
+        subscriptions: Subscriptions,
+        queries: ClientQueries,
+        commit_replay: CommitReplay,
     ) -> None:
         self._settings = settings
         self._execution = execution
         self._ingest = ingest
-        self.petitions = petitions
-        self.reading = reading
-        self.service = service
-        self.promotion = promotion
-        self._log_readers: dict[str, _LogReader] = {"reading": reading, "service": service, "promotion": promotion}
-        self._parts: dict[str, ConfigRequests | _LogReader] = {"petitions": petitions, **self._log_readers}
-        self._seat = LocalRoles(settings, execution)
-        self._attendance = LaneSubscriptions()
+        self.config_requests = config_requests
+        self.subscriptions = subscriptions
+        self.queries = queries
+        self.commit_replay = commit_replay
+        self._log_readers: dict[str, _LogReader] = {
+            "subscriptions": subscriptions,
+            "queries": queries,
+            "commit_replay": commit_replay,
+        }
+        self._parts: dict[str, ConfigRequests | _LogReader] = {"config_requests": config_requests, **self._log_readers}
+        self._roles = LocalRoles(settings, execution)
+        self._lane_subscriptions = LaneSubscriptions()
         self.closed = False
-        """The node is no member any more: it serves nobody."""
+        """The cluster removed this node: it serves no client."""
         self._peers: dict[bytes, Peer] = {}
         self._active: dict[bytes, str] = {}
+        """Names of the active clients by key, as last admitted."""
         self._lingering: dict[bytes, tuple[str, int]] = {}
-        self._leads = 0
-        """The regime in which this node is master."""
+        """Ended identities by key: the name, and when their sessions end."""
+        self._master_regime = 0
+        """The regime in which this node is master; 0 if it is not."""
         self._members = MembersAre((), ())
-        """What clients were told last."""
+        """The members that clients were told last."""
 
-    def wanted(self) -> list[tuple[str, ClienteleEffect]]:
-        """What the parts want done, each with its name; they want it no more."""
-        if not (self.petitions.effects or self.reading.effects or self.service.effects or self.promotion.effects):
-            return []  # asked at every step, and seldom so
-        wanted: list[tuple[str, ClienteleEffect]] = []
+    def take_effects(self) -> list[tuple[str, SessionEffect]]:
+        """Remove and return the effects of all parts, each with the name of its part."""
+        if not (
+            self.config_requests.effects
+            or self.subscriptions.effects
+            or self.queries.effects
+            or self.commit_replay.effects
+        ):
+            return []  # the common case, checked after every step
+        effects: list[tuple[str, SessionEffect]] = []
         for name, part in self._parts.items():
             if part.effects:
-                wanted += [(name, effect) for effect in part.effects]
+                effects += [(name, effect) for effect in part.effects]
                 part.effects.clear()
-        return wanted
+        return effects
 
-    def read(self, part: str, token: int, records: Sequence[Record]) -> None:
-        """Something that a part wanted was read from the log."""
-        self._log_readers[part].read(token, records)
+    def on_log_read(self, part: str, token: int, records: Sequence[Record]) -> None:
+        """A read of the log that a part requested is complete."""
+        self._log_readers[part].on_log_read(token, records)
+
+    def on_log_synced(self) -> None:
+        """More of the log may be on disk: parts that wait to read it try again."""
+        self.subscriptions.retry_unwritten()
+        self.commit_replay.replay_next()
 
     def __contains__(self, instance: object) -> bool:
         return instance in self._peers
 
     def entered(self, peer: Peer) -> Iterator[tuple[bytes, NodeMessage]]:
+        """A client opened a session."""
         self._peers[peer.instance] = peer
-        yield from self._tell_members((peer.instance,))
+        yield from self._send_members((peer.instance,))
 
     def exited(self, instance: bytes) -> bool:
+        """A session ended. Return False if it was not known."""
         if self._peers.pop(instance, None) is None:
             return False
-        self._attendance.leave(instance)
-        self.reading.left(instance)
-        self.petitions.left(instance)
+        self._lane_subscriptions.unsubscribe(instance)
+        self.subscriptions.session_closed(instance)
+        self.config_requests.session_closed(instance)
         return True
 
     @property
     def due_ns(self) -> int | None:
-        """When somebody has lingered long enough, or a petition is to be sent again."""
-        petitions_ns = self.petitions.due_ns
+        """When a lingering session ends, or a configuration request is sent again."""
+        requests_ns = self.config_requests.due_ns
         if not self._lingering:
-            return petitions_ns
-        return soonest((*(until_ns for _, until_ns in self._lingering.values()), petitions_ns))
+            return requests_ns
+        return soonest((*(until_ns for _, until_ns in self._lingering.values()), requests_ns))
 
     def woken(self, now_ns: int) -> list[Admitted]:
-        self.petitions.woken(now_ns)
-        self.promotion.woken(now_ns)
+        self.config_requests.woken(now_ns)
+        self.commit_replay.woken(now_ns)
         over = any(until_ns <= now_ns for _, until_ns in self._lingering.values())
-        return [self.admitted(now_ns)] if over else []
+        return [self.admitted_clients(now_ns)] if over else []
 
-    def admitted(self, now_ns: int) -> Admitted:
-        """Who may have a session, by key: everybody active, and for a moment those who no longer are."""
+    def admitted_clients(self, now_ns: int) -> Admitted:
+        """The clients that may have a session: all active ones, and for `LINGER_NS` those that no longer are."""
         clients = () if self.closed else self._execution.state.clients.values()
         active = {client.key: client.name for client in clients if client.status == LaneStatus.ACTIVE}
         ended = {key: (name, now_ns + LINGER_NS) for key, name in self._active.items() if key not in active}
@@ -151,30 +172,33 @@ class ClientSessions:
         self._active, self._lingering = active, {**ended, **kept}
         return Admitted({**active, **{key: name for key, (name, _) in self._lingering.items()}})
 
-    def led(self, regime: int) -> Iterator[tuple[bytes, NodeMessage]]:
-        """We became master in a regime, or are none any more: its clients may choose by that."""
-        if regime != self._leads:
-            self._leads = regime
+    def role_changed(self, now_ns: int, changed: RoleChanged) -> Iterator[tuple[bytes, NodeMessage]]:
+        """The node's role or its master changed. Clients hear whether this node is master, and may prefer it."""
+        self.config_requests.role_changed(now_ns, changed)
+        self.commit_replay.role_changed(now_ns, changed)
+        regime = changed.regime if changed.role is Role.MASTER else 0
+        if regime != self._master_regime:
+            self._master_regime = regime
             yield from ((instance, Leads(regime)) for instance in self._peers)
 
-    def assembled(self) -> Iterator[tuple[bytes, NodeMessage]]:
-        """The nodes or their roles changed: clients hear who is there, so that they outlast those whom they know."""
+    def members_changed(self) -> Iterator[tuple[bytes, NodeMessage]]:
+        """The members or their roles changed: send clients the new list, so that they find other nodes."""
         members = members_of(self._execution.assembly)
         if members != self._members:
             self._members = members
-            yield from self._tell_members(self._peers)
+            yield from self._send_members(self._peers)
 
-    def _tell_members(self, instances: Iterable[bytes]) -> Iterator[tuple[bytes, NodeMessage]]:
+    def _send_members(self, instances: Iterable[bytes]) -> Iterator[tuple[bytes, NodeMessage]]:
         yield from ((instance, self._members) for instance in instances if self._identity(instance) is not None)
 
-    def executed(self, executed: AppliedMessage) -> Iterator[tuple[bytes, NodeMessage]]:
-        """A message was executed: what there is to say to whom, beside what the parts say themselves."""
-        yield from self._attendance.answers(executed)
-        self.petitions.executed(executed)
-        self.reading.executed(executed)
-        self.promotion.pump()
+    def on_applied(self, executed: AppliedMessage) -> Iterator[tuple[bytes, NodeMessage]]:
+        """A message was executed: return the messages to clients, besides the effects of the parts."""
+        yield from self._lane_subscriptions.answers(executed)
+        self.config_requests.on_applied(executed)
+        self.subscriptions.on_applied(executed)
+        self.commit_replay.replay_next()
         if executed.clients_changed:
-            self.reading.forbid(self._may_read)
+            self.subscriptions.end_forbidden(self._may_read)
 
     def _may_read(self, instance: bytes, stream: str) -> bool:
         client = self._identity(instance)
@@ -184,64 +208,65 @@ class ClientSessions:
         client = self._execution.client_of_key(self._peers[instance].key)
         return client if client is not None and client.status == LaneStatus.ACTIVE else None
 
-    def said(
+    def dispatch(
         self, now_ns: int, peer: Peer, message: ClientMessage, payload: bytes
     ) -> Iterator[PackWritten | NodeMessage]:
+        """Handle a message of a client. Returns direct answers and packs; the parts add effects of their own."""
         client = self._identity(peer.instance)
         if client is None:
-            yield self._turned_away(peer, message, payload)
+            yield self._refuse_identity(peer, message, payload)
             return
         instance = peer.instance
         match message:
             case Write():
-                self._attend(instance, client, client_id_of(payload))
+                self._subscribe_lane(instance, client, client_id_of(payload))
                 yield PackWritten(instance, client.acl, message.stream, payload, message.check)
             case Open():
                 names = (self._settings.node, self._execution.cluster, client.acl, client.name)
-                bound, reserved = self._settings.pack_bytes_max, self._seat.takes_from
+                bound, reserved = self._settings.pack_bytes_max, self._roles.takes_from
                 credit, epoch = self._ingest.credit_of(instance), self._execution.state.epochs.token
-                yield Opened(message.call, *names, credit, bound, self._leads, reserved, epoch)
+                yield Opened(message.call, *names, credit, bound, self._master_regime, reserved, epoch)
             case SubmitPetition():
                 petition = PassPetition(message.entry_type, message.stage, payload)
-                self.petitions.submit(now_ns, (instance, message.call), client.acl, petition)
+                self.config_requests.submit(now_ns, (instance, message.call), client.acl, petition)
             case AskLane():
-                self._attend(instance, client, message.client_id)
-                self.service.lane(instance, client, message)
+                self._subscribe_lane(instance, client, message.client_id)
+                self.queries.lane(instance, client, message)
             case Read():
-                if not self._seat.answers_reads:
+                if not self._roles.answers_reads:
                     yield Ended(message.call, NOT_EXECUTOR, NO_ROLE, message.offset)
                 elif may_read(client, message.stream):
-                    self.reading.begin(instance, client.acl, message)
+                    self.subscriptions.begin(instance, client.acl, message)
                 else:
                     why = refusal(RequiredRight(Right.READ, message.stream))
                     yield Failed(message.call, kind_of(Reason.NO_RIGHT), why)
             case Grant():
-                self.reading.grant(instance, message)
+                self.subscriptions.grant(instance, message)
             case StopReading():
-                self.reading.stop(instance, message.call)
+                self.subscriptions.stop(instance, message.call)
             case AskProof():
-                self.service.proof(instance, message)
+                self.queries.proof(instance, message)
             case WrapSecret():
-                self.service.wrap(instance, message, payload, client)
+                self.queries.wrap(instance, message, payload, client)
             case ListStreams():
-                self.service.streams(instance, message, client)
+                self.queries.streams(instance, message, client)
             case ListNodes():
-                self.service.nodes(instance, message.call)
+                self.queries.nodes(instance, message.call)
             case AskPaid():
-                self.service.paid(instance, message.call)
+                self.queries.replay_progress(instance, message.call)
             case ListClients():
-                self.service.clients(instance, message.call, client)
+                self.queries.clients(instance, message.call, client)
             case _:
                 assert_never(message)
 
-    def _attend(self, instance: bytes, client: ClientIdentity, client_id: int) -> None:
-        """Answers about one's own lane go to whoever used it here last, and before."""
+    def _subscribe_lane(self, instance: bytes, client: ClientIdentity, client_id: int) -> None:
+        """Send the receipts of this lane to the session, if the lane belongs to the client."""
         lane = self._execution.state.lanes.get(client_id)
         if lane is not None and lane.acl == client.acl:
-            self._attendance.attend(instance, client_id)
+            self._lane_subscriptions.subscribe(instance, client_id)
 
-    def _turned_away(self, peer: Peer, message: ClientMessage, payload: bytes) -> NodeMessage:
-        """Somebody who is nobody here any more, or not yet, as far as this node has executed."""
+    def _refuse_identity(self, peer: Peer, message: ClientMessage, payload: bytes) -> NodeMessage:
+        """Answer a client whose identity is unknown, removed or compromised, by what this node has executed."""
         known = self._execution.client_of_key(peer.key)
         reason = Reason.UNKNOWN_SIGNER
         if known is not None:
@@ -254,7 +279,7 @@ class ClientSessions:
         return refuse(heading, reason, lane if mine else None)
 
 
-def make_clientele(
+def make_client_sessions(
     settings: JournalSettings,
     execution: JournalExecution,
     ingest: IngestCore,
@@ -264,13 +289,13 @@ def make_clientele(
     chance: random.Random,
     wrapping: Wrapping | None,
 ) -> ClientSessions:
-    """With all its parts; `locate` finds messages in the log."""
+    """Build the sessions with all their parts. `locate` finds messages in the log."""
     return ClientSessions(
         settings,
         execution,
         ingest,
-        petitions=ConfigRequests(settings, execution),
-        reading=Subscriptions(settings, streams, locate),
-        service=ClientQueries(execution, chance, wrapping, locate, streams),
-        promotion=CommitReplay(settings, execution, locate),
+        config_requests=ConfigRequests(settings, execution),
+        subscriptions=Subscriptions(settings, streams, locate),
+        queries=ClientQueries(execution, chance, wrapping, locate, streams),
+        commit_replay=CommitReplay(settings, execution, locate),
     )

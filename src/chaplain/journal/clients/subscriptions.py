@@ -1,17 +1,18 @@
-"""Serves streams to clients: agreed messages only, by offset, as fast as the client grants credit.
+"""Serves reads of streams: agreed messages by offset, within the client's credit.
 
-What is old comes from the log, in spans of positions that the host reads; what has just been executed goes out from
-memory to those who are at the end. Decides what is sent to whom and when. Refuses to know who may read: it is told.
+Old messages come from the log, in spans of positions that the host reads. New messages come from memory, for readers at
+the end of their stream. Decides what is sent to which reader, and when. Does not decide who may read: the caller
+checks.
 
-Invariants: what a client gets of a stream is contiguous, in order, and agreed; a read has one span on its way at most;
-more than its credit is overrun by one chunk at most. A message costs only those who read a stream that it wrote to.
+Invariants: a reader gets contiguous, ordered and agreed messages of its stream. A reader has at most one span under
+way. It exceeds its credit by at most one chunk. A new message costs work only for readers of the streams that it wrote
+to.
 
-The spans on their way are bounded for each identity, so that one with many reads takes no more of the node's time than
+The spans under way are bounded for each identity, so an identity with many reads gets no more of the node's time than
 one with few.
 
-Bounds: the reads of a session, of an identity and of all clients; at each, one more is refused as busy. A read has at
-most its window of credit, whatever its client grants: the windows of an identity, and those of all clients, share a
-budget.
+Bounds: the reads of a session, of an identity and of all clients; one more is refused as busy. A read has at most its
+window of credit, whatever the client grants. The windows of an identity share a budget, and so do those of all clients.
 """
 
 from __future__ import annotations
@@ -38,14 +39,16 @@ from chaplain.segment.record import Kind, Record
 
 DROPPED = "dropped"
 READ_WINDOW_BYTES_MIN = 64 * 1024
-"""The window of a read if there are very many."""
-ReadingEffect: TypeAlias = ReadLog | ToClient | RecordDamaged
+"""The window of a read however many reads there are."""
+SubscriptionEffect: TypeAlias = ReadLog | ToClient | RecordDamaged
 
 
 class _Reader(msgspec.Struct):
+    """One read of a client."""
+
     instance: bytes
     owner: bytes
-    """The identity whose session it is."""
+    """The ACL id of the session's identity."""
     call: int
     stream: str
     next_offset: int
@@ -53,10 +56,11 @@ class _Reader(msgspec.Struct):
     follow: bool
     credit_bytes: int
     reading: bool = False
-    """A span of the log is on its way."""
+    """A span of the log is under way for this reader."""
 
     @property
     def done(self) -> bool:
+        """True if the reader has reached its end offset."""
         return self.end_offset is not None and self.next_offset >= self.end_offset
 
 
@@ -64,6 +68,8 @@ _Key = tuple[bytes, int]
 
 
 class Subscriptions:
+    """Open reads by session and call, by stream and by identity."""
+
     def __init__(self, settings: JournalSettings, index: StreamIndex, locate: Locate) -> None:
         self._settings = settings
         self._index = index
@@ -72,31 +78,31 @@ class Subscriptions:
         self._by_stream: dict[str, dict[_Key, _Reader]] = {}
         self._by_instance: dict[bytes, dict[_Key, _Reader]] = {}
         self._by_owner: Counter[bytes] = Counter()
-        """How many reads each identity has."""
+        """Number of reads of each identity."""
         self._unwritten: dict[_Key, _Reader] = {}
-        """Those whose next message is agreed and not yet on this disk."""
+        """Readers whose next message is agreed and not yet on this disk."""
         self._reads: dict[int, tuple[_Key, int, bytes]] = {}
-        """Spans on their way: who wants them, from which index, and the identity."""
+        """Spans under way, by token: the reader, the first index, and the identity."""
         self._spans: Counter[bytes] = Counter()
-        """How many spans are on their way for each identity."""
+        """Number of spans under way for each identity."""
         self._queued: dict[bytes, dict[_Key, _Reader]] = {}
-        """Of each identity that has as many spans on their way as it may: those of its reads that want one, too."""
+        """By identity that has reached its bound of spans: its readers that wait for one."""
         self._token = 0
-        self.lacks: Callable[[], bool] = lambda: False
-        """Whether what is before the first offset here is on its way from others."""
-        self.effects: list[ReadingEffect] = []
+        self.is_backfilling: Callable[[], bool] = lambda: False
+        """True while this node fetches messages from before its first offset from other nodes."""
+        self.effects: list[SubscriptionEffect] = []
 
     def begin(self, instance: bytes, owner: bytes, read: Read) -> None:
-        """Serve this read of a session of the identity `owner`."""
+        """Start a read in a session of the identity `owner`."""
         if (instance, read.call) in self._readers or self._is_full(instance, owner):
             failed = Failed(read.call, "busy", "this call is in use, or too many reads are open: end one first")
             self.effects.append(ToClient(instance, failed))
             return
-        offset = self._place(read)
+        offset = self._start_offset(read)
         reader = _Reader(instance, owner, read.call, read.stream, offset, read.end_offset, read.follow, 0)
         self._add(reader)
-        self._give_credit(reader, read.credit_bytes)
-        self._pump(reader)
+        self._add_credit(reader, read.credit_bytes)
+        self._request_span(reader)
 
     def _is_full(self, instance: bytes, owner: bytes) -> bool:
         settings = self._settings
@@ -129,20 +135,20 @@ class Subscriptions:
         if not self._by_owner[reader.owner]:
             del self._by_owner[reader.owner]
 
-    def _give_credit(self, reader: _Reader, size_bytes: int) -> None:
-        """No more than the reader's window: what is sent and not taken waits in this node's memory."""
-        settings, mine = self._settings, self._by_owner[reader.owner]
-        shares = settings.read_identity_bytes_max // mine, settings.read_bytes_in_all_max // len(self._readers)
+    def _add_credit(self, reader: _Reader, size_bytes: int) -> None:
+        """Add credit, up to the reader's window: sent data that the client has not taken stays in memory here."""
+        settings, reads = self._settings, self._by_owner[reader.owner]
+        shares = settings.read_identity_bytes_max // reads, settings.read_bytes_in_all_max // len(self._readers)
         window_bytes = max(READ_WINDOW_BYTES_MIN, min(settings.read_window_bytes, *shares))
         reader.credit_bytes = min(reader.credit_bytes + max(0, size_bytes), window_bytes)
 
-    def _place(self, read: Read) -> int:
+    def _start_offset(self, read: Read) -> int:
         if read.offset == EARLIEST:
             return self._index.first_offset(read.stream)
         return self._index.next_offset(read.stream) if read.offset == LATEST else read.offset
 
     def first_needed(self) -> int:
-        """The first message that a reader has still to get."""
+        """The first index that a reader still needs. Retention keeps the log from there on."""
         index, first = self._index, NOBODY
         for reader in self._readers.values():
             offset = max(reader.next_offset, index.first_offset(reader.stream))
@@ -151,41 +157,42 @@ class Subscriptions:
         return first
 
     def grant(self, instance: bytes, grant: Grant) -> None:
+        """A client grants more credit to a read."""
         reader = self._readers.get((instance, grant.call))
         if reader is not None:
-            self._give_credit(reader, grant.credit_bytes)
-            self._pump(reader)
+            self._add_credit(reader, grant.credit_bytes)
+            self._request_span(reader)
 
     def stop(self, instance: bytes, call: int) -> None:
         self._remove((instance, call))
 
-    def left(self, instance: bytes) -> None:
+    def session_closed(self, instance: bytes) -> None:
         for key in list(self._by_instance.get(instance, ())):
             self._remove(key)
 
-    def forbid(self, allowed: Callable[[bytes, str], bool]) -> None:
-        """Rights have changed: end what is not allowed any more."""
+    def end_forbidden(self, allowed: Callable[[bytes, str], bool]) -> None:
+        """Rights have changed: end the reads that are not allowed any more."""
         for reader in list(self._readers.values()):
             if not allowed(reader.instance, reader.stream):
                 self._end(reader, "no_right", "this client may no longer read this stream")
 
-    def executed(self, executed: AppliedMessage) -> None:
-        """Those who wait at the end of a stream get what is new from memory."""
+    def on_applied(self, executed: AppliedMessage) -> None:
+        """Send a new message from memory to the readers at the end of its streams."""
         for written in executed.verdict.streams:
             readers = [one for one in self._by_stream.get(written.stream, {}).values() if not one.reading]
             if readers:
                 batches = [record for record in executed.batches if record.stream == written.stream]
                 for reader in readers:
-                    self._give(reader, executed.moment, batches)
+                    self._send_batches(reader, executed.moment, batches)
 
-    def resume(self) -> None:
-        """More of the log may be on disk now."""
+    def retry_unwritten(self) -> None:
+        """More of the log may be on disk now: try the readers that wait for it."""
         unwritten, self._unwritten = self._unwritten, {}
         for reader in unwritten.values():
-            self._pump(reader)
+            self._request_span(reader)
 
-    def read(self, token: int, records: Sequence[Record]) -> bool:
-        """The host has read a span; False if it was not for us."""
+    def on_log_read(self, token: int, records: Sequence[Record]) -> bool:
+        """The host has read a span. Return False if it belongs to no reader."""
         key, index, owner = self._reads.pop(token, ((b"", 0), 0, b""))
         if index:
             self._end_span(owner)
@@ -195,18 +202,20 @@ class Subscriptions:
         reader.reading = False
         before = reader.next_offset
         for body, message in whole_messages(records, index):
-            self._give(reader, LogPosition(body.index, body.regime, body.timestamp_ns, message[0].chain_hash), message)
+            position = LogPosition(body.index, body.regime, body.timestamp_ns, message[0].chain_hash)
+            self._send_batches(reader, position, message)
         if reader.next_offset == before and key in self._readers and reader.credit_bytes > 0:
+            # The span contains no complete message at the reader's offset, although the index says so.
             self.effects.append(RecordDamaged(index))
-            self._end(reader, "damaged", "this node's log is damaged here, and being mended: read from another node")
+            self._end(reader, "damaged", "this node's log is damaged here and being repaired: read from another node")
             return True
-        self._pump(reader)
+        self._request_span(reader)
         return True
 
-    # One reader.
+    # A single reader.
 
-    def _pump(self, reader: _Reader) -> None:
-        """Ask for the next span of the log, if there is something to send and credit for it."""
+    def _request_span(self, reader: _Reader) -> None:
+        """Request the next span of the log, if there is something to send and credit for it."""
         if reader.reading or (reader.instance, reader.call) not in self._readers:
             return
         if reader.done or (not reader.follow and reader.next_offset >= self._index.next_offset(reader.stream)):
@@ -215,8 +224,10 @@ class Subscriptions:
         if reader.credit_bytes <= 0 or reader.next_offset >= self._index.next_offset(reader.stream):
             return
         first = self._index.first_offset(reader.stream)
-        if reader.next_offset < first and self.lacks():
-            self._end(reader, "damaged", "this node is fetching what is here from others: read from another node")
+        if reader.next_offset < first and self.is_backfilling():
+            self._end(
+                reader, "damaged", "this node is fetching these messages from other nodes: read from another node"
+            )
             return
         if reader.next_offset < first:
             why = f"offset {reader.next_offset} was dropped: the first one kept is {first}"
@@ -226,7 +237,7 @@ class Subscriptions:
         index = self._index.find(reader.stream, reader.next_offset)
         span = self._locate(index, min(self._settings.read_bytes_max, reader.credit_bytes))
         if span is None:
-            self._unwritten[reader.instance, reader.call] = reader  # `resume` follows
+            self._unwritten[reader.instance, reader.call] = reader  # `retry_unwritten` goes on
             return
         if self._spans[reader.owner] >= self._settings.spans_per_identity_max:
             self._queued.setdefault(reader.owner, {})[reader.instance, reader.call] = reader
@@ -238,22 +249,22 @@ class Subscriptions:
         self.effects.append(ReadLog(self._token, *span))
 
     def _end_span(self, owner: bytes) -> None:
-        """A span of this identity came: another of its reads may have one."""
+        """A span of this identity is complete: its next queued reader may have one."""
         self._spans[owner] -= 1
         if not self._spans[owner]:
             del self._spans[owner]
         while (queued := self._queued.get(owner)) and self._spans[owner] < self._settings.spans_per_identity_max:
-            self._pump(queued.pop(next(iter(queued))))
+            self._request_span(queued.pop(next(iter(queued))))
         if not queued:
             self._queued.pop(owner, None)
 
-    def _give(self, reader: _Reader, moment: LogPosition, records: Iterable[Record]) -> None:
-        """Send what a message wrote to the stream, as far as it goes on from where the reader is."""
+    def _send_batches(self, reader: _Reader, moment: LogPosition, records: Iterable[Record]) -> None:
+        """Send the batches of a message that continue the reader's offset."""
         for record in records:
             if record.kind != Kind.BATCH or record.stream != reader.stream or reader.done:
                 continue
-            goes_on = record.first_offset <= reader.next_offset < record.first_offset + record.count
-            if not goes_on or reader.credit_bytes <= 0:
+            continues = record.first_offset <= reader.next_offset < record.first_offset + record.count
+            if not continues or reader.credit_bytes <= 0:
                 continue
             body = bytes(record.body)
             when = (moment.index, moment.regime, moment.timestamp_ns)
@@ -270,7 +281,9 @@ class Subscriptions:
 
 
 def whole_messages(records: Iterable[Record], index: int) -> list[tuple[Body, tuple[Record, ...]]]:
-    """Whole messages from this index on, in order. Of two copies the later holds, as at recovery."""
+    """Complete messages from this index on, in order. If the log contains a message twice, the later copy counts, as in
+    recovery.
+    """
     grouper = Grouper()
     found: dict[int, tuple[Body, tuple[Record, ...]]] = {}
     for record in records:

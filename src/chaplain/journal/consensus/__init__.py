@@ -1,1 +1,1 @@
-"""One agreed order of cluster messages: elections, proposals, acknowledgements, catch-up, repair, reconfiguration."""
+"""Leader election, log replication and recovery of the serializers: the journal's Raft-like consensus."""

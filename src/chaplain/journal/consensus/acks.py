@@ -1,13 +1,13 @@
-"""Counts acknowledgements and votes, and says when a quorum has spoken.
+"""Counts acknowledgements and votes until a quorum is reached.
 
-Decides what counts. Refuses to know how the messages came or what follows.
+Decides which of them count. Does not know how messages arrive or what follows.
 
-A node may lose its disk after it spoke and come back as a later life that remembers nothing. If anybody who is counted
-knows of a later life of a node than the one that spoke, that node is not counted: the ones it is counted with might
-have told the later life that nothing had happened. The argument is in docs/protocol/journal-order.md.
+A node may lose its disk after it voted or acknowledged, and return as a later incarnation that remembers nothing. A
+node does not count if any counted node, or the counting node itself, knows a later incarnation of it: the later
+incarnation may already have learned from those nodes that nothing had happened. docs/protocol/journal-order.md, "Lost
+memory", has the argument.
 
-Invariants: a node counts once, and only if it is one of those who vote; only its life that nobody counted knows to be
-over counts. Who votes is fixed when the counting begins.
+Invariants: a node counts once, and only if it is a voter. The quorum is fixed when the counting begins.
 """
 
 from __future__ import annotations
@@ -20,38 +20,42 @@ from chaplain.journal.model.quorum import Quorum
 
 
 class AckTally:
-    """Who has spoken for one thing."""
+    """The votes, or acknowledgements, of one candidacy or proposal."""
 
     def __init__(self, quorum: Quorum) -> None:
         self._quorum = quorum
         self._voters = quorum.voters
-        self._spoken: dict[int, tuple[int, Lives]] = {}
+        self._acks: dict[int, tuple[int, Lives]] = {}
+        """By node: its incarnation, and the incarnations of other nodes that it knew."""
 
-    def add(self, node: int, life: int, lives: Lives) -> None:
+    def add(self, node: int, incarnation: int, incarnations: Lives) -> None:
+        """Add a vote or acknowledgement. Of two incarnations of a node the later one stays."""
         if node not in self._voters:
             return
-        known = self._spoken.get(node)
-        if known is None or known[0] <= life:
-            self._spoken[node] = (life, lives)
+        known = self._acks.get(node)
+        if known is None or known[0] <= incarnation:
+            self._acks[node] = (incarnation, incarnations)
 
     def __contains__(self, node: int) -> bool:
-        return node in self._spoken
+        return node in self._acks
 
-    def counted(self, lives: Lives) -> list[int]:
-        """Those that count, given the lives that we know of ourselves."""
-        latest = dict(lives)
-        for _, known in self._spoken.values():
-            for node, life in known.items():
-                if life > latest.get(node, 0):
-                    latest[node] = life
-        return [node for node, (life, _) in self._spoken.items() if life >= latest.get(node, 0)]
+    def counted(self, incarnations: Lives) -> list[int]:
+        """The nodes that count. `incarnations` are those that the counting node knows itself."""
+        latest = dict(incarnations)
+        for _, known in self._acks.values():
+            for node, incarnation in known.items():
+                if incarnation > latest.get(node, 0):
+                    latest[node] = incarnation
+        # A node does not count if it spoke as an incarnation that another one here knows to be over.
+        return [node for node, (incarnation, _) in self._acks.items() if incarnation >= latest.get(node, 0)]
 
-    def reached(self, lives: Lives) -> bool:
-        return self._quorum.reached(self.counted(lives))
+    def reached(self, incarnations: Lives) -> bool:
+        """True if the nodes that count are a quorum: during a change of serializers, a majority of both sets."""
+        return self._quorum.reached(self.counted(incarnations))
 
 
 class InFlight:
-    """The one message that is proposed and not yet agreed."""
+    """The one proposal that is not yet agreed."""
 
     def __init__(self, regime: int, index: int, digest: bytes, quorum: Quorum) -> None:
         self.regime = regime
@@ -59,16 +63,17 @@ class InFlight:
         self.hash = digest
         self.tally = AckTally(quorum)
 
-    def acknowledged(self, node: int, message: ProposalAck) -> None:
-        """Take an acknowledgement, if it is one of this very proposal under this very regime."""
+    def add_ack(self, node: int, message: ProposalAck) -> None:
+        """Count an acknowledgement of this proposal under this regime; ignore all others."""
         if (message.regime, message.index, message.hash) == (self.regime, self.index, self.hash):
             self.tally.add(node, message.life, message.lives)
 
 
 class PreReplication:
-    """A message on its way to the nodes that hold data; index-only serializers are not shown it before enough have it.
+    """A message on its way to the data holders, before index-only serializers receive it.
 
-    Whoever acknowledges has it on disk, with all payloads. A node counts once, and only for this very proposal.
+    A data holder acknowledges after the message and its payloads are on its disk. Each counts once, and only for this
+    proposal.
     """
 
     def __init__(self, now_ns: int, message: LogEntry, holders: Collection[int], copies: int) -> None:
@@ -76,19 +81,20 @@ class PreReplication:
         self.message = message
         self._holders = tuple(holders)
         self._copies = copies
-        self._have: set[int] = set()
+        self._acknowledged: set[int] = set()
 
-    def acknowledged(self, node: int, message: ProposalAck) -> None:
-        ours = self.message
-        same = (message.regime, message.index, message.hash) == (ours.ballot, ours.index, ours.hash)
+    def add_ack(self, node: int, message: ProposalAck) -> None:
+        own = self.message
+        same = (message.regime, message.index, message.hash) == (own.ballot, own.index, own.hash)
         if same and node in self._holders:
-            self._have.add(node)
+            self._acknowledged.add(node)
 
     @property
-    def enough(self) -> bool:
-        return len(self._have) >= self._copies
+    def is_complete(self) -> bool:
+        """True if as many data holders have the message as there must be copies."""
+        return len(self._acknowledged) >= self._copies
 
     @property
-    def lacking(self) -> list[int]:
-        """Who is to be told, or to be told again."""
-        return [node for node in self._holders if node not in self._have]
+    def missing_nodes(self) -> list[int]:
+        """Data holders that have not acknowledged the message."""
+        return [node for node in self._holders if node not in self._acknowledged]

@@ -1,77 +1,87 @@
-"""Puts back what others keep of the log from before our first message.
+"""Backfill: fetches messages from before the first one in this log, if other nodes still keep them.
 
-    others begin earlier ──▶ Recall of the message before our first ──▶ Recalled, with some before it ──▶ the next …
-    ──▶ a piece, written at the log's end, in order ──▶ on disk: the log begins with it ──▶ the next piece
+    a peer's log begins earlier ──▶ Recall of the message before the first one here ──▶ Recalled, and some before it
+    ──▶ a batch, written at the log's end in order ──▶ on disk: the log begins with it ──▶ the next batch
 
-Whoever took a checkpoint from others has nothing from before it, though nobody released that. If each node came
-through this once, the messages would be gone everywhere.
+A node that installed a snapshot has no messages from before it, although retention has not released them. If every node
+installed a snapshot once, the messages would be gone from the cluster.
 
-Decides what is put back: from the newest message down, each message and its verdict by the hashes that the message
-behind it contains, as in `mending`. Below an adopted checkpoint the state contains both hashes. A peer that supplies
-another message or another verdict is reported by its node id, and the next peer is asked. Refuses to know what is
-kept here and why (`retention`).
+Decides what is fetched: from the newest message down. The next message of this log contains the hash of each message
+and of its verdict, as in `repair`; for the message before an installed snapshot, the state contains both. A peer that
+supplies another message or verdict is reported by its node id, and the next peer is asked. Does not know the retention
+rules (`snapshots.retention`).
 
-Invariants: what is before our first message and was not put back is never called ours; a piece is ours when all of it
-is on disk. A start finds what was put back by the same hashes (`log_recovery`), and goes on from there.
+Invariants: a message before the log's first index that was not backfilled never counts as stored here. A batch counts
+once all of it is on disk. After a restart `storage.recovery` finds backfilled messages by the same hashes, and backfill
+goes on from there.
 
-Bounds: one answer under way; a piece has `supply_messages_max` messages, and no answer is asked for beyond
-`supply_bytes_max` octets. Who does not answer, or gives something else, is followed by the next, ever more slowly.
+Bounds: one request under way. A batch has at most `supply_messages_max` messages, and is complete at `supply_bytes_max`
+bytes. After a peer that does not answer, or sends something else, the next one is asked, with a growing pause.
 """
 
 from __future__ import annotations
 
 from chaplain.errors import Malformed
 from chaplain.journal.consensus.context import ConsensusContext
-from chaplain.journal.consensus.repair import PATIENCE_MAX, Pin, pinned
+from chaplain.journal.consensus.repair import BACKOFF_MAX, Pin, check_pinned
 from chaplain.journal.messages.consensus import Recall, Recalled, RecalledMessage
 from chaplain.journal.model.verdict_chain import previous_of
 from chaplain.journal.storage.records import verdict_of
 from chaplain.segment.record import Record
 
-RESTOCKED = "messages that others keep are here again"
+BACKFILLED = "backfill finished"
 
 
 class Backfill:
-    def __init__(self, bench: ConsensusContext) -> None:
-        self._bench = bench
-        self._piece: list[list[Record]] = []
-        """Messages that came, by their records, the newest first."""
-        self._piece_bytes = 0
+    """State of the current batch."""
+
+    def __init__(self, context: ConsensusContext) -> None:
+        self._context = context
+        self._batch: list[list[Record]] = []
+        """Fetched messages as records, the newest first."""
+        self._batch_bytes = 0
         self._writing: list[tuple[int, int]] = []
-        """Where the piece is being written, its oldest message first."""
+        """Positions at which the batch is being written, its oldest message first."""
         self._turn = self._tries = 0
-        """Whom to ask, and how often that was in vain."""
-        self._enough = False
-        """What is further down would not be kept here."""
-        self._told = False
+        """Which peer is asked, and how many attempts have failed."""
+        self._retention_reached = False
+        """Retention would drop the messages further down, so backfill is complete."""
+        self._reported = False
+        """True if the missing range has been reported."""
         self.due_ns: int | None = None
+        """When to ask the next peer; None if no request is under way."""
 
     @property
-    def lacking(self) -> range:
-        """What others have right before our first message, and we have not."""
-        log = self._bench.log
-        if not log.before or self._enough or log.index_only:
+    def missing(self) -> range:
+        """Indexes right before this log's first that a connected peer has and this node lacks."""
+        log = self._context.log
+        if not log.before or self._retention_reached or log.index_only:
             return range(0)
         first = log.places.first
-        return range(min((self._bench.firsts[node][0] for node in self._able(first - 1)), default=first), first)
+        ranges = self._context.peer_log_ranges
+        return range(min((ranges[node][0] for node in self._peers_with(first - 1)), default=first), first)
 
-    def lacks(self) -> bool:
-        return bool(self.lacking)
+    def is_incomplete(self) -> bool:
+        """True if messages are missing that peers still have."""
+        return bool(self.missing)
 
-    def _able(self, index: int) -> list[int]:
-        """Who has this message, with its payloads."""
-        bench = self._bench
-        told = [node for node in bench.up if node in bench.firsts and (not bench.log.copies or node in bench.holders)]
-        return [node for node in told if bench.firsts[node][0] <= index <= bench.firsts[node][1]]
+    def _peers_with(self, index: int) -> list[int]:
+        """Connected peers that have this message with its payloads."""
+        context = self._context
+        ranges = context.peer_log_ranges
+        known = [node for node in context.connected if node in ranges]
+        if context.log.copies:
+            known = [node for node in known if node in context.data_holders]
+        return [node for node in known if ranges[node][0] <= index <= ranges[node][1]]
 
-    def look(self, now_ns: int) -> None:
-        """Begin, if there is something to fetch and nothing under way."""
-        if self.due_ns is not None or self._writing or not self._bench.room or not (lacking := self.lacking):
+    def start_if_needed(self, now_ns: int) -> None:
+        """Start a batch if messages are missing and none is under way."""
+        if self.due_ns is not None or self._writing or not self._context.has_space or not (missing := self.missing):
             return
-        if not self._told:
-            self._told = True
-            self._bench.report(
-                "messages that others keep are missing here, and asked of them", 0, range=_range(lacking)
+        if not self._reported:
+            self._reported = True
+            self._context.report(
+                "backfill started: other nodes have messages that are missing here", 0, range=_range(missing)
             )
         self._ask(now_ns)
 
@@ -83,82 +93,83 @@ class Backfill:
         self._ask(now_ns)
 
     def _ask(self, now_ns: int) -> None:
-        """Ask for what is next further down; if nothing is wanted, what came is a piece."""
-        bench = self._bench
-        if not bench.log.before:  # we dropped what is behind it meanwhile
-            self._forget()
+        """Ask for the next messages further down, or write the batch if it is complete."""
+        context = self._context
+        if not context.log.before:  # retention has dropped the message after it meanwhile
+            self._reset()
             return
-        able = self._able(self._next)
-        if not able or not bench.room or not self._wants(now_ns):
-            self._write()
+        candidates = self._peers_with(self._next_index)
+        if not candidates or not context.has_space or not self._fits_batch(now_ns):
+            self._write_batch()
             return
-        self.due_ns = now_ns + bench.settings.retry_ns * min(self._tries + 1, PATIENCE_MAX)
-        count = bench.settings.supply_messages_max - len(self._piece)
-        bench.quill.tell(able[self._turn % len(able)], Recall(self._next, count))
+        self.due_ns = now_ns + context.settings.retry_ns * min(self._tries + 1, BACKOFF_MAX)
+        count = context.settings.supply_messages_max - len(self._batch)
+        context.barrier.send_now(candidates[self._turn % len(candidates)], Recall(self._next_index, count))
 
     @property
-    def _next(self) -> int:
-        return self._bench.log.places.first - 1 - len(self._piece)
+    def _next_index(self) -> int:
+        """The index of the next message further down."""
+        return self._context.log.places.first - 1 - len(self._batch)
 
-    def _wants(self, now_ns: int) -> bool:
-        """Whether the next message belongs to this piece."""
-        newer_ns = self._piece[-1][0].timestamp_ns if self._piece else now_ns
-        self._enough = not self._bench.keeps(now_ns, self._next, newer_ns)
-        settings = self._bench.settings
-        full = len(self._piece) >= settings.supply_messages_max or self._piece_bytes >= settings.supply_bytes_max
-        return not self._enough and not full
+    def _fits_batch(self, now_ns: int) -> bool:
+        """True if the next message belongs to this batch."""
+        newer_ns = self._batch[-1][0].timestamp_ns if self._batch else now_ns
+        self._retention_reached = not self._context.is_retained(now_ns, self._next_index, newer_ns)
+        settings = self._context.settings
+        full = len(self._batch) >= settings.supply_messages_max or self._batch_bytes >= settings.supply_bytes_max
+        return not self._retention_reached and not full
 
-    def recalled(self, now_ns: int, node: int, given: Recalled) -> None:
-        if self.due_ns is None or given.index != self._next or not self._bench.log.before:
+    def on_recalled(self, now_ns: int, node: int, given: Recalled) -> None:
+        if self.due_ns is None or given.index != self._next_index or not self._context.log.before:
             return
-        for kept in given.messages:
-            if not self._wants(now_ns):
+        for recalled in given.messages:
+            if not self._fits_batch(now_ns):
                 break
             try:
-                self._take(kept)
+                self._add(recalled)
             except Malformed as wrong:
-                self._bench.report("recalled message does not fit", node, index=self._next, reason=str(wrong))
+                self._context.report("recalled message does not fit", node, index=self._next_index, reason=str(wrong))
                 return
         if given.messages:
             self._tries = 0
             self._ask(now_ns)
 
-    def _take(self, kept: RecalledMessage) -> None:
-        log, pin = self._bench.log, self._pin
-        message = pinned(self._bench, kept, pin.message)
-        self._piece.append(log.records_again(message, kept.verdict, pin.verdict))
-        self._piece_bytes += message.size_bytes
+    def _add(self, recalled: RecalledMessage) -> None:
+        log, pin = self._context.log, self._pin
+        message = check_pinned(self._context, recalled, pin.message)
+        self._batch.append(log.records_again(message, recalled.verdict, pin.verdict))
+        self._batch_bytes += message.size_bytes
 
     @property
     def _pin(self) -> Pin:
-        """The message and verdict that have to come next, further down."""
-        if not self._piece:
-            return Pin(self._bench.log.before, self._bench.log.verdict_before)
-        oldest = self._piece[-1][0]
+        """Hashes of the next message further down and of its verdict."""
+        if not self._batch:
+            return Pin(self._context.log.before, self._context.log.verdict_before)
+        oldest = self._batch[-1][0]
         return Pin(oldest.previous_hash, previous_of(verdict_of(oldest)))
 
-    def _write(self) -> None:
+    def _write_batch(self) -> None:
         self.due_ns = None
-        if self._piece:
-            self._piece.reverse()
-            operations, self._writing = self._bench.log.write_again(self._piece)
-            self._bench.quill.write(operations, self._bench.written())
+        if self._batch:
+            self._batch.reverse()
+            operations, self._writing = self._context.log.write_again(self._batch)
+            self._context.barrier.write(operations, self._context.log_synced_proof())
 
-    def written(self, position: int) -> None:
-        """The log is on disk up to here."""
+    def on_log_synced(self, position: int) -> None:
+        """The log is on disk up to this position."""
         if not self._writing or self._writing[-1][1] > position:
             return
-        log = self._bench.log
-        if self._piece[-1][0].index == log.places.first - 1:  # else we dropped what is behind it meanwhile
-            log.restock(self._piece, self._writing)
-        self._forget()
-        if not self.lacking:
-            self._told = False
-            self._bench.report(RESTOCKED, 0, first=log.places.first)
+        log = self._context.log
+        if self._batch[-1][0].index == log.places.first - 1:  # otherwise retention has dropped the message after it
+            log.restock(self._batch, self._writing)
+        self._reset()
+        if not self.missing:
+            self._reported = False
+            self._context.report(BACKFILLED, 0, first=log.places.first)
 
-    def _forget(self) -> None:
-        self._piece, self._piece_bytes, self._writing, self.due_ns = [], 0, [], None
+    def _reset(self) -> None:
+        self._batch, self._batch_bytes, self._writing, self.due_ns = [], 0, [], None
 
 
-def _range(lacking: range) -> str:
-    return f"{lacking[0]}..{lacking[-1]}"
+def _range(missing: range) -> str:
+    return f"{missing[0]}..{missing[-1]}"

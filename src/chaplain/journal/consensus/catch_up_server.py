@@ -1,9 +1,10 @@
-"""Gives others what they lack: agreed messages, from memory or from the log, and the tail to those in doubt.
+"""Catch-up server: answers fetches of agreed messages, recalls of single messages, and recovery questions.
 
-Decides what may be given. Refuses to know who is right: only what is agreed here is called agreed.
+Decides which messages a peer gets: agreed ones, from memory or from the log, and the tail if the peer asks for it. It
+calls only those messages agreed that are agreed here.
 
-Bounds: one read of the log at a time for each peer; what is given at once has `supply_bytes_max` octets, or is one
-message, and `supply_messages_max` messages.
+Bounds: one read of the log at a time for each peer. An answer contains at most `supply_bytes_max` bytes, or one
+message, and at most `supply_messages_max` messages.
 """
 
 from __future__ import annotations
@@ -29,87 +30,99 @@ from chaplain.segment.record import Record
 
 
 class CatchUpServer:
-    def __init__(self, bench: ConsensusContext) -> None:
-        self._bench = bench
-        self._reads: dict[int, tuple[int, Fetch | Recall]] = {}
+    """Serves the log of this node to its peers."""
 
-    def asked(self, node: int, message: Fetch | Recall | RecoveryQuestion) -> None:
+    def __init__(self, context: ConsensusContext) -> None:
+        self._context = context
+        self._reads: dict[int, tuple[int, Fetch | Recall]] = {}
+        """Reads of the log under way, by token: the peer and its request."""
+
+    def on_request(self, node: int, message: Fetch | Recall | RecoveryQuestion) -> None:
         match message:
             case Fetch():
-                self._fetched(node, message)
+                self._on_fetch(node, message)
             case Recall():
                 self._read_log(node, message)
             case RecoveryQuestion():
-                self._questioned(node, message)
+                self._on_recovery_question(node, message)
             case _:
                 assert_never(message)
 
-    def _fetched(self, node: int, fetch: Fetch) -> None:
-        bench, settings = self._bench, self._bench.settings
-        if bench.keeper.now.state is VotingState.WIPED or not fetch.index:
+    def _on_fetch(self, node: int, fetch: Fetch) -> None:
+        context, settings = self._context, self._context.settings
+        if context.hard_state.now.state is VotingState.WIPED or not fetch.index:
             return
-        messages = bench.log.recent(fetch.index, settings.supply_bytes_max)
+        messages = context.log.recent(fetch.index, settings.supply_bytes_max)
         if messages is not None:
-            self._supply(node, fetch, messages)
+            self._send_supply(node, fetch, messages)
             return
         self._read_log(node, fetch)
 
     def _read_log(self, node: int, wanted: Fetch | Recall) -> None:
-        bench, bytes_max = self._bench, self._bench.settings.supply_bytes_max
+        """Read the requested messages from the log, unless a read for this peer is under way."""
+        context, bytes_max = self._context, self._context.settings.supply_bytes_max
         if isinstance(wanted, Fetch):
-            span = bench.log.span(wanted.index, bytes_max)
+            span = context.log.span(wanted.index, bytes_max)
         else:
-            span = bench.log.span_back(wanted.index, bytes_max, wanted.count)
+            span = context.log.span_back(wanted.index, bytes_max, wanted.count)
         if span is None or any(reader == node for reader, _ in self._reads.values()):
             return
-        token = bench.next_token()
+        token = context.next_read_token()
         self._reads[token] = (node, wanted)
-        bench.quill.say(ReadLog(token, *span))
+        context.barrier.emit(ReadLog(token, *span))
 
-    def read(self, event: LogRead) -> int:
-        """What was asked for has been read; gives the index that could not be, or 0."""
+    def on_log_read(self, event: LogRead) -> int:
+        """Answer with what was read. Return the index of a message that could not be read, or 0."""
         node, wanted = self._reads.pop(event.token, (0, Fetch(0, False)))
         if not node:
             return 0
         if isinstance(wanted, Recall):
-            return self._recall(node, wanted, event.records)
-        messages = self._bench.log.reread(event.records, wanted.index)
+            return self._send_recalled(node, wanted, event.records)
+        messages = self._context.log.reread(event.records, wanted.index)
         if not messages:
             return wanted.index
-        self._supply(node, wanted, messages)
+        self._send_supply(node, wanted, messages)
         return 0
 
-    def _recall(self, node: int, recall: Recall, records: Sequence[Record]) -> int:
-        """Give what was recalled, as far as it could be read; gives the index that could not be, or 0."""
-        found = self._bench.log.recall(records, recall.index)
+    def _send_recalled(self, node: int, recall: Recall, records: Sequence[Record]) -> int:
+        """Send the recalled messages that could be read. Return the index of a message that could not be read, or 0. A
+        data holder gets no message without its payloads.
+        """
+        found = self._context.log.recall(records, recall.index)
         if not found and recall.count > 1:
-            self._read_log(node, Recall(recall.index))  # of several any may be damaged: is it this one?
+            # Any of the messages may be damaged. Read the requested one alone to find out.
+            self._read_log(node, Recall(recall.index))
             return 0
-        kept: list[RecalledMessage] = []
+        recalled: list[RecalledMessage] = []
         for message, verdict in found:
-            if message.bare and node in self._bench.holders:
+            if message.bare and node in self._context.data_holders:
                 break
-            kept.append(RecalledMessage(message.raw, verdict, message.payloads))
-        if kept:
-            self._bench.quill.tell(node, Recalled(recall.index, tuple(kept)))
+            recalled.append(RecalledMessage(message.raw, verdict, message.payloads))
+        if recalled:
+            self._context.barrier.send_now(node, Recalled(recall.index, tuple(recalled)))
         return 0 if found else recall.index
 
-    def _supply(self, node: int, fetch: Fetch, messages: Sequence[LogEntry]) -> None:
-        bench, log = self._bench, self._bench.log
+    def _send_supply(self, node: int, fetch: Fetch, messages: Sequence[LogEntry]) -> None:
+        context, log = self._context, self._context.log
         supplied = [Supplied(message.raw, message.payloads) for message in messages]
         ballot = 0
         if fetch.tail and log.tail is not None and log.tail.index == fetch.index + len(messages) == log.agreed + 1:
             ballot = log.tail.ballot
             supplied.append(Supplied(log.tail.raw, log.tail.payloads))
-        bench.quill.tell(node, Supply(fetch.index, log.agreed, tuple(supplied), ballot))
+        context.barrier.send_now(node, Supply(fetch.index, log.agreed, tuple(supplied), ballot))
 
-    def _questioned(self, node: int, question: RecoveryQuestion) -> None:
-        """Somebody lost its memory. From now on its former lives count for nothing here, and that is on disk first."""
-        keeper, log = self._bench.keeper, self._bench.log
-        if question.life > keeper.now.lives.get(node, 0):
-            keeper.learn_life(node, question.life)
-        now = keeper.now
+    def _on_recovery_question(self, node: int, question: RecoveryQuestion) -> None:
+        """Answer a node that lost its memory. From now on its earlier incarnations count for nothing here, and that is
+        on disk before the answer leaves.
+        """
+        hard_state, log = self._context.hard_state, self._context.log
+        if question.life > hard_state.now.incarnations.get(node, 0):
+            hard_state.learn_incarnation(node, question.life)
+        now = hard_state.now
         index, ballot = log.last()
-        lives = {**now.lives, self._bench.settings.node: now.life} if now.life else now.lives
-        answer = RecoveryAnswer(question.nonce, now.regime, index, ballot, now.state, now.lives.get(node, 0), lives)
-        self._bench.quill.promise(node, answer)
+        known = now.incarnations
+        everyone = {**known, self._context.settings.node: now.incarnation} if now.incarnation else known
+        answer = RecoveryAnswer(question.nonce, now.regime, index, ballot, now.state, known.get(node, 0), everyone)
+        # The asker relies on this: a later vote or acknowledgement of this node names the new incarnation, so that no
+        # quorum counts the old one with it. A crash must not make this node forget it.
+        self._context.barrier.send_after_sync(node, answer)

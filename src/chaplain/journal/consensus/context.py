@@ -1,4 +1,10 @@
-"""What the parts of a serializer share: settings, chance, memory, log, payloads, and the one way to speak."""
+"""State that the parts of a serializer share: settings, hard state, log, payload queue, peers and the persist barrier.
+
+The context derives the quorum and the lists of peers from the agreed configuration, applies agreed messages, and
+schedules the agreed mark. It decides nothing about elections or proposals.
+
+Invariant: the parts send and write only through `barrier`.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +12,7 @@ import random
 from collections.abc import Callable, Iterable
 
 from chaplain.core import Report
-from chaplain.journal.consensus.events import Agreed, LogWritten, NeedPayload
+from chaplain.journal.consensus.events import Agreed, LogSynced, NeedPayload
 from chaplain.journal.consensus.hard_state import HardStateStore
 from chaplain.journal.consensus.payload_queue import PayloadQueue
 from chaplain.journal.consensus.persist_barrier import PersistBarrier
@@ -19,203 +25,221 @@ from chaplain.journal.settings import ConsensusSettings
 from chaplain.journal.storage.last_known_members import LastKnownMembers
 from chaplain.journal.storage.log import ReplicatedLog
 
-REFERENCES_TOLD = 8
-"""Ingest messages that are named, as node/journal/index, when they are missing."""
+REFERENCES_REPORTED_MAX = 8
+"""Number of missing payloads that a report names, as node/journal/index."""
 
 
 class ConsensusContext:
+    """One instance for each serializer; every part has a reference to it."""
+
     def __init__(
         self,
         settings: ConsensusSettings,
         chance: random.Random,
-        quill: PersistBarrier,
-        keeper: HardStateStore,
+        barrier: PersistBarrier,
+        hard_state: HardStateStore,
         log: ReplicatedLog,
     ) -> None:
         self.settings = settings
         self.chance = chance
-        self.quill = quill
-        self.keeper = keeper
+        self.barrier = barrier
+        self.hard_state = hard_state
         self.log = log
-        self.shelf = PayloadQueue(settings.shelf_bytes_max, settings.shelf_idle_ns)
-        self.up: list[int] = []
-        """Peers we have a connection with, in the order in which they came."""
-        self.firsts: dict[int, tuple[int, int]] = {}
-        """Where the log of a peer begins, and how far it went when it told us."""
-        self.keeps: Callable[[int, int, int], bool] = _keeps_all
-        """Given the time: whether a message of this index and timestamp is to be kept here."""
-        self.room = True
-        """The disk has room for more."""
-        self.leaving = False
+        self.payload_queue = PayloadQueue(settings.shelf_bytes_max, settings.shelf_idle_ns)
+        self.connected: list[int] = []
+        """Peers with an open connection, in the order in which they connected."""
+        self.peer_log_ranges: dict[int, tuple[int, int]] = {}
+        """First and last index of each peer's log, as the peer reported them last."""
+        self.is_retained: Callable[[int, int, int], bool] = _retain_all
+        """Given the time, an index and a timestamp: True if retention keeps that message here."""
+        self.has_space = True
+        """True while the disk has at least `room_bytes_min` free."""
+        self.stopping = False
+        """True once the node was asked to stop. A master hands over; other nodes leave elections."""
         self._token = 0
-        self.roster: LastKnownMembers | None = None
-        """Who belongs to the cluster, if somebody knew more of it than our log says."""
-        self._assembly: ClusterConfig | None = None
+        self.last_known_members: LastKnownMembers | None = None
+        """Contents of the last-known-members file, used while they are newer than this log."""
+        self._config: ClusterConfig | None = None
         self._quorum = Quorum(())
         self._peers: tuple[int, ...] = ()
-        self._voters: tuple[int, ...] = ()
+        self._other_voters: tuple[int, ...] = ()
         self._candidates: frozenset[int] = frozenset()
         self._electorates: tuple[Quorum, ...] = ()
-        self._holders: tuple[int, ...] = ()
-        self._lacks: list[DataEntry] = []
-        self._lack_ns: int | None = None
-        self.missing = ""
-        """What index-only serializers ordered and nobody who is here gives us, for people; after a while."""
+        self._data_holders: tuple[int, ...] = ()
+        self._missing: list[DataEntry] = []
+        self._missing_since_ns: int | None = None
+        self.missing_payloads = ""
+        """References of ordered payloads that no connected peer has supplied for `patience_ns`, as text for reports.
+        Always empty unless the cluster has index-only serializers."""
         self.mark_due_ns: int | None = None
-        """When the agreed mark is to be written, unless a message comes first."""
+        """When to write the agreed mark to the log, unless the next message makes it superfluous."""
 
     @property
     def quorum(self) -> Quorum:
-        """Who has to agree to the next message, as far as the agreed prefix that we have says."""
-        self._look()
+        """The quorum for the next message, by the configuration at the agreed prefix of this log. While a new set of
+        serializers replaces the old one, it is joint: a majority of each set.
+        """
+        self._refresh()
         return self._quorum
 
     @property
-    def teachers(self) -> Quorum:
-        """Of whom a majority is asked by whoever lacks what they have: those of the roster, if the log is behind it."""
-        roster = self.roster
-        return self.quorum if roster is None or self.log.agreed >= roster.index else roster.quorum
+    def latest_known_quorum(self) -> Quorum:
+        """The quorum by the newest configuration that this node knows: that of the last-known-members file while this
+        log is behind the file, otherwise `quorum`. A node that lacks messages asks these nodes for them.
+        """
+        last_known = self.last_known_members
+        return self.quorum if last_known is None or self.log.agreed >= last_known.index else last_known.quorum
 
     @property
     def peers(self) -> tuple[int, ...]:
-        """Everybody else who is told what is ordered."""
-        self._look()
+        """All other members: each of them receives every proposal and mark."""
+        self._refresh()
         return self._peers
 
     @property
-    def voters(self) -> tuple[int, ...]:
-        """Everybody else who has a vote."""
-        self._look()
-        return self._voters
+    def other_voters(self) -> tuple[int, ...]:
+        """All other nodes that have a vote."""
+        self._refresh()
+        return self._other_voters
 
     def may_be_master(self, node: int) -> bool:
-        """Whether the node serializes, or is nominated to, as far as we know. Others get no vote, and a regime that
-        only they name is no reason to do anything.
+        """True if the node is a serializer, or is nominated as one, by what this node knows. Other nodes get no vote,
+        and a regime that only they name has no effect.
         """
-        self._look()
-        return node in self._candidates or node in self.teachers.voters
+        self._refresh()
+        return node in self._candidates or node in self.latest_known_quorum.voters
 
     @property
     def electorates(self) -> tuple[Quorum, ...]:
-        """Sets of serializers; what a majority of any of them says is believed: ours, and the roster's while it is
-        ahead of us.
+        """Sets of serializers. This node believes a statement that a majority of any one of them makes: the sets of
+        `quorum`, and those of the last-known-members file while the file is ahead of this log.
 
-        While two sets count jointly, one of them is enough here: a master may have been elected before Implement was
-        agreed, by the old set, or after Confirm, by the new one. Nothing is agreed, and nobody elected, by this rule.
+        During a joint configuration one of the two sets is enough here. The old set may have elected the master before
+        Implement was agreed, and the new set after Confirm. This rule checks statements about the past. It elects no
+        master and agrees on no message: both need the joint `quorum`.
         """
-        self._look()
-        teachers = self.teachers
-        return self._electorates if teachers is self._quorum else (*self._electorates, *_each_set(teachers))
+        self._refresh()
+        latest = self.latest_known_quorum
+        return self._electorates if latest is self._quorum else (*self._electorates, *_each_set(latest))
 
     def key_of(self, node: int) -> bytes:
-        """The node's public key, by the agreed configuration or by the roster; empty if neither knows the node."""
-        placed = self.log.execution.assembly.node(node)
-        if placed is not None:
-            return placed.key
-        return bytes.fromhex(self.roster.keys.get(node, "")) if self.roster is not None else b""
+        """The node's public key by the agreed configuration, or by the last-known-members file; empty if neither
+        contains the node.
+        """
+        member = self.log.execution.assembly.node(node)
+        if member is not None:
+            return member.key
+        return bytes.fromhex(self.last_known_members.keys.get(node, "")) if self.last_known_members is not None else b""
 
     @property
-    def holders(self) -> tuple[int, ...]:
-        """Everybody else who holds data, where serializers do not."""
-        self._look()
-        return self._holders
+    def data_holders(self) -> tuple[int, ...]:
+        """Other members that store payloads. Empty unless the cluster has index-only serializers."""
+        self._refresh()
+        return self._data_holders
 
-    def _look(self) -> None:
-        """Derive again what depends on the assembly, if there is a new one."""
-        assembly = self.log.execution.assembly
-        if assembly is not self._assembly:
-            self._assembly, self._quorum = assembly, assembly.quorum
-            self._peers = tuple(node for node in assembly.members if node != self.settings.node)
-            self._voters = tuple(node for node in self._quorum.voters if node != self.settings.node)
+    def _refresh(self) -> None:
+        """Derive the quorum and the lists of nodes again if the configuration has changed."""
+        config = self.log.execution.assembly
+        if config is not self._config:
+            self._config, self._quorum = config, config.quorum
+            self._peers = tuple(node for node in config.members if node != self.settings.node)
+            self._other_voters = tuple(node for node in self._quorum.voters if node != self.settings.node)
             self._electorates = _each_set(self._quorum)
-            nominated = assembly.new_set
+            nominated = config.new_set
             self._candidates = frozenset((*self._quorum.voters, *(nominated.nodes if nominated else ())))
-            self._holders = tuple(filter(assembly.holds_data, self._peers)) if self.log.copies else ()
+            self._data_holders = tuple(filter(config.holds_data, self._peers)) if self.log.copies else ()
 
-    def next_token(self) -> int:
-        """Names one read of the log."""
+    def next_read_token(self) -> int:
+        """A new number for one read of the log."""
         self._token += 1
         return self._token
 
-    def tell_all(self, message: OrderMessage) -> None:
-        self.quill.tell_all(self.peers, message)
+    def broadcast(self, message: OrderMessage) -> None:
+        """Send a message to all members at once, without waiting for the disk."""
+        self.barrier.send_now_to_all(self.peers, message)
 
     def report(self, event: str, node: int = 0, **detail: str | int) -> None:
-        self.quill.say(Report(event, str(node) if node else "", detail))
+        self.barrier.emit(Report(event, str(node) if node else "", detail))
 
-    def written(self) -> LogWritten:
-        """What will be proven when all that was written to the log so far is on disk."""
+    def log_synced_proof(self) -> LogSynced:
+        """The event that reports, after the next sync, that all of the log written so far is on disk."""
         log = self.log
-        reach = log.tail.index if log.tail is not None and log.whole else log.agreed
-        return LogWritten(log.written, reach)
+        last_index = log.tail.index if log.tail is not None and log.whole else log.agreed
+        return LogSynced(log.written, last_index)
 
-    def gather(self, entries: tuple[DataEntry, ...], master: int) -> tuple[bytes, ...] | None:
-        """The payloads of these; None if some are not here, which are asked for then."""
+    def gather_payloads(self, entries: tuple[DataEntry, ...], master: int) -> tuple[bytes, ...] | None:
+        """Return the payloads of these entries, or None and request those that are missing here."""
         found: list[bytes] = []
         missing: list[DataEntry] = []
         for entry in entries:
             payload = self.log.held(entry)
             if payload is None:
-                payload = self.shelf.find(entry)
+                payload = self.payload_queue.find(entry)
             if payload is None:
                 missing.append(entry)
-                self.quill.say(NeedPayload(entry.reference, entry.digest, master))
+                self.barrier.emit(NeedPayload(entry.reference, entry.digest, master))
             else:
                 found.append(payload)
-        self.shelf.want(missing)
-        self._lacks = missing
+        self.payload_queue.reserve(missing)
+        self._missing = missing
         return None if missing else tuple(found)
 
-    def settle_tail(self, now_ns: int, master: int = 0) -> bool:
-        """The tail is agreed: execution has it, and the rest of the journal hears of it.
-
-        An index-only serializer may have to wait for what it refers to: then it is not settled yet.
+    def apply_tail(self, now_ns: int, master: int = 0) -> bool:
+        """The tail is agreed: execute it and report it to the rest of the journal. Return False if its payloads are
+        missing; they are requested then, and the caller tries again. That happens only on index-only serializers, which
+        store the order without the payloads.
         """
         tail = self.log.tail
         assert tail is not None
-        payloads = self.gather(tail.entries, master) if tail.bare else tail.payloads
+        payloads = self.gather_payloads(tail.entries, master) if tail.bare else tail.payloads
         if payloads is None:
             return False
-        self.announce(now_ns, [self.log.settle(payloads)])
+        self.emit_agreed(now_ns, [self.log.settle(payloads)])
         return True
 
-    def announce(self, now_ns: int, messages: Iterable[LogEntry]) -> None:
+    def emit_agreed(self, now_ns: int, messages: Iterable[LogEntry]) -> None:
+        """Report these messages as agreed, in order, and schedule the agreed mark."""
         for message in messages:
-            self.shelf.ordered(message.entries)
-            self.quill.say(Agreed(message.body, message.ballot, message.hash, message.payloads))
-        self._lacks, self._lack_ns, self.missing = [], None, ""
+            self.payload_queue.mark_ordered(message.entries)
+            self.barrier.emit(Agreed(message.body, message.ballot, message.hash, message.payloads))
+        self._missing, self._missing_since_ns, self.missing_payloads = [], None, ""
         self.mark_due_ns = now_ns + self.settings.mark_ns
 
-    def _tell_missing(self, now_ns: int) -> None:
-        """Nothing is ever skipped: if what was ordered cannot be had, people must know what it is."""
-        if not self._lacks or not self.log.copies:
-            self._lack_ns = None
-        elif self._lack_ns is None:
-            self._lack_ns = now_ns
-        elif now_ns - self._lack_ns >= self.settings.patience_ns:
-            self._lack_ns = now_ns
-            found = [entry.reference for entry in self._lacks]
-            self.missing = ", ".join(f"{one.node}/{one.journal}/{one.index}" for one in found[:REFERENCES_TOLD])
-            more = f" and {len(found) - REFERENCES_TOLD} more" if len(found) > REFERENCES_TOLD else ""
-            self.report("payloads are missing", 0, index=self.log.agreed + 1, references=self.missing + more)
+    def _report_missing(self, now_ns: int) -> None:
+        """Report payloads that have been missing for `patience_ns`, and again after each further `patience_ns`. A node
+        never skips an ordered message, so an operator must know which payloads it waits for.
+        """
+        if not self._missing or not self.log.copies:
+            self._missing_since_ns = None
+        elif self._missing_since_ns is None:
+            self._missing_since_ns = now_ns
+        elif now_ns - self._missing_since_ns >= self.settings.patience_ns:
+            self._missing_since_ns = now_ns
+            found = [entry.reference for entry in self._missing]
+            self.missing_payloads = ", ".join(
+                f"{one.node}/{one.journal}/{one.index}" for one in found[:REFERENCES_REPORTED_MAX]
+            )
+            more = f" and {len(found) - REFERENCES_REPORTED_MAX} more" if len(found) > REFERENCES_REPORTED_MAX else ""
+            self.report("payloads are missing", 0, index=self.log.agreed + 1, references=self.missing_payloads + more)
 
     def woken(self, now_ns: int) -> None:
-        self.shelf.expire(now_ns)
-        self._tell_missing(now_ns)
+        self.payload_queue.expire(now_ns)
+        self._report_missing(now_ns)
         if self.mark_due_ns is not None and now_ns >= self.mark_due_ns:
-            if self.quill.busy:
-                self.mark_due_ns = now_ns + self.settings.heartbeat_ns  # a slow disk has better things to do
+            if self.barrier.busy:
+                self.mark_due_ns = now_ns + self.settings.heartbeat_ns  # the mark can wait while the disk is busy
             else:
                 self.write_mark()
 
     def write_mark(self) -> None:
+        """Write the agreed mark (commit index) to the log. Its sync also covers everything written before it."""
         self.mark_due_ns = None
-        self.quill.write(self.log.mark(self.keeper.regime), self.written())
+        self.barrier.write(self.log.mark(self.hard_state.regime), self.log_synced_proof())
 
 
 def _each_set(quorum: Quorum) -> tuple[Quorum, ...]:
     return tuple(Quorum((members,)) for members in quorum.sets)
 
 
-def _keeps_all(_now_ns: int, _index: int, _timestamp_ns: int) -> bool:
+def _retain_all(_now_ns: int, _index: int, _timestamp_ns: int) -> bool:
     return True

@@ -1,13 +1,32 @@
-"""The serializer: one agreed order of cluster messages, on disk at a quorum before anybody is told.
+"""The serializer as one state machine: serializers agree on one order of cluster messages.
 
-Ties together who is master (`election`), what a master does (`office`), what a follower does (`following`), and how
-what is missing is got (`catchup`, `supplying`). Decides only which of them an input is for.
+The core passes each input to the part that it concerns:
 
-What it refuses to know: what payloads mean, how peers are reached, what time it really is.
+    election          which node is master (leader), and in which regime (term)
+    master            what the master proposes, and when a proposal is agreed (committed)
+    follower          which proposals this node stores and acknowledges
+    catch_up          fetches agreed messages that this node lacks
+    vote_recovery     whether this node may vote after a restart
+    catch_up_server   answers the fetches of other nodes
+    repair, backfill  replace damaged records, and fetch the part of the log that a snapshot install skipped
 
-Invariants, beside those of its parts: one master a regime, which proved its election before it is heeded; after the
-disk has failed nothing is promised any more; a node that is not sound answers questions and learns, and does nothing
-else.
+The words of the protocol, for readers of the Raft paper:
+
+    master, regime    leader, term
+    Canvass           pre-vote
+    Propose           AppendEntries with one entry
+    agreed, mark      committed; the commit index, and the heartbeat that carries it
+    tail              the one message after the agreed prefix that a log may contain
+    ballot            the regime under which a log contains its tail; logs compare by (last index, ballot)
+    hard state        the regime and the vote in it, on disk
+
+The core does not know what payloads mean, how peers are reached, or the real time. docs/protocol/journal-order.md has
+the protocol and the argument for its safety.
+
+Invariants, besides those of the parts:
+- A regime has one master. A node obeys a master only after the master proved its election.
+- After the disk has failed, no message that depends on a write leaves this node.
+- A node that is not sound answers recovery questions and fetches, and takes part in nothing else.
 """
 
 from __future__ import annotations
@@ -19,37 +38,37 @@ from typing import assert_never
 from chaplain.core import Drained, Halt, Persisted, PersistFailed, Stopping, Woken, soonest
 from chaplain.errors import Malformed
 from chaplain.journal.consensus.backfill import Backfill
-from chaplain.journal.consensus.catch_up import Fetcher, VoteRecovery
+from chaplain.journal.consensus.catch_up import Fetcher
 from chaplain.journal.consensus.catch_up_server import CatchUpServer
 from chaplain.journal.consensus.context import ConsensusContext
 from chaplain.journal.consensus.election import Election
 from chaplain.journal.consensus.events import (
     ConfigOffered,
+    ConsensusEffect,
+    ConsensusInput,
     ConsensusStarted,
+    DiskSpace,
     IngestDrained,
     LogRead,
-    LogWritten,
-    OrderEffect,
-    OrderInput,
+    LogSynced,
+    OwnProposalSynced,
+    OwnVoteSynced,
     PayloadArrived,
     PeerDown,
     PeerUp,
-    ProposalHeld,
     Received,
     RecordDamaged,
-    Regained,
     Resumed,
     Role,
-    SpaceTold,
-    Stood,
     SyncProof,
+    VoteRegained,
 )
 from chaplain.journal.consensus.follower import Diverged, Follower
-from chaplain.journal.consensus.hard_state import NOBODY, HardStateStore, found_standing
+from chaplain.journal.consensus.hard_state import VOTE_USED, HardStateStore, load_hard_state
 from chaplain.journal.consensus.master import Master
 from chaplain.journal.consensus.persist_barrier import PersistBarrier
 from chaplain.journal.consensus.repair import Repair
-from chaplain.journal.consensus.vote_recovery import judge
+from chaplain.journal.consensus.vote_recovery import VoteRecovery, check_recovered_log
 from chaplain.journal.messages.consensus import (
     AgreedMark,
     AskVote,
@@ -81,6 +100,8 @@ from chaplain.segment.layout import Bytes
 
 
 class SerializerCore:
+    """The consensus state machine of one node. Only `step` changes its state."""
+
     def __init__(
         self,
         settings: ConsensusSettings,
@@ -89,379 +110,397 @@ class SerializerCore:
         execution: Execution,
         *,
         segments: Iterable[tuple[int, Bytes]] = (),
-        jot: bytes | None = None,
-        standing: bytes | None = None,
+        sync_hint: bytes | None = None,
+        hard_state: bytes | None = None,
         base: LogPosition | None = None,
         first: int = 1,
     ) -> None:
-        """Begin from what the disk holds: the log's segments by sequence, the small files next to them, and the message
-        that a checkpoint covers, with where the log began then. Votes are signed with the identity, whose public key
-        the assembly must have for this node.
+        """Start from the contents of the disk. `segments` are the log's files by sequence number. `base` is the last
+        message that the checkpoint covers, and `first` the index at which the log began when the checkpoint was taken.
+
+        `identity` signs this node's votes. The cluster configuration must contain its public key for this node.
         """
         base = base or LogPosition(0, 0, 0, settings.genesis)
-        recovered = recover(settings.log, segments, jot, settings.boot, base, first=first)
-        found = found_standing(standing, settings.disk, settings.founding_disk, recovered.empty)
-        quill = PersistBarrier(settings.node)
-        keeper = HardStateStore(found, standing_name(settings), quill)
+        recovered = recover(settings.log, segments, sync_hint, settings.boot, base, first=first)
+        found = load_hard_state(hard_state, settings.disk, settings.founding_disk, recovered.empty)
+        barrier = PersistBarrier(settings.node)
+        store = HardStateStore(found, standing_name(settings), barrier)
         log = ReplicatedLog(settings, chance, recovered, execution)
         self._recovered: Recovered | None = recovered
-        self.bench = self._bench = ConsensusContext(settings, chance, quill, keeper, log)
-        self._election = Election(self._bench, identity)
-        self._following = Follower(self._bench)
-        self._fetcher = Fetcher(self._bench, self._election)
-        self._supplying = CatchUpServer(self._bench)
-        self._mending = Repair(self._bench)
-        self.restocking = Backfill(self._bench)
-        self._doubt: VoteRecovery | None = None
-        self._office: Master | None = None
-        self._dead = False
+        self.context = self._context = ConsensusContext(settings, chance, barrier, store, log)
+        self._election = Election(self._context, identity)
+        self._follower = Follower(self._context)
+        self._fetcher = Fetcher(self._context, self._election)
+        self._catch_up_server = CatchUpServer(self._context)
+        self._repair = Repair(self._context)
+        self.backfill = Backfill(self._context)
+        self._vote_recovery: VoteRecovery | None = None
+        self._master: Master | None = None
+        self._stopped = False
 
-    # What others may look at.
+    # State for readers outside the core.
 
     @property
     def role(self) -> Role:
         return self._election.role
 
     @property
-    def presides(self) -> bool:
-        """It is master: the end of a round is when it proposes."""
-        return self._office is not None
+    def is_master(self) -> bool:
+        """True while this node is master. A master proposes at the end of a round of inputs (`Drained`)."""
+        return self._master is not None
 
     @property
-    def standing(self) -> str:
-        """What we may claim about our own past, and what is missing here."""
-        state = self._bench.keeper.now.state.name.lower()
-        if not self.whole or self._bench.missing:
-            return f"{state}, messages from {self._bench.log.agreed + 1} on are missing"
-        lacking = self.restocking.lacking
-        return f"{state}, messages {lacking[0]} to {lacking[-1]} are on their way from others" if lacking else state
+    def voting_status(self) -> str:
+        """The voting state of this node and the messages that it lacks, for the status page."""
+        state = self._context.hard_state.now.state.name.lower()
+        if not self.has_no_gap or self._context.missing_payloads:
+            return f"{state}, messages from {self._context.log.agreed + 1} on are missing"
+        missing = self.backfill.missing
+        return f"{state}, messages {missing[0]} to {missing[-1]} are on their way from others" if missing else state
 
     @property
     def regime(self) -> int:
-        return self._bench.keeper.regime
+        return self._context.hard_state.regime
 
     @property
     def agreed(self) -> tuple[int, bytes]:
-        """The last agreed index and the chain's hash there."""
-        return self._bench.log.agreed, self._bench.log.agreed_hash
+        """The agreed mark (commit index): the index of the last agreed message, and the chain hash there."""
+        return self._context.log.agreed, self._context.log.agreed_hash
 
     @property
-    def reach(self) -> int | None:
-        """The furthest index held here, agreed or not; None if we cannot say what we held."""
-        sound = self._bench.keeper.sound and self.whole
-        return self._bench.log.last()[0] if sound else None
+    def last_index(self) -> int | None:
+        """The last index in this log, agreed or not; None if this node may have lost messages that it acknowledged."""
+        sound = self._context.hard_state.sound and self.has_no_gap
+        return self._context.log.last()[0] if sound else None
 
     @property
-    def whole(self) -> bool:
-        """Nothing that we once held is missing here."""
-        return self._bench.log.whole
+    def has_no_gap(self) -> bool:
+        """True if no message is missing before the last one that this log has had."""
+        return self._context.log.whole
 
     @property
-    def full(self) -> bool:
-        """The disk has no room: nothing new is held."""
-        return not self._bench.room
+    def disk_full(self) -> bool:
+        """True if the disk has less than `room_bytes_min` free. Then this node stores no new message."""
+        return not self._context.has_space
 
-    def confirms(self, nodes: Collection[int]) -> bool:
-        """Whether messages that these nodes call agreed are taken here."""
-        return self._fetcher.confirms(nodes)
+    def is_confirmed_by(self, nodes: Collection[int]) -> bool:
+        """True if this node accepts a message as agreed when exactly these nodes report it as agreed."""
+        return self._fetcher.is_confirmed_by(nodes)
 
     def span(self, index: int, bytes_max: int) -> tuple[int, int] | None:
-        """Positions of the log that hold agreed messages from this index on; None if the first is not there whole."""
-        return None if self._bench.log.index_only else self._bench.log.span(index, bytes_max)
+        """Positions of the log that contain agreed messages from this index on. None if the first of them is not on
+        disk with its payloads.
+        """
+        return None if self._context.log.index_only else self._context.log.span(index, bytes_max)
 
     def deadline(self) -> int | None:
-        if self._dead:
+        if self._stopped:
             return None
-        if self._doubt is not None:
-            return soonest((self._bench.mark_due_ns, self._doubt.due_ns))
-        seat_ns = None
-        if self._office is not None:
-            seat_ns = self._office.due_ns
+        if self._vote_recovery is not None:
+            return soonest((self._context.mark_due_ns, self._vote_recovery.due_ns))
+        role_ns = None
+        if self._master is not None:
+            role_ns = self._master.due_ns
         elif self._election.role is not Role.OUT:
-            seat_ns = self._election.due_ns
-        others_ns = (self._fetcher.due_ns, self._mending.due_ns, self.restocking.due_ns, self._following.due_ns)
-        return soonest((self._bench.mark_due_ns, *others_ns, seat_ns))
+            role_ns = self._election.due_ns
+        others_ns = (self._fetcher.due_ns, self._repair.due_ns, self.backfill.due_ns, self._follower.due_ns)
+        return soonest((self._context.mark_due_ns, *others_ns, role_ns))
 
-    def step(self, now_ns: int, event: OrderInput) -> list[OrderEffect]:
-        if self._dead:
+    def step(self, now_ns: int, event: ConsensusInput) -> list[ConsensusEffect]:
+        if self._stopped:
             return []
         try:
-            self._take(now_ns, event)
-            self._tidy(now_ns)
+            self._handle(now_ns, event)
+            self._after_step(now_ns)
         except Diverged as error:
-            self._die(str(error))
-        return self._bench.quill.finish()
+            self._stop(str(error))
+        return self._context.barrier.finish()
 
-    def _take(self, now_ns: int, event: OrderInput) -> None:
-        bench = self._bench
+    def _handle(self, now_ns: int, event: ConsensusInput) -> None:
+        context = self._context
         match event:
             case Received():
                 self._receive(now_ns, event)
             case PayloadArrived():
-                self._shelve(now_ns, event)
+                self._queue_payload(now_ns, event)
             case Persisted():
-                for proof in bench.quill.persisted(event.ticket):
-                    self._prove(now_ns, proof)
+                for proof in context.barrier.persisted(event.ticket):
+                    self._on_synced(now_ns, proof)
             case Drained():
-                if self._office is not None:
-                    self._office.drained(now_ns)
+                if self._master is not None:
+                    self._master.drained(now_ns)
             case Woken():
                 self._wake(now_ns)
             case PeerUp():
-                if event.node != bench.settings.node and event.node not in bench.up:
-                    bench.up.append(event.node)
-                if self._office is not None:
-                    self._office.met(event.node)
+                if event.node != context.settings.node and event.node not in context.connected:
+                    context.connected.append(event.node)
+                if self._master is not None:
+                    self._master.on_connected(event.node)
             case PeerDown():
-                if event.node in bench.up:
-                    bench.up.remove(event.node)
-                self._election.lost(now_ns, event.node)
+                if event.node in context.connected:
+                    context.connected.remove(event.node)
+                self._election.peer_disconnected(now_ns, event.node)
             case ConfigOffered():
-                if self._office is None or not self._office.offer(event):
-                    bench.report("configuration entry refused", self._election.master, entry_type=event.entry_type)
+                if self._master is None or not self._master.offer_config(event):
+                    context.report("configuration entry refused", self._election.master, entry_type=event.entry_type)
             case IngestDrained():
-                if self._office is not None:
-                    self._office.stages.drained(event.node)
+                if self._master is not None:
+                    self._master.reconfiguration.ingest_drained(event.node)
             case LogRead():
-                self._mending.damaged(now_ns, self._supplying.read(event))
-                self._mending.read(now_ns, event)
+                self._repair.on_damaged(now_ns, self._catch_up_server.on_log_read(event))
+                self._repair.on_log_read(now_ns, event)
             case RecordDamaged():
-                self._mending.damaged(now_ns, event.index)
-            case SpaceTold():
-                self._measure(event)
+                self._repair.on_damaged(now_ns, event.index)
+            case DiskSpace():
+                self._on_disk_space(event)
             case PersistFailed():
-                self._die(f"the disk failed: {event.reason}")
+                self._stop(f"the disk failed: {event.reason}")
             case Stopping():
-                bench.leaving = True
-                if bench.mark_due_ns is not None:
-                    bench.write_mark()  # a node that was removed is to know it when it is started again
+                context.stopping = True
+                if context.mark_due_ns is not None:
+                    context.write_mark()  # a removed node must find its removal in the log when it starts again
             case ConsensusStarted():
                 self._start(now_ns)
             case _:
                 assert_never(event)
 
-    # Beginning and ending.
+    # Start, stop and what follows a step.
 
     def _start(self, now_ns: int) -> None:
-        bench, found = self._bench, self._recovered
+        context, found = self._context, self._recovered
         assert found is not None, "started twice"
         self._recovered = None
-        bench.quill.say(Resumed(bench.log.agreed, bench.log.agreed_hash))
-        if found.regime > bench.keeper.regime:
-            bench.keeper.enter(found.regime, NOBODY)
+        context.barrier.emit(Resumed(context.log.agreed, context.log.agreed_hash))
+        if found.regime > context.hard_state.regime:
+            # The log contains a later regime than the hard state file. This node may have voted in it, so its vote
+            # there counts as used.
+            context.hard_state.enter_regime(found.regime, VOTE_USED)
         for index in sorted(found.groups):
-            if index <= bench.log.agreed:
-                bench.shelf.ordered(body_of(found.groups[index].first)[0].data_entries)
+            if index <= context.log.agreed:
+                context.payload_queue.mark_ordered(body_of(found.groups[index].first)[0].data_entries)
         if found.missing:
-            bench.report("damaged: messages are missing and will be fetched", 0, range=found.missing)
-        # After a failed sync the page cache holds records that the disk lacks, and the next sync does not write them.
-        # So what no sync is known to have confirmed is written again before anything is promised that rests on it.
-        bench.quill.write(bench.log.rewrite(found.unproven))
-        judge(bench, found)
-        if bench.keeper.sound:
+            context.report("damaged: messages are missing and will be fetched", 0, range=found.missing)
+        # After a failed sync the page cache may hold records that the disk lacks, and a later sync does not write them.
+        # So the node writes every record again that no sync is known to cover, before it votes or acknowledges.
+        context.barrier.write(context.log.rewrite(found.unproven))
+        check_recovered_log(context, found)
+        if context.hard_state.sound:
             if not found.empty:
-                bench.write_mark()  # what was found may not have been synced before: now it will be
-            self._election.rest(now_ns)
+                context.write_mark()  # its sync also covers the records that were found in the log
+            self._election.become_follower(now_ns)
         else:
-            self._election.leave()
-            self._doubt = VoteRecovery(bench, self._fetcher, now_ns)
+            self._election.stop_voting()
+            self._vote_recovery = VoteRecovery(context, self._fetcher, now_ns)
 
-    def _die(self, reason: str) -> None:
-        """Nothing that we were about to promise may leave."""
-        self._office = None
-        self._dead = True
-        self._bench.quill.abandon()
-        self._election.leave()
-        self._bench.report("stopped", 0, reason=reason)
-        self._bench.quill.say(Halt(reason))
+    def _stop(self, reason: str) -> None:
+        """Halt for good: discard every message that waits for the disk, because its claim may be false."""
+        self._master = None
+        self._stopped = True
+        self._context.barrier.abandon()
+        self._election.stop_voting()
+        self._context.report("stopped", 0, reason=reason)
+        self._context.barrier.emit(Halt(reason))
 
-    def _tidy(self, now_ns: int) -> None:
-        """What may follow from any input: an election won, a tenure over, something missing."""
-        bench, election = self._bench, self._election
-        if bench.log.before and self._doubt is None:
-            self.restocking.look(now_ns)
+    def _after_step(self, now_ns: int) -> None:
+        """Handle what any input may cause: a won election, the end of this node's mastership, missing messages."""
+        context, election = self._context, self._election
+        if context.log.before and self._vote_recovery is None:
+            self.backfill.start_if_needed(now_ns)
         if election.won():
-            election.take_office()
-            self._office = Master(bench, now_ns, election.proof())
+            election.become_master()
+            self._master = Master(context, now_ns, election.proof())
             self._fetcher.stop()
-        if self._office is not None:
-            if not self._office.over:
+        if self._master is not None:
+            if not self._master.end_reason:
                 return
-            bench.report("tenure over", 0, regime=bench.keeper.regime, reason=self._office.over)
-            self._office = None
-            election.rest(now_ns)
-        if bench.leaving and election.role is not Role.OUT:
-            election.leave()
-        if self._doubt is None:
-            if self._following.lacks(now_ns) or not bench.log.whole:
-                self._fetcher.want(now_ns, election.master)
+            context.report("no longer master", 0, regime=context.hard_state.regime, reason=self._master.end_reason)
+            self._master = None
+            election.become_follower(now_ns)
+        if context.stopping and election.role is not Role.OUT:
+            election.stop_voting()
+        if self._vote_recovery is None:
+            if self._follower.must_fetch(now_ns) or not context.log.whole:
+                self._fetcher.fetch(now_ns, election.master)
             elif self._fetcher.due_ns is not None:
                 self._fetcher.stop()
 
     def _wake(self, now_ns: int) -> None:
-        self._bench.woken(now_ns)
-        self._mending.woken(now_ns)
-        self.restocking.woken(now_ns)
-        self._following.woken(now_ns)
-        if self._doubt is not None:
-            self._doubt.woken(now_ns)
-        elif self._office is not None:
-            self._office.woken(now_ns)
+        self._context.woken(now_ns)
+        self._repair.woken(now_ns)
+        self.backfill.woken(now_ns)
+        self._follower.woken(now_ns)
+        if self._vote_recovery is not None:
+            self._vote_recovery.woken(now_ns)
+        elif self._master is not None:
+            self._master.woken(now_ns)
         else:
             self._election.woken(now_ns)
 
-    def _prove(self, now_ns: int, proof: SyncProof) -> None:
+    def _on_synced(self, now_ns: int, proof: SyncProof) -> None:
+        """The disk has synced a write: act on what is durable now."""
         match proof:
-            case Stood():
-                self._election.stood(proof)
-            case ProposalHeld():
-                if self._office is not None:
-                    self._office.held(now_ns, proof)
-            case LogWritten():
-                self._bench.log.synced(proof.position, proof.index)
-                self._bench.keeper.begin_log()
-                self._mending.written(proof.position)
-                self.restocking.written(proof.position)
-                if self._doubt is not None:
-                    self._doubt.durable(now_ns)
-            case Regained():
-                self._doubt, self._fetcher.tail = None, False
-                self._bench.report("sound again", 0, life=proof.life)
-                self._election.rest(now_ns)
+            case OwnVoteSynced():
+                self._election.on_own_vote_synced(proof)
+            case OwnProposalSynced():
+                if self._master is not None:
+                    self._master.on_own_proposal_synced(now_ns, proof)
+            case LogSynced():
+                self._context.log.synced(proof.position, proof.index)
+                self._context.hard_state.note_log_begun()
+                self._repair.on_log_synced(proof.position)
+                self.backfill.on_log_synced(proof.position)
+                if self._vote_recovery is not None:
+                    self._vote_recovery.on_log_synced(now_ns)
+            case VoteRegained():
+                # The hard state that says "sound" is on disk, so a crash from here on does not need another recovery.
+                self._vote_recovery, self._fetcher.include_tail = None, False
+                self._context.report("vote recovered", 0, incarnation=proof.incarnation)
+                self._election.become_follower(now_ns)
             case _:
                 assert_never(proof)
 
-    # What comes in.
+    # Payloads, messages and disk space.
 
-    def _measure(self, event: SpaceTold) -> None:
-        bench = self._bench
-        room = event.free_bytes >= bench.settings.room_bytes_min
-        if room != bench.room:
-            bench.report("the disk has room again" if room else "the disk is full", 0, free_bytes=event.free_bytes)
-        bench.room = room
-        if not room and self._office is not None:
-            self._office.over = "the disk is full"
+    def _on_disk_space(self, event: DiskSpace) -> None:
+        context = self._context
+        room = event.free_bytes >= context.settings.room_bytes_min
+        if room != context.has_space:
+            context.report("the disk has room again" if room else "the disk is full", 0, free_bytes=event.free_bytes)
+        context.has_space = room
+        if not room and self._master is not None:
+            self._master.end_reason = "the disk is full"
 
-    def _shelve(self, now_ns: int, event: PayloadArrived) -> None:
-        if len(event.payload) > self._bench.settings.payload_bytes_max:
-            self._bench.report("payload refused: too large", event.reference.node, size_bytes=len(event.payload))
-        elif not self._bench.shelf.put(now_ns, event.reference, event.digest, event.payload):
-            self._bench.report("payload dropped: the shelf is full", event.reference.node)
-        elif self._office is not None:
-            self._office.retry(now_ns)
+    def _queue_payload(self, now_ns: int, event: PayloadArrived) -> None:
+        if len(event.payload) > self._context.settings.payload_bytes_max:
+            self._context.report("payload refused: too large", event.reference.node, size_bytes=len(event.payload))
+        elif not self._context.payload_queue.put(now_ns, event.reference, event.digest, event.payload):
+            self._context.report("payload dropped: the queue is full", event.reference.node)
+        elif self._master is not None:
+            self._master.apply_if_agreed(now_ns)
         elif self.role is Role.FOLLOWER:
-            self._following.retry(now_ns)
+            self._follower.retry_waiting(now_ns)
 
     def _receive(self, now_ns: int, event: Received) -> None:
         try:
             message = decode(event.message)
         except Malformed as wrong:
-            self._bench.report("malformed order message", event.node, reason=str(wrong))
+            self._context.report("malformed consensus message", event.node, reason=str(wrong))
             return
-        if self._doubt is not None:
-            self._learn(now_ns, event.node, message)
+        if self._vote_recovery is not None:
+            self._dispatch_recovering(now_ns, event.node, message)
         else:
-            self._heed(now_ns, event.node, message)
+            self._dispatch(now_ns, event.node, message)
 
-    def _learn(self, now_ns: int, node: int, message: OrderMessage) -> None:
-        """Without standing we promise nothing: whatever else is said to us goes by."""
-        assert self._doubt is not None
+    def _dispatch_recovering(self, now_ns: int, node: int, message: OrderMessage) -> None:
+        """Handle a message while this node may not vote. Votes and acknowledgements are not possible, so proposals,
+        marks and elections are ignored.
+        """
+        assert self._vote_recovery is not None
         match message:
             case RecoveryQuestion() | Fetch() | Recall():
-                self._supplying.asked(node, message)
+                self._catch_up_server.on_request(node, message)
             case RecoveryAnswer():
-                self._doubt.answered(now_ns, node, message)
+                self._vote_recovery.on_answer(now_ns, node, message)
             case Supply():
-                self._doubt.supplied(now_ns, node, message)
+                self._vote_recovery.on_supply(now_ns, node, message)
             case _:
                 pass
 
-    def _heed(self, now_ns: int, node: int, message: OrderMessage) -> None:
+    def _dispatch(self, now_ns: int, node: int, message: OrderMessage) -> None:
+        """Handle a message while this node is sound."""
         match message:
             case Propose():
-                if self._follow(now_ns, node, message.regime):
-                    self._following.proposed(now_ns, node, message)
+                if self._accept_master(now_ns, node, message.regime):
+                    self._follower.on_proposal(now_ns, node, message)
             case AgreedMark():
-                if self._follow(now_ns, node, message.regime):
-                    self._following.marked(now_ns, node, message)
-                    if message.index > self._bench.log.agreed:
-                        self._fetcher.mark(message.index, message.hash)
+                if self._accept_master(now_ns, node, message.regime):
+                    self._follower.on_mark(now_ns, node, message)
+                    if message.index > self._context.log.agreed:
+                        self._fetcher.note_mark(message.index, message.hash)
             case ProposalAck():
-                if self._office is not None:
-                    self._office.acknowledged(now_ns, node, message)
+                if self._master is not None:
+                    self._master.on_ack(now_ns, node, message)
             case MarkHeard():
-                self._election.hear_of(node, message.regime)
-                if self._office is not None:
-                    self._office.heard(now_ns, node, message)
+                self._election.note_regime(node, message.regime)
+                if self._master is not None:
+                    self._master.on_mark_heard(now_ns, node, message)
                 else:
-                    self._hint(now_ns, node, message.agreed)
+                    self._note_agreed_elsewhere(now_ns, node, message.agreed)
             case ElectionProof():
-                self._election.shown(node, message)
+                self._election.check_proof(node, message)
             case Canvass():
-                self._election.asked_canvass(now_ns, node, message)
+                self._election.on_canvass(now_ns, node, message)
             case Canvassed():
-                self._election.canvassed(now_ns, node, message)
+                self._election.on_canvassed(now_ns, node, message)
             case AskVote():
-                self._election.asked_vote(now_ns, node, message)
-                self._unseat()
+                self._election.on_ask_vote(now_ns, node, message)
+                self._step_down()
             case Vote():
-                self._election.voted(now_ns, node, message)
+                self._election.on_vote(now_ns, node, message)
             case Fetch() | RecoveryQuestion() | Recall():
-                self._supplying.asked(node, message)
+                self._catch_up_server.on_request(node, message)
             case Supply():
-                self._supplied(now_ns, node, message)
+                self._on_supply(now_ns, node, message)
             case Recalled():
-                self._mending.recalled(node, message)
-                self.restocking.recalled(now_ns, node, message)
+                self._repair.on_recalled(node, message)
+                self.backfill.on_recalled(now_ns, node, message)
             case RecoveryAnswer():
                 pass
             case Handover():
                 if message.regime == self.regime and node == self._election.master:
-                    self._election.called(now_ns)
+                    self._election.on_handover(now_ns)
             case _:
                 assert_never(message)
 
-    def _follow(self, now_ns: int, node: int, regime: int) -> bool:
-        """Whether what a master says is for us to heed. One whose regime is over is told so.
+    def _accept_master(self, now_ns: int, node: int, regime: int) -> bool:
+        """Return True if this node obeys the sender as master of `regime`; become its follower then.
 
-        A node that has not proven its election changes nothing here. It may be master all the same, elected by
-        serializers that we do not know yet: so those that we know are asked whether we are behind.
+        A sender of an earlier regime receives this node's regime, so that it steps down. A sender that has not proved
+        its election changes nothing here. It may be the master nevertheless, elected by serializers that this node does
+        not know yet. So this node asks a serializer that it knows whether more messages are agreed.
         """
-        bench = self._bench
-        if regime < bench.keeper.regime:
-            bench.quill.tell(node, MarkHeard(bench.keeper.regime, bench.log.last()[0], bench.log.agreed))
-            if self._office is None:
+        context = self._context
+        if regime < context.hard_state.regime:
+            context.barrier.send_now(
+                node, MarkHeard(context.hard_state.regime, context.log.last()[0], context.log.agreed)
+            )
+            if self._master is None:
                 self._fetcher.probe(now_ns)
             return False
         if (regime, node) != self._election.proven and not self._election.is_proven(node, regime):
-            if self._office is None:
+            if self._master is None:
                 self._fetcher.probe(now_ns)
             return False
-        if regime == bench.keeper.regime and self._office is not None:
-            raise Diverged(f"node {node} and we are both master in regime {regime}")
-        if bench.leaving:
+        if regime == context.hard_state.regime and self._master is not None:
+            # Two proven masters in one regime need two quorums that share a voter. That voter signed twice, or a disk
+            # lost a vote.
+            raise Diverged(f"node {node} and this node are both master in regime {regime}")
+        if context.stopping:
             return False
         if node != self._election.master:
-            self._fetcher.stop()  # whom we asked may be dead, or had nothing yet: the new master is asked
+            self._fetcher.stop()  # the peer asked last may be gone or behind: ask the new master next
+        # The regime is written to disk with the next sync, before any acknowledgement in it leaves.
         self._election.follow(now_ns, node, regime)
-        self._unseat()
+        self._step_down()
         return True
 
-    def _unseat(self) -> None:
-        """A tenure ends with its regime, whatever ended that."""
-        if self._office is not None and self.role is not Role.MASTER:
-            self._office = None
+    def _step_down(self) -> None:
+        """Stop being master after the election moved this node to another role or regime."""
+        if self._master is not None and self.role is not Role.MASTER:
+            self._master = None
 
-    def _supplied(self, now_ns: int, node: int, supply: Supply) -> None:
-        if self._office is not None or not self._bench.room:
+    def _on_supply(self, now_ns: int, node: int, supply: Supply) -> None:
+        if self._master is not None or not self._context.has_space:
             return
-        self._hint(now_ns, node, supply.agreed)
-        self._fetcher.supplied(now_ns, node, supply)
-        self._following.retry(now_ns)
+        self._note_agreed_elsewhere(now_ns, node, supply.agreed)
+        self._fetcher.on_supply(now_ns, node, supply)
+        self._follower.retry_waiting(now_ns)
 
-    def _hint(self, now_ns: int, node: int, agreed: int) -> None:
-        """A node says that messages up to this one are agreed. A serializer is believed so far that we ask others."""
-        if self._bench.may_be_master(node):
-            self._following.behind = max(self._following.behind, agreed)
-        elif agreed > self._bench.log.agreed:
+    def _note_agreed_elsewhere(self, now_ns: int, node: int, agreed: int) -> None:
+        """A peer reports that messages up to `agreed` are agreed. If the peer is a serializer, this node fetches them.
+        Any other member only causes a probe of a serializer: it must not start fetches of messages that do not exist.
+        """
+        if self._context.may_be_master(node):
+            self._follower.agreed_elsewhere = max(self._follower.agreed_elsewhere, agreed)
+        elif agreed > self._context.log.agreed:
             self._fetcher.probe(now_ns)

@@ -1,17 +1,24 @@
-"""Who is master: pre-vote, vote, and when to try.
+"""Master election: pre-vote (Canvass), vote (AskVote), and when to start either.
 
-Decides which regime a node is in, whom it votes for, and when it campaigns. Refuses to know what a master does.
+Decides the regime (term) of this node, whom it votes for, and when it campaigns. Does not know what a master does.
 
-    follower  ──silence of the master, or its connection closed──▶  canvass (pre-vote; binds nobody)
-    canvass   ──a quorum would vote──▶  stand: enter the regime, vote for oneself, on disk, then ask for votes
-    stand     ──a quorum voted──▶  master
-    any       ──a master of a later regime proves its election and speaks──▶  follower
+    follower    no sign of the master for election_ns to 2 election_ns,
+                or its connection closed                ──▶  candidate: pre-vote, which binds no node
+    candidate   a quorum would vote for it              ──▶  enters the next regime, votes for itself, syncs the vote
+                                                             to disk, then asks for votes
+    candidate   a quorum voted for it                   ──▶  master
+    any role    a master of this or a later regime proves its election and sends a message  ──▶  follower
 
-Invariants: at most one vote a regime, signed, and on disk before it leaves; nobody votes for a log behind its own; a
-node that hears its master, and whose connection to it stands, helps nobody to replace it; a node that is not sound
-neither votes nor campaigns. A node that has no vote, as far as it knows, does not campaign, but votes if a serializer
-asks: whoever counts may know more. A node votes only for serializers and nominated ones, and only what those say about
-regimes is heeded: a member without a vote cannot raise regimes. A master is followed only when its election is proven.
+Invariants:
+- A node gives at most one vote in a regime. The vote is signed, and is on disk before it leaves.
+- A node does not vote for a candidate whose log is behind its own. Logs compare by (last index, ballot of the last).
+- A node that hears its master over an open connection grants no pre-vote and no vote, except in a handover.
+- A node that is not sound neither votes nor campaigns.
+- A node that is not a voter by its own configuration does not campaign. It votes if a serializer asks, because the
+  candidate, which counts the vote, may know a newer configuration.
+- A node votes only for serializers and nominated nodes, and takes over a regime number only from those. So a member
+  without a vote cannot raise the regime.
+- A node follows a master only after the master proved its election.
 """
 
 from __future__ import annotations
@@ -19,7 +26,7 @@ from __future__ import annotations
 from chaplain.journal.consensus.acks import AckTally
 from chaplain.journal.consensus.context import ConsensusContext
 from chaplain.journal.consensus.election_proof import Candidacy, is_vote_valid, proves_election, sign_vote
-from chaplain.journal.consensus.events import Role, RoleChanged, Stood
+from chaplain.journal.consensus.events import OwnVoteSynced, Role, RoleChanged
 from chaplain.journal.messages.consensus import (
     KNOWN_AGREED,
     AskVote,
@@ -34,262 +41,293 @@ from chaplain.journal.model.quorum import Quorum
 from chaplain.link.auth.identity import Identity
 
 LEAP_MAX = 1 << 20
-"""Regimes further off than this were not reached by elections: whoever names one is mistaken, or wants to use them up.
-A master that proves its election is followed into any regime."""
+"""A regime that is further ahead than this cannot be the result of elections: its sender is faulty, or wants to exhaust
+the 32-bit numbers. This node ignores it. It follows a master that proves its election into any regime."""
 
 
 class Election:
-    def __init__(self, bench: ConsensusContext, identity: Identity) -> None:
-        """The identity signs this node's votes."""
-        self._bench = bench
+    """Role, master and campaign of this node."""
+
+    def __init__(self, context: ConsensusContext, identity: Identity) -> None:
+        """`identity` signs this node's votes."""
+        self._context = context
         self._identity = identity
         self.role = Role.OUT
         self.master = 0
-        self._seen = 0
-        """The highest regime that anybody has named: the next campaign goes beyond it."""
+        self._highest_regime_seen = 0
+        """The highest regime that a possible master has named. The next campaign goes beyond it."""
         self.due_ns = 0
-        """When to campaign, if nothing happens before."""
-        self._heard_ns = 0
-        self._lost_ns = 0
-        """When a connection to our master was closed last."""
-        self._asked = 0
-        self._canvass: AckTally | None = None
+        """Election timer: when to start a campaign."""
+        self._master_heard_ns = 0
+        """When this node heard its master last."""
+        self._master_lost_ns = 0
+        """When the connection to the master was closed last."""
+        self._campaign_regime = 0
+        """The regime of this node's last campaign."""
+        self._pre_votes: AckTally | None = None
+        """Pre-votes granted to this node; None if no pre-vote is under way."""
         self._votes: AckTally | None = None
-        self._signed: SignedVotes = {}
-        """The votes for us in the regime that we stand for."""
+        """Votes for this node; None if it is not asking for votes."""
+        self._signed_votes: SignedVotes = {}
+        """Signatures of the counted votes. They are the proof of the election."""
         self.proven = (0, 0)
-        """The last regime whose election was proven to us, and its master."""
-        self._unproven = (0, 0)
-        """The last regime whose election was not proven by what its master showed, and that master."""
+        """The last regime whose election was proved to this node, and its master."""
+        self._reported_unproven = (0, 0)
+        """The last regime and sender of a proof that was not sufficient, to report it once."""
         self._handover = False
-        self._claim: tuple[Quorum, tuple[int, int]] = (bench.quorum, (0, 0))
+        """True if the previous master called this campaign."""
+        self._campaign: tuple[Quorum, tuple[int, int]] = (context.quorum, (0, 0))
+        """Quorum and last log position (index, ballot) at the start of the campaign."""
 
-    # Becoming something.
+    # Changes of role.
 
-    def rest(self, now_ns: int) -> None:
-        """Follow nobody for now."""
-        self._be(Role.FOLLOWER, 0)
-        self._postpone(now_ns)
+    def become_follower(self, now_ns: int) -> None:
+        """Become a follower without a master, and restart the election timer."""
+        self._become(Role.FOLLOWER, 0)
+        self._reset_timer(now_ns)
 
     def follow(self, now_ns: int, master: int, regime: int) -> None:
-        """A master of our regime, or of a later one, has spoken."""
-        keeper = self._bench.keeper
-        assert regime >= keeper.regime, "a master of an earlier regime was followed"
-        if regime > keeper.regime:
-            keeper.enter(regime, master)
-        self._be(Role.FOLLOWER, master)
-        self._heard_ns = now_ns
-        self._postpone(now_ns)
+        """Become a follower of a proven master of this regime or a later one."""
+        hard_state = self._context.hard_state
+        assert regime >= hard_state.regime, "a master of an earlier regime was followed"
+        if regime > hard_state.regime:
+            hard_state.enter_regime(regime, master)
+        self._become(Role.FOLLOWER, master)
+        self._master_heard_ns = now_ns
+        self._reset_timer(now_ns)
 
-    def take_office(self) -> None:
-        self._be(Role.MASTER, self._bench.settings.node)
+    def become_master(self) -> None:
+        self._become(Role.MASTER, self._context.settings.node)
 
-    def leave(self) -> None:
-        self._be(Role.OUT, 0)
+    def stop_voting(self) -> None:
+        """Leave elections: the node is recovering its vote, has failed, or is stopping."""
+        self._become(Role.OUT, 0)
 
-    def _be(self, role: Role, master: int) -> None:
-        self._canvass = self._votes = None
+    def _become(self, role: Role, master: int) -> None:
+        self._pre_votes = self._votes = None
         changed = (role, master) != (self.role, self.master)
         self.role, self.master = role, master
         if changed:
-            self._bench.quill.say(RoleChanged(role, self._bench.keeper.regime, master))
+            self._context.barrier.emit(RoleChanged(role, self._context.hard_state.regime, master))
 
-    def _postpone(self, now_ns: int) -> None:
-        election_ns = self._bench.settings.election_ns
-        self.due_ns = now_ns + election_ns + self._bench.chance.randrange(election_ns)
+    def _reset_timer(self, now_ns: int) -> None:
+        """Restart the election timer. It is random between `election_ns` and twice that, so that nodes rarely campaign
+        at the same time.
+        """
+        election_ns = self._context.settings.election_ns
+        self.due_ns = now_ns + election_ns + self._context.chance.randrange(election_ns)
 
-    # Who is master.
+    # Proof of election.
 
-    def shown(self, node: int, proof: ElectionProof) -> None:
-        """A node shows the votes that made it master; they are checked once a regime."""
-        bench = self._bench
-        if proof.regime < bench.keeper.regime or self.is_proven(node, proof.regime):
+    def check_proof(self, node: int, proof: ElectionProof) -> None:
+        """Check the signed votes that a node shows as proof of its election. A proof is checked once in a regime."""
+        context = self._context
+        if proof.regime < context.hard_state.regime or self.is_proven(node, proof.regime):
             return
         candidacy = self._candidacy(proof.regime, node)
-        for quorum in bench.electorates if bench.may_be_master(node) else ():
-            if proves_election(quorum, candidacy, proof.votes, bench.key_of):
+        for quorum in context.electorates if context.may_be_master(node) else ():
+            if proves_election(quorum, candidacy, proof.votes, context.key_of):
                 self.proven = (proof.regime, node)
                 return
-        if self._unproven != (proof.regime, node):  # it is shown again and again
-            self._unproven = (proof.regime, node)
-            bench.report("election not proven", node, regime=proof.regime, votes=str(sorted(proof.votes)))
+        if self._reported_unproven != (proof.regime, node):  # a master repeats its proof
+            self._reported_unproven = (proof.regime, node)
+            context.report("election not proven", node, regime=proof.regime, votes=str(sorted(proof.votes)))
 
     def is_proven(self, node: int, regime: int) -> bool:
-        """Whether this node is known to be the master of this regime.
+        """True if this node knows that `node` is the master of `regime`.
 
-        An agreed message of the regime proves it, too: a quorum held it, and knew its master. A node needs that after
-        a restart, if serializers were replaced since they voted.
+        An agreed message of the regime proves its master, too, because a quorum stored it and knew the master. A node
+        needs that after a restart if the serializers that voted have been replaced since.
         """
-        if (regime, node) == self._bench.log.agreed_by:
+        if (regime, node) == self._context.log.agreed_by:
             self.proven = (regime, node)
         return (regime, node) == self.proven
 
-    # What happens around us.
+    # Signs of the master and of other regimes.
 
     def hears_master(self, now_ns: int) -> bool:
+        """True if the master sent something within `election_ns`, and its connection is open."""
         if self.role is Role.MASTER:
             return True
-        recent = now_ns - self._heard_ns < self._bench.settings.election_ns
-        return self.master != 0 and self.master in self._bench.up and recent
+        recent = now_ns - self._master_heard_ns < self._context.settings.election_ns
+        return self.master != 0 and self.master in self._context.connected and recent
 
-    def lost(self, now_ns: int, node: int) -> None:
-        """A connection was closed. If it was the master's, that is news."""
+    def peer_disconnected(self, now_ns: int, node: int) -> None:
+        """A connection was closed. If it was the master's, start a campaign within `news_ns`."""
         if node == self.master and self.role is Role.FOLLOWER:
-            self._lost_ns = now_ns
-            self.due_ns = min(self.due_ns, now_ns + self._bench.chance.randrange(self._bench.settings.news_ns))
+            self._master_lost_ns = now_ns
+            self.due_ns = min(self.due_ns, now_ns + self._context.chance.randrange(self._context.settings.news_ns))
 
-    def hear_of(self, node: int, regime: int) -> None:
-        """The node says that it is in this regime."""
-        if self._bench.may_be_master(node) and regime - self._bench.keeper.regime <= LEAP_MAX:
-            self._seen = max(self._seen, regime)
+    def note_regime(self, node: int, regime: int) -> None:
+        """A node reports its regime. Remember it, so that the next campaign goes beyond it."""
+        if self._context.may_be_master(node) and regime - self._context.hard_state.regime <= LEAP_MAX:
+            self._highest_regime_seen = max(self._highest_regime_seen, regime)
 
-    def fit(self) -> bool:
-        """Whether we could be master."""
-        bench = self._bench
-        able = bench.keeper.sound and bench.log.whole and bench.room and not bench.leaving
-        return able and bench.settings.node in bench.quorum.voters
+    def can_be_master(self) -> bool:
+        """True if this node may campaign: sound, no gap in the log, disk space, not stopping, and a voter."""
+        context = self._context
+        able = context.hard_state.sound and context.log.whole and context.has_space and not context.stopping
+        return able and context.settings.node in context.quorum.voters
 
     def woken(self, now_ns: int) -> None:
         if self.role in (Role.FOLLOWER, Role.CANDIDATE) and now_ns >= self.due_ns:
-            if self.fit():
-                self._begin_canvass(now_ns)
+            if self.can_be_master():
+                self._begin_pre_vote(now_ns)
             else:
-                self._postpone(now_ns)
+                self._reset_timer(now_ns)
 
-    # Canvassing.
+    # Pre-vote.
 
-    def _begin_canvass(self, now_ns: int) -> None:
-        bench = self._bench
-        self._be(Role.CANDIDATE, 0)
-        self._postpone(now_ns)
-        self._asked = max(bench.keeper.regime, self._seen) + 1
-        self._canvass = AckTally(bench.quorum)
-        index, ballot = bench.log.last()
-        bench.quill.tell_all(bench.voters, Canvass(self._asked, index, ballot))
-        self._count_canvass(bench.settings.node)
+    def _begin_pre_vote(self, now_ns: int) -> None:
+        """Ask all voters whether they would vote for this node, without entering a regime. A node that is cut off
+        therefore does not raise the regime again and again, and does not depose a healthy master when it returns
+        (Raft's pre-vote).
+        """
+        context = self._context
+        self._become(Role.CANDIDATE, 0)
+        self._reset_timer(now_ns)
+        self._campaign_regime = max(context.hard_state.regime, self._highest_regime_seen) + 1
+        self._pre_votes = AckTally(context.quorum)
+        index, ballot = context.log.last()
+        context.barrier.send_now_to_all(context.other_voters, Canvass(self._campaign_regime, index, ballot))
+        self._count_pre_vote(context.settings.node)
 
-    def asked_canvass(self, now_ns: int, node: int, message: Canvass) -> None:
-        bench = self._bench
+    def on_canvass(self, now_ns: int, node: int, message: Canvass) -> None:
+        """Answer a pre-vote request. The answer binds neither node."""
+        context = self._context
         granted = (
-            bench.keeper.sound
-            and bench.may_be_master(node)
-            and message.regime > bench.keeper.regime
-            and (message.index, message.ballot) >= bench.log.last()
+            context.hard_state.sound
+            and context.may_be_master(node)
+            and message.regime > context.hard_state.regime
+            and (message.index, message.ballot) >= context.log.last()
             and not self.hears_master(now_ns)
         )
         if granted and self.role is Role.FOLLOWER:
-            # Whoever asks first goes first: two who stand at once would split the votes.
-            self.due_ns = max(self.due_ns, now_ns + bench.settings.heartbeat_ns)
-        bench.quill.tell(node, Canvassed(message.regime, granted, bench.keeper.regime))
+            # This node waits a heartbeat with its own campaign: two candidates at once would split the votes.
+            self.due_ns = max(self.due_ns, now_ns + context.settings.heartbeat_ns)
+        context.barrier.send_now(node, Canvassed(message.regime, granted, context.hard_state.regime))
         known = message.index if message.ballot == KNOWN_AGREED else message.index - 1
-        if bench.log.agreed > known:
-            bench.quill.tell(node, MarkHeard(bench.keeper.regime, bench.log.last()[0], bench.log.agreed))
+        if context.log.agreed > known:
+            context.barrier.send_now(
+                node, MarkHeard(context.hard_state.regime, context.log.last()[0], context.log.agreed)
+            )
 
-    def canvassed(self, now_ns: int, node: int, message: Canvassed) -> None:
-        self.hear_of(node, message.promised)
-        if message.regime != self._asked:
+    def on_canvassed(self, now_ns: int, node: int, message: Canvassed) -> None:
+        self.note_regime(node, message.promised)
+        if message.regime != self._campaign_regime:
             return
         if message.granted:
-            self._count_canvass(node)
-        elif self._canvass is not None and now_ns - self._lost_ns < self._bench.settings.election_ns:
-            # We saw the master's connection close; whoever refuses may see it in a moment.
-            self._try_soon(now_ns)
+            self._count_pre_vote(node)
+        elif self._pre_votes is not None and now_ns - self._master_lost_ns < self._context.settings.election_ns:
+            # This node saw the master's connection close. The node that refused may see that in a moment.
+            self._retry_soon(now_ns)
 
-    def _count_canvass(self, node: int) -> None:
-        if self._canvass is None:
+    def _count_pre_vote(self, node: int) -> None:
+        if self._pre_votes is None:
             return
-        self._canvass.add(node, 0, {})
-        if self._canvass.reached({}) and self._asked > self._bench.keeper.regime:
-            self._stand(handover=False)
+        self._pre_votes.add(node, 0, {})
+        if self._pre_votes.reached({}) and self._campaign_regime > self._context.hard_state.regime:
+            self._begin_election(handover=False)
 
-    def called(self, now_ns: int) -> None:
-        """The master hands over to us: no need to ask whether it is gone."""
-        if self.role is Role.FOLLOWER and self.fit():
-            self._be(Role.CANDIDATE, 0)
-            self._postpone(now_ns)
-            self._asked = self._bench.keeper.regime + 1
-            self._stand(handover=True)
+    def on_handover(self, now_ns: int) -> None:
+        """The master hands over to this node: campaign without a pre-vote, because the master is about to leave."""
+        if self.role is Role.FOLLOWER and self.can_be_master():
+            self._become(Role.CANDIDATE, 0)
+            self._reset_timer(now_ns)
+            self._campaign_regime = self._context.hard_state.regime + 1
+            self._begin_election(handover=True)
 
-    # Voting.
+    # Vote.
 
-    def _stand(self, handover: bool) -> None:
-        self._canvass = None
+    def _begin_election(self, handover: bool) -> None:
+        """Enter the campaign's regime and vote for this node. `on_own_vote_synced` goes on after the sync."""
+        self._pre_votes = None
         self._handover = handover
-        # Who votes and what we hold belong together: later knowledge must not change one of them alone.
-        self._claim = (self._bench.quorum, self._bench.log.last())
-        self._bench.keeper.enter(self._asked, self._bench.settings.node)
-        self._bench.quill.write((), Stood(self._asked))
+        # Votes must be counted against the configuration that belongs to the log position in the request. A message
+        # that becomes agreed during the campaign may change the quorum, so both are fixed here.
+        self._campaign = (self._context.quorum, self._context.log.last())
+        self._context.hard_state.enter_regime(self._campaign_regime, self._context.settings.node)
+        # The candidate asks for votes only after its own vote is on disk: if it crashed before that, it could vote for
+        # another candidate in the same regime.
+        self._context.barrier.write((), OwnVoteSynced(self._campaign_regime))
 
-    def stood(self, proof: Stood) -> None:
-        """Our own vote is on disk: it counts, and others may be asked."""
-        bench = self._bench
-        if self.role is not Role.CANDIDATE or proof.regime != bench.keeper.regime:
+    def on_own_vote_synced(self, proof: OwnVoteSynced) -> None:
+        """The vote for this node is on disk: count it, and ask the other voters."""
+        context = self._context
+        if self.role is not Role.CANDIDATE or proof.regime != context.hard_state.regime:
             return
-        quorum, (index, ballot) = self._claim
+        quorum, (index, ballot) = self._campaign
         self._votes = AckTally(quorum)
-        self._votes.add(bench.settings.node, bench.keeper.now.life, bench.keeper.now.lives)
-        self._signed = {
-            bench.settings.node: sign_vote(self._identity, self._candidacy(proof.regime, bench.settings.node))
+        self._votes.add(context.settings.node, context.hard_state.now.incarnation, context.hard_state.now.incarnations)
+        self._signed_votes = {
+            context.settings.node: sign_vote(self._identity, self._candidacy(proof.regime, context.settings.node))
         }
         for peer in quorum.voters:
-            if peer != bench.settings.node:
-                bench.quill.tell(peer, AskVote(proof.regime, index, ballot, self._handover))
+            if peer != context.settings.node:
+                context.barrier.send_now(peer, AskVote(proof.regime, index, ballot, self._handover))
 
-    def asked_vote(self, now_ns: int, node: int, message: AskVote) -> None:
-        bench = self._bench
-        self.hear_of(node, message.regime)
-        if self._grants(now_ns, node, message):
-            if message.regime > bench.keeper.regime:
-                bench.keeper.enter(message.regime, node)
-                self.rest(now_ns)
-            now, signature = bench.keeper.now, sign_vote(self._identity, self._candidacy(message.regime, node))
-            bench.quill.promise(node, Vote(message.regime, True, now.regime, now.life, now.lives, signature))
+    def on_ask_vote(self, now_ns: int, node: int, message: AskVote) -> None:
+        """Grant or refuse a vote."""
+        context = self._context
+        self.note_regime(node, message.regime)
+        if self._may_grant(now_ns, node, message):
+            if message.regime > context.hard_state.regime:
+                context.hard_state.enter_regime(message.regime, node)
+                self.become_follower(now_ns)
+            now, signature = context.hard_state.now, sign_vote(self._identity, self._candidacy(message.regime, node))
+            vote = Vote(message.regime, True, now.regime, now.incarnation, now.incarnations, signature)
+            # The vote leaves after it is on disk. A node that forgot its vote in a crash could vote again in this
+            # regime, and two masters could be elected.
+            context.barrier.send_after_sync(node, vote)
         else:
-            bench.quill.tell(node, Vote(message.regime, False, bench.keeper.regime, 0, {}))
+            context.barrier.send_now(node, Vote(message.regime, False, context.hard_state.regime, 0, {}))
 
     def _candidacy(self, regime: int, candidate: int) -> Candidacy:
-        return Candidacy(self._bench.settings.genesis, regime, candidate)
+        return Candidacy(self._context.settings.genesis, regime, candidate)
 
-    def _grants(self, now_ns: int, node: int, message: AskVote) -> bool:
-        now = self._bench.keeper.now
-        if not self._bench.keeper.sound or (message.index, message.ballot) < self._bench.log.last():
+    def _may_grant(self, now_ns: int, node: int, message: AskVote) -> bool:
+        now = self._context.hard_state.now
+        # A voter that refuses candidates with a shorter log keeps every agreed message: the quorum that agreed on it
+        # shares a node with every quorum that elects a master (Raft's election restriction).
+        if not self._context.hard_state.sound or (message.index, message.ballot) < self._context.log.last():
             return False
-        if not self._bench.may_be_master(node) or message.regime - now.regime > LEAP_MAX:
+        if not self._context.may_be_master(node) or message.regime - now.regime > LEAP_MAX:
             return False
         if message.regime == now.regime:
+            # One vote in a regime. The same candidate may ask again, because the answer may be lost.
             return now.vote == node
         return message.regime > now.regime and (message.handover or not self.hears_master(now_ns))
 
-    def voted(self, now_ns: int, node: int, message: Vote) -> None:
-        self.hear_of(node, message.promised)
-        if self._votes is None or message.regime != self._bench.keeper.regime:
+    def on_vote(self, now_ns: int, node: int, message: Vote) -> None:
+        self.note_regime(node, message.promised)
+        if self._votes is None or message.regime != self._context.hard_state.regime:
             return
         if message.granted:
             self._count_vote(node, message)
         elif message.promised >= message.regime:
-            # Somebody else stood at the same time, and the votes may be split.
-            self._try_soon(now_ns)
+            # Another candidate is in the same regime or a later one: the votes may be split.
+            self._retry_soon(now_ns)
 
     def _count_vote(self, node: int, message: Vote) -> None:
-        """Count a vote that everybody can check: with another in the proof nobody would follow us."""
-        bench, votes = self._bench, self._votes
+        """Count a vote if its signature is valid. A proof with an invalid signature would convince no node."""
+        context, votes = self._context, self._votes
         assert votes is not None
-        candidacy = self._candidacy(message.regime, bench.settings.node)
-        if is_vote_valid(bench.key_of(node), candidacy, message.signature):
+        candidacy = self._candidacy(message.regime, context.settings.node)
+        if is_vote_valid(context.key_of(node), candidacy, message.signature):
             votes.add(node, message.life, message.lives)
-            self._signed[node] = message.signature
+            self._signed_votes[node] = message.signature
         else:
-            bench.report("vote with an invalid signature", node, regime=message.regime)
+            context.report("vote with an invalid signature", node, regime=message.regime)
 
-    def _try_soon(self, now_ns: int) -> None:
-        """Campaign again, at another moment than others."""
-        beat_ns = self._bench.settings.heartbeat_ns
-        self.due_ns = min(self.due_ns, now_ns + beat_ns // 4 + self._bench.chance.randrange(beat_ns))
+    def _retry_soon(self, now_ns: int) -> None:
+        """Campaign again after a short random time, so that two candidates do not collide again."""
+        beat_ns = self._context.settings.heartbeat_ns
+        self.due_ns = min(self.due_ns, now_ns + beat_ns // 4 + self._context.chance.randrange(beat_ns))
 
     def won(self) -> bool:
-        """A quorum has voted for us in the regime that we are in."""
-        return self._votes is not None and self._votes.reached(self._bench.keeper.now.lives)
+        """True if a quorum has voted for this node in its current regime."""
+        return self._votes is not None and self._votes.reached(self._context.hard_state.now.incarnations)
 
     def proof(self) -> ElectionProof:
-        """The votes for us, to be shown to those who are to follow."""
-        return ElectionProof(self._bench.keeper.regime, self._signed)
+        """The signed votes for this node, which other nodes check before they follow it."""
+        return ElectionProof(self._context.hard_state.regime, self._signed_votes)

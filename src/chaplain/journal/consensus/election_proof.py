@@ -1,14 +1,15 @@
 """Signed votes, and the check that a quorum of serializers elected a master.
 
-A voter signs (cluster, regime, candidate) with its node key. A master shows the votes that elected it, and a node
-follows a master only if a majority of the serializers that the node knows signed for it. Without such a check any
-member could name a higher regime and have its messages held and called agreed (decision 0200).
+A voter signs (cluster, regime, candidate) with its node key. A master shows the votes that elected it. A node follows a
+master only if a majority of the serializers that the node knows signed for it. Without this check any member could name
+a higher regime, and other nodes would store its messages and call them agreed (decision 0200).
 
-Decides whether a vote's signature is valid and whether a proof convinces. Refuses to know how votes are collected
-(`election`) and what follows from a proof (`serializer`).
+Decides whether a vote's signature is valid, and whether a proof is sufficient. Does not know how votes are collected
+(`election`) and what follows from a proof (`core`).
 
-Invariants: a vote counts for one cluster, one regime and one candidate; each voter counts once, and only if it is in
-the set; a proof in which a checked signature is invalid proves nothing, so a forged proof costs one verification.
+Invariants: a vote counts for one cluster, one regime and one candidate. Each voter counts once, and only if it is in
+the set. A proof with an invalid signature among those that are checked proves nothing, so a forged proof costs one
+verification.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ class Candidacy(Frozen, frozen=True):
     """The cluster, regime and candidate that a vote is for."""
 
     genesis: bytes
-    """Names the cluster."""
+    """Identifies the cluster."""
     regime: int
     candidate: int
 
@@ -42,12 +43,14 @@ def sign_vote(identity: Identity, candidacy: Candidacy) -> bytes:
 
 
 def is_vote_valid(key: bytes, candidacy: Candidacy, signature: bytes) -> bool:
-    """Whether the holder of the key voted for this."""
+    """True if the owner of the key signed a vote for this candidacy."""
     return verify(key, VOTE_LABEL, candidacy.signed_octets, signature)
 
 
 def proves_election(quorum: Quorum, candidacy: Candidacy, votes: SignedVotes, key_of: Callable[[int], bytes]) -> bool:
-    """Whether a quorum voted for this. The count comes first: it costs nothing, and each signature costs 54 us."""
+    """True if a quorum signed for this candidacy. The voters are counted before any signature is checked, because a
+    check takes 54 us.
+    """
     voters = [voter for voter in quorum.voters if voter in votes]
     if not quorum.reached(voters):
         return False

@@ -1,7 +1,7 @@
-"""What passes between the serializer and the rest of the journal, and the execution it asks for verdicts.
+"""Inputs and effects of the serializer, and the events that report a finished sync to its parts.
 
-Payloads are opaque here: bytes found by reference and pinned by a digest. Peers are node ids; who they are, and that
-nobody speaks for another, is the business of the layers below.
+Payloads are opaque bytes here: a reference names each of them, and a digest identifies its content. Peers are node ids.
+The layers below authenticate them, so no peer can speak for another.
 """
 
 from __future__ import annotations
@@ -17,28 +17,30 @@ from chaplain.segment.record import Record
 
 
 class ConsensusStarted(Frozen, frozen=True):
-    """The first input of a run."""
+    """The first input after the core was built."""
 
 
 class PeerUp(Frozen, frozen=True):
+    """The node has a session with this peer."""
+
     node: int
 
 
 class PeerDown(Frozen, frozen=True):
-    """The connection is closed: news, not silence."""
+    """The connection to this peer is closed. That is reported at once, unlike silence."""
 
     node: int
 
 
 class Received(Frozen, frozen=True):
-    """A message of a serializer, hostile until decoded."""
+    """An encoded message of another serializer. Its contents are not trusted."""
 
     node: int
     message: bytes
 
 
 class PayloadArrived(Frozen, frozen=True):
-    """The digest has been computed from the payload by whoever received it."""
+    """A payload is available. The receiving component has computed the digest from the payload."""
 
     reference: Reference
     digest: bytes
@@ -46,7 +48,7 @@ class PayloadArrived(Frozen, frozen=True):
 
 
 class ConfigOffered(Frozen, frozen=True):
-    """Order this configuration entry if we are master; otherwise it is refused with a report."""
+    """A configuration entry to order. A node that is not master refuses it with a report."""
 
     entry_type: int
     stage: int
@@ -54,31 +56,31 @@ class ConfigOffered(Frozen, frozen=True):
 
 
 class IngestDrained(Frozen, frozen=True):
-    """A blocked ingest node says that nothing of it waits to be ordered."""
+    """An ingest node that is being removed (stage Block) reports that none of its payloads waits to be ordered."""
 
     node: int
 
 
 class LogRead(Frozen, frozen=True):
-    """The records that `ReadLog` asked for, as far as they are whole."""
+    """The records that `ReadLog` asked for. Records that cannot be read are left out."""
 
     token: int
     records: tuple[Record, ...]
 
 
 class RecordDamaged(Frozen, frozen=True):
-    """The records of this agreed message could not be read back from the log."""
+    """The records of this agreed message cannot be read from the log."""
 
     index: int
 
 
-class SpaceTold(Frozen, frozen=True):
-    """How much room the disk has."""
+class DiskSpace(Frozen, frozen=True):
+    """The free space of the disk."""
 
     free_bytes: int
 
 
-OrderInput: TypeAlias = (
+ConsensusInput: TypeAlias = (
     ConsensusStarted
     | Woken
     | Drained
@@ -93,27 +95,31 @@ OrderInput: TypeAlias = (
     | IngestDrained
     | LogRead
     | RecordDamaged
-    | SpaceTold
+    | DiskSpace
 )
 
 
 # Effects.
 
 
-class Tell(Frozen, frozen=True):
+class SendMessage(Frozen, frozen=True):
+    """Send an encoded message to a peer."""
+
     node: int
     message: bytes
 
 
 class Resumed(Frozen, frozen=True):
-    """The agreed prefix that was found on disk has been settled up to here; `Agreed` goes on from the next index."""
+    """The messages up to this index were found on disk as agreed, and are executed. `Agreed` continues with the next
+    index.
+    """
 
     index: int
     hash: bytes
 
 
 class Agreed(Frozen, frozen=True):
-    """The message is agreed, and execution has settled it. In order, each index once in a run."""
+    """The message is agreed and executed. Indexes come in order, each once in a run."""
 
     body: Body
     ballot: int
@@ -122,8 +128,8 @@ class Agreed(Frozen, frozen=True):
 
 
 class NeedPayload(Frozen, frozen=True):
-    """A payload is missing: get it from its ingest node, or from `master`. The digest is empty if nobody has told
-    us.
+    """A payload is missing: request it from its ingest node, or from `master`. The digest is empty if no proposal has
+    named it.
     """
 
     reference: Reference
@@ -133,58 +139,62 @@ class NeedPayload(Frozen, frozen=True):
 
 class Role(StrEnum):
     OUT = "out"
-    """Has no vote: in doubt, wiped, failed or leaving."""
+    """The node takes no part in elections: it is recovering its vote, has failed, or is stopping."""
     FOLLOWER = "follower"
     CANDIDATE = "candidate"
     MASTER = "master"
 
 
 class RoleChanged(Frozen, frozen=True):
+    """The node's role, or the master that it follows, has changed."""
+
     role: Role
     regime: int
     master: int
-    """0 if nobody is known to be."""
+    """0 if no master is known."""
 
 
 class ReadLog(Frozen, frozen=True):
-    """Read these positions of the log and answer with `LogRead`; `log.records_between` does it, given the files."""
+    """Read these positions of the log and answer with `LogRead`."""
 
     token: int
     start: int
     end: int
 
 
-OrderEffect: TypeAlias = Tell | Persist | Resumed | Agreed | NeedPayload | RoleChanged | ReadLog | Report | Halt
+ConsensusEffect: TypeAlias = (
+    SendMessage | Persist | Resumed | Agreed | NeedPayload | RoleChanged | ReadLog | Report | Halt
+)
 
 
-# Proofs: what is on disk now, so that a promise may follow.
+# Reports of finished syncs, from the persist barrier to the parts.
 
 
-class Stood(Frozen, frozen=True):
-    """Our own vote for ourselves is on disk."""
+class OwnVoteSynced(Frozen, frozen=True):
+    """A candidate's vote for itself is on disk."""
 
     regime: int
 
 
-class ProposalHeld(Frozen, frozen=True):
-    """Our own copy of a proposal is on disk."""
+class OwnProposalSynced(Frozen, frozen=True):
+    """The master's own copy of its proposal is on disk."""
 
     regime: int
     index: int
     hash: bytes
 
 
-class LogWritten(Frozen, frozen=True):
-    """The log is on disk up to this position."""
+class LogSynced(Frozen, frozen=True):
+    """The log is on disk up to this position, and with it all messages up to `index`."""
 
     position: int
     index: int
 
 
-class Regained(Frozen, frozen=True):
-    """The standing that says we are sound again is on disk."""
+class VoteRegained(Frozen, frozen=True):
+    """The hard state that declares this node sound is on disk."""
 
-    life: int
+    incarnation: int
 
 
-SyncProof: TypeAlias = Stood | ProposalHeld | LogWritten | Regained
+SyncProof: TypeAlias = OwnVoteSynced | OwnProposalSynced | LogSynced | VoteRegained

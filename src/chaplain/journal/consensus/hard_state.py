@@ -1,15 +1,20 @@
-"""What a serializer must never forget besides its log: the regime, the vote in it, and whose memory was ever lost.
+"""The hard state of a serializer: regime (Raft's currentTerm), vote (votedFor), voting state and incarnations.
 
-Decides what a node that starts may claim about its own past. Refuses to decide anything else: who gets the vote is the
-election's business.
+A small file next to the log contains it. Every change replaces the file. Decides what a stored file proves at startup.
+Does not decide who gets a vote (`election`), nor whether the log matches the file (`vote_recovery`).
 
-A node is *sound* if it remembers all it ever promised. One whose last record is *doubtful* may have lost one
-acknowledgement to a torn write; one that *lost* something has lost it for certain; one that is *wiped* may have lost
-every promise. Each return to soundness is a new *life*. Others remember the highest life they know of (`lives`), and an
-acknowledgement or vote of an earlier life is counted by nobody who has heard of a later one: that is why what the
-earlier life promised, and the later does not remember, can make no quorum.
+Voting states:
 
-Invariants: regime and life never fall; the vote of a regime never changes once given.
+    sound      the node remembers every vote and acknowledgement that it gave
+    doubtful   a torn write may have destroyed its last record, and one acknowledgement with it
+    lost       a record that was on disk is missing
+    wiped      everything may be missing, votes included
+
+A node recovers its vote under a new *incarnation* number (`life` on the wire). Each node remembers the highest
+incarnation of every other node, and does not count votes and acknowledgements of an earlier one. So a promise that the
+earlier incarnation made and the later one forgot cannot complete a quorum.
+
+Invariants: regime and incarnation never decrease; the vote in a regime does not change once given.
 """
 
 from __future__ import annotations
@@ -26,13 +31,15 @@ from chaplain.journal.messages.consensus import Lives
 from chaplain.segment.layout import checksum
 from chaplain.wire.primitives import Cursor, put_number
 
-NOBODY = 0xFF
-"""In place of a vote: spent, on nobody we know."""
+VOTE_USED = 0xFF
+"""In place of a vote: the vote in this regime is used, and the node that got it is not known."""
 DISK_BYTES = 16
 _MAGIC = b"CHAPLSTD\x02"
 
 
 class VotingState(IntEnum):
+    """Whether a node remembers all that it promised; the module's text explains the states."""
+
     SOUND = 1
     DOUBTFUL = 2
     WIPED = 3
@@ -40,54 +47,63 @@ class VotingState(IntEnum):
 
 
 class HardState(Frozen, frozen=True):
+    """The contents of the hard state file."""
+
     disk: bytes
+    """Id of the data directory. A file from another directory proves nothing."""
     state: VotingState
     regime: int = 0
     vote: int = 0
-    """The node voted for in `regime`; 0 if none, NOBODY if the vote is spent."""
-    begun: bool = False
-    """Something of the log was on disk: one that is empty now has been lost."""
-    life: int = 0
-    lives: Lives = msgspec.field(default_factory=dict)
+    """The node voted for in `regime`; 0 for no vote, `VOTE_USED` for a used vote."""
+    log_begun: bool = False
+    """The log has had a record on disk. If the log is empty now, it was lost."""
+    incarnation: int = 0
+    """Number of this node's incarnation; 0 if it never had to recover its vote."""
+    incarnations: Lives = msgspec.field(default_factory=dict)
+    """The highest incarnation that this node knows of each node."""
 
 
-def encode_standing(standing: HardState) -> bytes:
+def encode_hard_state(hard_state: HardState) -> bytes:
     fields = b"".join(
         (
             _MAGIC,
-            standing.disk,
-            put_number(standing.state, 1),
-            put_number(standing.regime, 4),
-            put_number(standing.vote, 1),
-            put_number(standing.begun, 1),
-            put_number(standing.life, 4),
-            put_number(len(standing.lives), 1),
-            *(put_number(node, 1) + put_number(standing.lives[node], 4) for node in sorted(standing.lives)),
+            hard_state.disk,
+            put_number(hard_state.state, 1),
+            put_number(hard_state.regime, 4),
+            put_number(hard_state.vote, 1),
+            put_number(hard_state.log_begun, 1),
+            put_number(hard_state.incarnation, 4),
+            put_number(len(hard_state.incarnations), 1),
+            *(
+                put_number(node, 1) + put_number(hard_state.incarnations[node], 4)
+                for node in sorted(hard_state.incarnations)
+            ),
         )
     )
     return fields + put_number(checksum(fields), 4)
 
 
-def decode_standing(data: bytes) -> HardState:
+def decode_hard_state(data: bytes) -> HardState:
     if len(data) < 4 or put_number(checksum(data[:-4]), 4) != data[-4:]:
-        raise Malformed("standing: checksum does not match")
+        raise Malformed("hard state: checksum does not match")
     cursor = Cursor(data[:-4])
     if cursor.take(len(_MAGIC), "magic") != _MAGIC:
-        raise Malformed("standing: not a standing")
+        raise Malformed("hard state: not a hard state file")
     disk, state = cursor.take(DISK_BYTES, "disk"), cursor.number(1, "state")
-    regime, vote, begun = cursor.number(4, "regime"), cursor.number(1, "vote"), cursor.number(1, "begun")
-    life = cursor.number(4, "life")
-    lives = {cursor.number(1, "node"): cursor.number(4, "life") for _ in range(cursor.number(1, "lives"))}
-    cursor.end("standing")
-    if state not in tuple(VotingState) or begun > 1:
-        raise Malformed(f"standing: state {state}, begun {begun}")
-    return HardState(disk, VotingState(state), regime, vote, bool(begun), life, lives)
+    regime, vote, log_begun = cursor.number(4, "regime"), cursor.number(1, "vote"), cursor.number(1, "begun")
+    incarnation = cursor.number(4, "life")
+    incarnations = {cursor.number(1, "node"): cursor.number(4, "life") for _ in range(cursor.number(1, "lives"))}
+    cursor.end("hard state")
+    if state not in tuple(VotingState) or log_begun > 1:
+        raise Malformed(f"hard state: state {state}, begun {log_begun}")
+    return HardState(disk, VotingState(state), regime, vote, bool(log_begun), incarnation, incarnations)
 
 
-def found_standing(data: bytes | None, disk: bytes, founding_disk: bytes, log_empty: bool) -> HardState:
-    """What the file next to the log proves.
+def load_hard_state(data: bytes | None, disk: bytes, founding_disk: bytes, log_empty: bool) -> HardState:
+    """Return the hard state that the file proves; wiped if it proves nothing.
 
-    Only a founding member that has never run may come without one. A file that is lost or damaged held votes.
+    Only a founding member that has never run may start without a file. Any other missing or damaged file may have
+    contained votes.
     """
     if data is None and log_empty and disk == founding_disk:
         return HardState(disk, VotingState.SOUND)
@@ -95,65 +111,83 @@ def found_standing(data: bytes | None, disk: bytes, founding_disk: bytes, log_em
     if data is None:
         return wiped
     try:
-        standing = decode_standing(data)
+        hard_state = decode_hard_state(data)
     except Malformed:
         return wiped
-    return standing if standing.disk == disk else wiped
+    return hard_state if hard_state.disk == disk else wiped
 
 
 class HardStateStore:
-    """Holds the standing, and writes every change of it down."""
+    """Contains the hard state, and writes each change to disk."""
 
-    def __init__(self, standing: HardState, file: str, quill: PersistBarrier) -> None:
-        self.now = standing
+    def __init__(self, hard_state: HardState, file: str, barrier: PersistBarrier) -> None:
+        self.now = hard_state
+        """The current hard state. It may be ahead of the disk until the next sync."""
         self._file = file
-        self._quill = quill
+        self._barrier = barrier
 
     @property
     def sound(self) -> bool:
+        """True if this node may vote and acknowledge."""
         return self.now.state is VotingState.SOUND
 
     @property
     def regime(self) -> int:
         return self.now.regime
 
-    def enter(self, regime: int, vote: int) -> None:
-        """Have no part in earlier regimes any more; in this one our vote is given."""
+    def enter_regime(self, regime: int, vote: int) -> None:
+        """Enter a later regime, with this vote in it. From now on the node acknowledges no proposal of an earlier
+        regime: that keeps a deposed master from agreeing on anything with this node's help.
+        """
+        # A second entry into a regime could change the vote in it, and so elect two masters.
         assert regime > self.now.regime, "a regime was entered twice, or went back"
         self._change(regime=regime, vote=vote)
 
-    def learn_life(self, node: int, life: int) -> None:
-        """A node came back without its memory: what its former life said no longer counts."""
-        assert life > self.now.lives.get(node, 0)
-        self._change(lives={**self.now.lives, node: life})
+    def learn_incarnation(self, node: int, incarnation: int) -> None:
+        """A node has lost its memory and started a new incarnation: promises of its earlier incarnations no longer
+        count here.
+        """
+        assert incarnation > self.now.incarnations.get(node, 0)
+        self._change(incarnations={**self.now.incarnations, node: incarnation})
 
-    def begin_log(self) -> None:
-        """Something of the log is on disk: from now on an empty one means that it was lost."""
-        if not self.now.begun:
-            self._change(begun=True)
+    def note_log_begun(self) -> None:
+        """The log has a record on disk. From now on an empty log means that it was lost."""
+        if not self.now.log_begun:
+            self._change(log_begun=True)
 
-    def doubt(self, state: VotingState) -> None:
+    def downgrade(self, state: VotingState) -> None:
+        """Take the vote from this node, because its log shows that promises may be lost."""
         assert state is not VotingState.SOUND
         self._change(state=state)
 
-    def begin_life(self, life: int, lives: Lives) -> None:
-        assert life > self.now.life
+    def begin_incarnation(self, incarnation: int, incarnations: Lives) -> None:
+        """Start a new incarnation of this node, which still has no vote."""
+        assert incarnation > self.now.incarnation
         assert not self.sound
-        self._change(life=life, lives=_joined(self.now.lives, lives))
+        self._change(incarnation=incarnation, incarnations=_merged(self.now.incarnations, incarnations))
 
-    def regain(self, regime: int, lives: Lives, *proofs: SyncProof) -> None:
-        """Sound again. Our vote in every regime up to this one is spent: we may have given it and forgotten."""
+    def regain(self, regime: int, incarnations: Lives, *proofs: SyncProof) -> None:
+        """Declare this node sound, in this regime. The vote in the regime counts as used: the node may have given it
+        before it lost its memory.
+        """
         assert regime >= self.now.regime
         assert not self.sound
-        self._change(*proofs, state=VotingState.SOUND, regime=regime, vote=NOBODY, lives=_joined(self.now.lives, lives))
+        self._change(
+            *proofs,
+            state=VotingState.SOUND,
+            regime=regime,
+            vote=VOTE_USED,
+            incarnations=_merged(self.now.incarnations, incarnations),
+        )
 
     def write(self) -> None:
+        """Write the hard state again, unchanged."""
         self._change()
 
     def _change(self, *proofs: SyncProof, **fields: object) -> None:
         self.now = msgspec.structs.replace(self.now, **fields)
-        self._quill.write((Replace(self._file, encode_standing(self.now)),), *proofs)
+        self._barrier.write((Replace(self._file, encode_hard_state(self.now)),), *proofs)
 
 
-def _joined(lives: Lives, more: Lives) -> Lives:
-    return {node: max(lives.get(node, 0), more.get(node, 0)) for node in sorted({*lives, *more})}
+def _merged(incarnations: Lives, more: Lives) -> Lives:
+    return {node: max(incarnations.get(node, 0), more.get(node, 0)) for node in sorted({*incarnations, *more})}

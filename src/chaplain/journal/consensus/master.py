@@ -1,19 +1,21 @@
-"""What a master does: propose one message at a time, count, and make sure that it still is master.
+"""The master (leader): proposes one message at a time, counts acknowledgements, and steps down without a quorum.
 
-Decides what is proposed and when a proposal is agreed. Refuses to know how it was elected.
+Decides what is proposed and when a proposal is agreed (committed). Does not know how the node was elected.
 
-On taking office a master shows the votes that elected it, then proposes. It shows them again to a node that connects,
-and with every heartbeat to one that does not answer. An inherited tail is proposed again, the same bytes under the new
-regime; then one message of the regime's own, perhaps empty; only then anything else. The next message says that the one
-before is agreed; if there is none, a mark does.
+A new master sends the signed votes that elected it, then proposes. It sends them again to a node that connects, and
+with each heartbeat to a connected node that does not answer.
 
-Where serializers are index-only, a message that refers to payloads goes first to the nodes that hold data; when so many
-as there must be copies have it on disk, and not before, it is proposed to the serializers and written down here.
+First it proposes an inherited tail again: the same bytes, under the new regime. Then it proposes one message of its own
+regime, which may be empty. Only then it orders new entries. The next proposal tells followers that the one before is
+agreed; if there is none, an agreed mark does.
 
-A change of the cluster's nodes goes on stage by stage (`stages`), after the regime's own first message.
+With index-only serializers, a message with payloads goes to the data holders first. After as many of them have it on
+disk as there must be copies, the master writes it down and proposes it to the serializers.
 
-Invariants: one message in flight; what is proposed continues the agreed chain; nothing is proposed after Final; a
-master that has not heard a quorum for the election time-out steps down.
+`reconfiguration` advances changes of the cluster's nodes, after the first message of the regime.
+
+Invariants: one message is in flight. A proposal continues the agreed chain. Nothing is proposed after the message with
+the Final flag. A master that has not heard a quorum for `election_ns` steps down (Raft's check-quorum).
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from collections import deque
 from chaplain.journal.consensus.acks import InFlight, PreReplication
 from chaplain.journal.consensus.context import ConsensusContext
 from chaplain.journal.consensus.election import LEAP_MAX
-from chaplain.journal.consensus.events import ConfigOffered, NeedPayload, ProposalHeld
+from chaplain.journal.consensus.events import ConfigOffered, NeedPayload, OwnProposalSynced
 from chaplain.journal.consensus.reconfiguration import Progress, Reconfiguration
 from chaplain.journal.messages.cluster import Body, ConfigEntry, DataEntry, Entry, chain_hash, encode_body
 from chaplain.journal.messages.consensus import AgreedMark, ElectionProof, Handover, MarkHeard, ProposalAck, Propose
@@ -32,292 +34,333 @@ from chaplain.journal.model.log_entry import LogEntry
 
 
 class Master:
-    """One tenure. Thrown away when it ends; the tail stays in the log, for the next master."""
+    """The node as master of one regime. Discarded at the end of it; the tail stays in the log for the next master."""
 
-    def __init__(self, bench: ConsensusContext, now_ns: int, proof: ElectionProof) -> None:
-        self._bench = bench
+    def __init__(self, context: ConsensusContext, now_ns: int, proof: ElectionProof) -> None:
+        self._context = context
         self._proof = proof
-        self._regime = bench.keeper.regime
-        self._flight: InFlight | None = None
-        self._spreading: PreReplication | None = None
-        self._few = False
-        """Payloads wait, and too few nodes that hold data are here."""
-        self._opened = False
+        self._regime = context.hard_state.regime
+        self._in_flight: InFlight | None = None
+        """The proposal that waits for a quorum."""
+        self._pre_replication: PreReplication | None = None
+        """The message that waits for copies on data holders."""
+        self._too_few_holders = False
+        """Payloads wait, and too few data holders are reachable; reported once."""
+        self._own_proposed = False
         """A message of this regime has been proposed."""
-        self._closed = False
-        """Final has been proposed."""
+        self._final_proposed = False
+        """The message with the Final flag, the last of this regime, has been proposed."""
         self._mark_due_ns: int | None = None
-        """When the others are to be told that the last message is agreed."""
-        self._offers: deque[ConfigEntry] = deque()
-        self._watch = Progress(now_ns)
-        self.stages = Reconfiguration(bench, self._watch)
-        self.beat_ns = now_ns + bench.settings.heartbeat_ns
-        self._leave_ns: int | None = None
-        """When we hand over at the latest, once our last message is agreed."""
-        self.over = ""
-        """Why the tenure has ended, once it has."""
-        bench.tell_all(proof)  # nobody heeds a proposal before it
-        if bench.log.tail is not None:
-            self._propose_again()
+        """When to send the agreed mark for the last message."""
+        self._config_entries: deque[ConfigEntry] = deque()
+        """Configuration entries that wait to be ordered."""
+        self._progress = Progress(now_ns)
+        self.reconfiguration = Reconfiguration(context, self._progress)
+        self.heartbeat_due_ns = now_ns + context.settings.heartbeat_ns
+        """When the next heartbeat is due."""
+        self._handover_ns: int | None = None
+        """Once the last message is agreed: when to hand over at the latest."""
+        self.end_reason = ""
+        """Why this node stopped being master; empty while it is."""
+        context.broadcast(proof)  # first: nodes ignore proposals of a master that has not proved its election
+        if context.log.tail is not None:
+            self._repropose_tail()
         else:
             self._propose(now_ns, ())
 
     @property
     def due_ns(self) -> int:
-        return self.beat_ns if self._mark_due_ns is None else min(self.beat_ns, self._mark_due_ns)
+        return self.heartbeat_due_ns if self._mark_due_ns is None else min(self.heartbeat_due_ns, self._mark_due_ns)
 
-    # Proposing.
+    # Proposals.
 
-    def _propose_again(self) -> None:
-        log = self._bench.log
-        self._bench.quill.write(log.restamp(self._regime))
+    def _repropose_tail(self) -> None:
+        """Propose the inherited tail again under this regime. Its bytes stay the same, because it may be agreed
+        already: a quorum may have stored it without this node's knowledge.
+        """
+        log = self._context.log
+        self._context.barrier.write(log.restamp(self._regime))
         assert log.tail is not None
-        self._fly(log.tail)
+        self._send_proposal(log.tail)
 
     def _propose(self, now_ns: int, entries: tuple[Entry, ...], final: bool = False) -> None:
-        bench, log = self._bench, self._bench.log
-        assert self._flight is None, "a message was proposed while another was in flight"
-        assert self._spreading is None, "a message was proposed while another was on its way"
+        context, log = self._context, self._context.log
+        assert self._in_flight is None, "a message was proposed while another was in flight"
+        assert self._pre_replication is None, "a message was proposed while another was being replicated"
+        # At most one message behind the agreed prefix: so everything below the last index of any log is agreed, and
+        # logs can be compared by their last message alone.
         assert log.tail is None, "a message was proposed before the last one was agreed"
-        assert not self._closed, "a message was proposed after the regime's last"
+        assert not self._final_proposed, "a message was proposed after the regime's last"
         body = Body(
             regime=self._regime,
             index=log.agreed + 1,
-            master=bench.settings.node,
+            master=context.settings.node,
             timestamp_ns=max(now_ns, log.agreed_ns + 1),
             previous=log.agreed_hash,
             entries=entries,
             final=final,
         )
         raw = encode_body(body)
-        message = LogEntry(body, raw, chain_hash(body.previous, raw), self._regime, bench.shelf.get(body.data_entries))
-        self._opened, self._closed = True, final
-        self._mark_due_ns = bench.mark_due_ns = None
+        message = LogEntry(
+            body, raw, chain_hash(body.previous, raw), self._regime, context.payload_queue.get(body.data_entries)
+        )
+        self._own_proposed, self._final_proposed = True, final
+        self._mark_due_ns = context.mark_due_ns = None
         if log.copies and message.entries:
-            self._spread(now_ns, message)
+            self._begin_pre_replication(now_ns, message)
         else:
-            self._put_forward(message)
+            self._store_and_send(message)
 
-    def _spread(self, now_ns: int, message: LogEntry) -> None:
-        self._spreading = PreReplication(now_ns, message, self._bench.holders, self._bench.log.copies)
-        for peer in self._spreading.lacking:
-            self._bench.quill.tell(peer, Propose(self._regime, message.index, message.raw))
+    def _begin_pre_replication(self, now_ns: int, message: LogEntry) -> None:
+        self._pre_replication = PreReplication(now_ns, message, self._context.data_holders, self._context.log.copies)
+        for peer in self._pre_replication.missing_nodes:
+            self._context.barrier.send_now(peer, Propose(self._regime, message.index, message.raw))
 
-    def _put_forward(self, message: LogEntry) -> None:
-        self._bench.quill.write(self._bench.log.store(message))
-        self._fly(message)
+    def _store_and_send(self, message: LogEntry) -> None:
+        self._context.barrier.write(self._context.log.store(message))
+        self._send_proposal(message)
 
-    def _fly(self, message: LogEntry) -> None:
-        bench = self._bench
-        self._flight = InFlight(self._regime, message.index, message.hash, bench.quorum)
-        bench.tell_all(Propose(self._regime, message.index, message.raw))
-        bench.quill.write((), ProposalHeld(self._regime, message.index, message.hash), bench.written())
+    def _send_proposal(self, message: LogEntry) -> None:
+        """Send a stored message to all members, and count this node's copy once it is on disk."""
+        context = self._context
+        # The quorum is that of the configuration at the agreed prefix. During a change of serializers it is joint, a
+        # majority of the old set and of the new one, so neither set can agree on a message alone.
+        self._in_flight = InFlight(self._regime, message.index, message.hash, context.quorum)
+        context.broadcast(Propose(self._regime, message.index, message.raw))
+        # The proposal leaves before this node's own write is synced. That is safe, because the master counts its own
+        # copy only after the sync, like any other acknowledgement.
+        synced = OwnProposalSynced(self._regime, message.index, message.hash)
+        context.barrier.write((), synced, context.log_synced_proof())
 
-    def offer(self, offered: ConfigOffered) -> bool:
-        settings = self._bench.settings
-        if len(self._offers) >= settings.config_entries_max or len(offered.data) > settings.config_bytes_max:
+    def offer_config(self, offered: ConfigOffered) -> bool:
+        """Queue a configuration entry; False if the queue is full, the entry is too large, or the regime is ending."""
+        settings = self._context.settings
+        if len(self._config_entries) >= settings.config_entries_max or len(offered.data) > settings.config_bytes_max:
             return False
-        if self._closed:
+        if self._final_proposed:
             return False
-        self._offers.append(ConfigEntry(offered.entry_type, offered.stage, offered.data))
+        self._config_entries.append(ConfigEntry(offered.entry_type, offered.stage, offered.data))
         return True
 
     def drained(self, now_ns: int) -> None:
-        """Form the next message of whatever is there; if nothing is, say that the last one is agreed."""
-        bench = self._bench
-        if self._flight is not None or self._spreading is not None or self.over or self._leave_ns is not None:
+        """At the end of a round: propose the next message, or send the agreed mark if it is due."""
+        context = self._context
+        if (
+            self._in_flight is not None
+            or self._pre_replication is not None
+            or self.end_reason
+            or self._handover_ns is not None
+        ):
             return
-        step = self.stages.due(now_ns) if self._opened and not self._closed and not bench.leaving else None
+        may_order = self._own_proposed and not self._final_proposed
+        step = self.reconfiguration.next_step(now_ns) if may_order and not context.stopping else None
         if step is not None:
-            self._advance(now_ns, step)
+            self._propose_stage(now_ns, step)
             return
-        entries = self._choose(now_ns) if self._opened and not self._closed else ()
-        if not self._opened or entries:
+        entries = self._choose_entries(now_ns) if may_order else ()
+        if not self._own_proposed or entries:
             self._propose(now_ns, entries)
-        elif bench.leaving and not self._closed:
+        elif context.stopping and not self._final_proposed:
             self._propose(now_ns, (), final=True)
         elif self._mark_due_ns is not None and now_ns >= self._mark_due_ns:
             self._mark_due_ns = None
-            bench.tell_all(self._mark())
+            context.broadcast(self._agreed_mark())
 
-    def _advance(self, now_ns: int, step: StageStep) -> None:
-        """Order a stage, alone in its message. With it our regime ends, if somebody else is to be master then."""
-        node, new_set = self._bench.settings.node, step.entry_type is EntryType.NEW_SERIALIZER_SET
+    def _propose_stage(self, now_ns: int, step: StageStep) -> None:
+        """Propose a stage of a change, alone in its message. The message is the last of this regime if another node is
+        to be master after it.
+        """
+        node, new_set = self._context.settings.node, step.entry_type is EntryType.NEW_SERIALIZER_SET
         passes = new_set and step.stage is Stage.IMPLEMENT and step.nodes[0] != node
         leaves = new_set and step.stage is Stage.CONFIRM and node not in step.nodes
-        self._bench.report("stage", 0, change=step.entry_type.name.lower(), stage=step.stage.name.lower())
+        self._context.report("stage", 0, change=step.entry_type.name.lower(), stage=step.stage.name.lower())
         entry = ConfigEntry(step.entry_type, step.stage, encode_step(step))
         self._propose(now_ns, (entry,), final=passes or leaves)
 
-    def _choose(self, now_ns: int) -> tuple[Entry, ...]:
-        settings = self._bench.settings
-        offers, self._offers = self._offers, deque()
-        if self._bench.log.copies and (offers or not self._may_spread(now_ns)):
-            return tuple(offers)  # configuration needs no copies, and must not wait for any
-        return (*offers, *self._bench.shelf.choose(settings.order_entries_bound, settings.order_bytes_bound))
+    def _choose_entries(self, now_ns: int) -> tuple[Entry, ...]:
+        settings = self._context.settings
+        offers, self._config_entries = self._config_entries, deque()
+        if self._context.log.copies and (offers or not self._has_enough_holders(now_ns)):
+            # Configuration entries have no payloads. They need no copies, and must not wait for any.
+            return tuple(offers)
+        return (*offers, *self._context.payload_queue.choose(settings.order_entries_bound, settings.order_bytes_bound))
 
-    def _may_spread(self, now_ns: int) -> bool:
-        """Whether so many nodes that hold data were heard lately as there must be copies."""
-        bench, watch = self._bench, self._watch
-        lately_ns = now_ns - bench.settings.election_ns
-        near = sum(watch.spoke(node) and watch.heard_ns(node) > lately_ns for node in bench.holders)
-        few = near < bench.log.copies and bench.shelf.size_bytes > 0
-        if few and not self._few:
-            bench.report("too few nodes that hold data: nothing is ordered", 0, here=near, copies=bench.log.copies)
-        self._few = few
-        return near >= bench.log.copies
+    def _has_enough_holders(self, now_ns: int) -> bool:
+        """True if as many data holders were heard within `election_ns` as there must be copies."""
+        context, progress = self._context, self._progress
+        lately_ns = now_ns - context.settings.election_ns
+        heard = sum(
+            progress.has_heard(node) and progress.last_heard_ns(node) > lately_ns for node in context.data_holders
+        )
+        few = heard < context.log.copies and context.payload_queue.size_bytes > 0
+        if few and not self._too_few_holders:
+            context.report(
+                "too few data holders are reachable: nothing is ordered", 0, here=heard, copies=context.log.copies
+            )
+        self._too_few_holders = few
+        return heard >= context.log.copies
 
-    def _mark(self) -> AgreedMark:
-        return AgreedMark(self._regime, self._bench.log.agreed, self._bench.log.agreed_hash)
+    def _agreed_mark(self) -> AgreedMark:
+        return AgreedMark(self._regime, self._context.log.agreed, self._context.log.agreed_hash)
 
-    # Counting.
+    # Acknowledgements and agreed messages.
 
-    def held(self, now_ns: int, proof: ProposalHeld) -> None:
-        """Our own copy is on disk: it counts like any other."""
-        now = self._bench.keeper.now
-        own = ProposalAck(proof.regime, proof.index, proof.hash, now.life, now.lives)
-        self._count(now_ns, self._bench.settings.node, own)
+    def on_own_proposal_synced(self, now_ns: int, proof: OwnProposalSynced) -> None:
+        """The master's own copy is on disk: it counts like an acknowledgement."""
+        now = self._context.hard_state.now
+        own = ProposalAck(proof.regime, proof.index, proof.hash, now.incarnation, now.incarnations)
+        self._count_ack(now_ns, self._context.settings.node, own)
 
-    def acknowledged(self, now_ns: int, node: int, message: ProposalAck) -> None:
+    def on_ack(self, now_ns: int, node: int, message: ProposalAck) -> None:
         if message.regime == self._regime:
-            self._watch.hear(now_ns, node, message.index)
-            self._pass_on(now_ns)
-        spreading = self._spreading
-        if spreading is not None:
-            spreading.acknowledged(node, message)
-            if spreading.enough:
-                self._spreading = None
-                self._put_forward(spreading.message)
-        self._count(now_ns, node, message)
+            self._progress.record(now_ns, node, message.index)
+            self._try_handover(now_ns)
+        pre_replication = self._pre_replication
+        if pre_replication is not None:
+            pre_replication.add_ack(node, message)
+            if pre_replication.is_complete:
+                self._pre_replication = None
+                self._store_and_send(pre_replication.message)
+        self._count_ack(now_ns, node, message)
 
-    def _count(self, now_ns: int, node: int, message: ProposalAck) -> None:
-        flight = self._flight
-        if flight is None:
+    def _count_ack(self, now_ns: int, node: int, message: ProposalAck) -> None:
+        in_flight = self._in_flight
+        if in_flight is None:
             return
-        flight.acknowledged(node, message)
-        self.retry(now_ns)
+        in_flight.add_ack(node, message)
+        self.apply_if_agreed(now_ns)
 
-    def retry(self, now_ns: int) -> None:
-        """The message in flight is agreed, if it is: then it is settled, once its payloads are here."""
-        flight = self._flight
-        if flight is None or not flight.tally.reached(self._bench.keeper.now.lives):
+    def apply_if_agreed(self, now_ns: int) -> None:
+        """If a quorum has acknowledged the message in flight, it is agreed: apply it. An index-only serializer may have
+        to wait for the payloads first.
+        """
+        in_flight = self._in_flight
+        if in_flight is None or not in_flight.tally.reached(self._context.hard_state.now.incarnations):
             return
-        calm_ns = self._calm_ns()
-        if self._settle(now_ns):
-            self._flight = None
-            self._mark_due_ns = now_ns + calm_ns
-            if self._closed or self._bench.settings.node not in self._bench.quorum.voters:
+        delay_ns = self._mark_delay_ns()
+        if self._apply_tail(now_ns):
+            self._in_flight = None
+            self._mark_due_ns = now_ns + delay_ns
+            if self._final_proposed or self._context.settings.node not in self._context.quorum.voters:
                 self._hand_over(now_ns)
 
-    def _calm_ns(self) -> int:
-        """How long the others may do without knowing: not at all, if one of their clients waits for it."""
-        tail, settings = self._bench.log.tail, self._bench.settings
+    def _mark_delay_ns(self) -> int:
+        """How long the other nodes may wait for the agreed mark. They get it at once if the message contains
+        configuration, or entries of another ingest node, whose clients wait for their receipts.
+        """
+        tail, settings = self._context.log.tail, self._context.settings
         assert tail is not None
         for entry in tail.body.entries:
             if not isinstance(entry, DataEntry) or entry.reference.node != settings.node:
                 return 0
         return settings.tell_ns
 
-    def _settle(self, now_ns: int) -> bool:
-        bench = self._bench
-        before = bench.peers
-        if not bench.settle_tail(now_ns):
+    def _apply_tail(self, now_ns: int) -> bool:
+        context = self._context
+        before = context.peers
+        if not context.apply_tail(now_ns):
             return False
-        after = bench.peers
+        after = context.peers
         for node in before if after is not before else ():
             if node not in after:
-                bench.quill.tell(node, self._mark())  # the last it hears of us: it is removed
+                # The message removed this node. The mark is the last thing that it receives.
+                context.barrier.send_now(node, self._agreed_mark())
         return True
 
     def _hand_over(self, now_ns: int) -> None:
-        """Our last message is agreed: let another go on; one who was chosen is given a moment to get there."""
-        self._bench.tell_all(self._mark())
+        """The last message is agreed: let another node become master. A chosen successor gets `handover_ns` to catch
+        up.
+        """
+        self._context.broadcast(self._agreed_mark())
         self._mark_due_ns = None
-        self._leave_ns = now_ns + self._bench.settings.handover_ns
-        self._pass_on(now_ns)
+        self._handover_ns = now_ns + self._context.settings.handover_ns
+        self._try_handover(now_ns)
 
-    def _pass_on(self, now_ns: int) -> None:
-        if self._leave_ns is None or self.over:
+    def _try_handover(self, now_ns: int) -> None:
+        """Hand over to the successor once it has all agreed messages, or at the latest after `handover_ns`."""
+        if self._handover_ns is None or self.end_reason:
             return
-        bench = self._bench
-        heirs, first = self._heirs()
-        if first in bench.up and self._reach(first) < bench.log.agreed and now_ns < self._leave_ns:
-            self.beat_ns = min(self.beat_ns, self._leave_ns)
+        context = self._context
+        successors, first = self._successors()
+        last_index, agreed = self._progress.last_index, context.log.agreed
+        if first in context.connected and last_index(first) < agreed and now_ns < self._handover_ns:
+            self.heartbeat_due_ns = min(self.heartbeat_due_ns, self._handover_ns)
             return
-        ready = [peer for peer in heirs if peer in bench.up]
+        ready = [peer for peer in successors if peer in context.connected]
         if ready:
-            there = bench.log.agreed
-            best = max(ready, key=lambda peer: (peer == first and self._reach(peer) >= there, self._reach(peer), -peer))
-            bench.quill.tell(best, Handover(self._regime, there))
-        self.over = "handed over"
+            # The chosen successor if it has caught up, otherwise the node with the longest log.
+            best = max(ready, key=lambda peer: (peer == first and last_index(peer) >= agreed, last_index(peer), -peer))
+            context.barrier.send_now(best, Handover(self._regime, agreed))
+        self.end_reason = "handed over"
 
-    def _heirs(self) -> tuple[tuple[int, ...], int]:
-        """Who may be master after us, and who was chosen to be."""
-        bench, assembly = self._bench, self._bench.log.assembly
-        change = assembly.new_set
+    def _successors(self) -> tuple[tuple[int, ...], int]:
+        """The nodes that may be master next, and the one that was chosen (0 if none was)."""
+        context, config = self._context, self._context.log.assembly
+        change = config.new_set
         if change is not None and change.stage == Stage.IMPLEMENT:
             return change.nodes, change.nodes[0]
-        return bench.voters, assembly.serializers[0] if bench.settings.node not in bench.quorum.voters else 0
+        return context.other_voters, config.serializers[0] if context.settings.node not in context.quorum.voters else 0
 
-    def _reach(self, node: int) -> int:
-        return self._watch.reach(node)
+    # Heartbeats and the end of the mastership.
 
-    # Staying.
+    def on_connected(self, node: int) -> None:
+        """A node connected. It may have restarted, and lack the proof of this election."""
+        self._context.barrier.send_now(node, self._proof)
 
-    def met(self, node: int) -> None:
-        """A node connected: it may have been started anew, and lack the proof of our election."""
-        self._bench.quill.tell(node, self._proof)
-
-    def heard(self, now_ns: int, node: int, message: MarkHeard) -> None:
+    def on_mark_heard(self, now_ns: int, node: int, message: MarkHeard) -> None:
+        """A follower answered a mark, or a node reports a later regime."""
         if message.regime > self._regime:
-            # A member without a vote cannot depose us: a quorum goes on without it.
-            if node in self._bench.voters and message.regime - self._regime <= LEAP_MAX:
-                self.over = f"node {node} is in regime {message.regime}"
+            # A member without a vote cannot depose a master: a quorum works without it.
+            if node in self._context.other_voters and message.regime - self._regime <= LEAP_MAX:
+                self.end_reason = f"node {node} is in regime {message.regime}"
         elif message.regime == self._regime:
-            self._watch.hear(now_ns, node, message.index)
-            self._pass_on(now_ns)
+            self._progress.record(now_ns, node, message.index)
+            self._try_handover(now_ns)
 
     def woken(self, now_ns: int) -> None:
-        if now_ns < self.beat_ns:
+        if now_ns < self.heartbeat_due_ns:
             self.drained(now_ns)
             return
-        settings = self._bench.settings
-        self.beat_ns = now_ns + settings.heartbeat_ns
-        self._pass_on(now_ns)
-        if self.over:
+        settings = self._context.settings
+        self.heartbeat_due_ns = now_ns + settings.heartbeat_ns
+        self._try_handover(now_ns)
+        if self.end_reason:
             return
-        bench = self._bench
-        near = [node for node in bench.voters if now_ns - self._watch.heard_ns(node) < settings.election_ns]
-        if not bench.quorum.reached([*near, settings.node]):
-            self.over = "no quorum was heard for the election time-out"
+        context = self._context
+        # Check-quorum: a master that is cut off from a majority cannot agree on anything. It steps down, so that its
+        # clients look for another node.
+        since_ns = now_ns - settings.election_ns
+        heard = [node for node in context.other_voters if self._progress.last_heard_ns(node) > since_ns]
+        if not context.quorum.reached([*heard, settings.node]):
+            self.end_reason = "no quorum was heard for the election timeout"
             return
-        if self._spreading is not None and now_ns - self._spreading.since_ns >= settings.patience_ns:
-            self.over = "too few nodes that hold data have taken a message"
+        if self._pre_replication is not None and now_ns - self._pre_replication.since_ns >= settings.patience_ns:
+            self.end_reason = "too few data holders acknowledged a message in time"
             return
-        self.retry(now_ns)
-        self._beat(now_ns)
+        self.apply_if_agreed(now_ns)
+        self._send_heartbeat(now_ns)
 
-    def _beat(self, now_ns: int) -> None:
-        """Tell everybody that we are here, and tell again what may have been lost."""
-        bench, flight = self._bench, self._flight
-        for peer in bench.peers:
-            # A node that follows us answers every mark. One that is connected and does not answer may lack the proof.
-            silent = now_ns - self._watch.heard_ns(peer) > 2 * bench.settings.heartbeat_ns
-            if peer in bench.up and (silent or not self._watch.spoke(peer)):
-                bench.quill.tell(peer, self._proof)
-        bench.tell_all(self._mark())
-        for reference in bench.shelf.gaps(bench.settings.gaps_max):
-            bench.quill.say(NeedPayload(reference, b"", 0))
-        if self._spreading is not None:
-            for peer in self._spreading.lacking:
-                bench.quill.tell(
-                    peer, Propose(self._regime, self._spreading.message.index, self._spreading.message.raw)
-                )
-        tail = bench.log.tail
-        if flight is None or tail is None:
+    def _send_heartbeat(self, now_ns: int) -> None:
+        """Send the mark to all members, and repeat whatever may have been lost."""
+        context, in_flight = self._context, self._in_flight
+        for peer in context.peers:
+            # A follower answers marks. A connected node that does not answer may lack the proof of this election.
+            silent = now_ns - self._progress.last_heard_ns(peer) > 2 * context.settings.heartbeat_ns
+            if peer in context.connected and (silent or not self._progress.has_heard(peer)):
+                context.barrier.send_now(peer, self._proof)
+        context.broadcast(self._agreed_mark())
+        for reference in context.payload_queue.gaps(context.settings.gaps_max):
+            context.barrier.emit(NeedPayload(reference, b"", 0))
+        if self._pre_replication is not None:
+            for peer in self._pre_replication.missing_nodes:
+                message = self._pre_replication.message
+                context.barrier.send_now(peer, Propose(self._regime, message.index, message.raw))
+        tail = context.log.tail
+        if in_flight is None or tail is None:
             return
-        voters = bench.voters
-        for peer in bench.peers:
-            lacks = peer not in flight.tally if peer in voters else self._reach(peer) < tail.index
+        voters = context.other_voters
+        for peer in context.peers:
+            # Voters must acknowledge this very proposal. For other members it is enough that they have the message.
+            lacks = peer not in in_flight.tally if peer in voters else self._progress.last_index(peer) < tail.index
             if lacks:
-                bench.quill.tell(peer, Propose(self._regime, tail.index, tail.raw))
+                context.barrier.send_now(peer, Propose(self._regime, tail.index, tail.raw))

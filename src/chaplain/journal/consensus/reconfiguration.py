@@ -1,17 +1,18 @@
-"""What a master does next about the changes under way: which stage is due, and whom it has heard.
+"""Advances configuration changes: which stage of a change is due, and how far each node has come.
 
-Decides when Catchup becomes Live, Block becomes Drop, and Nominate becomes Refuse or Implement, and Implement Confirm.
-Refuses to know how a stage is ordered (`office`) and what it changes (`assembly`).
+Decides when Catchup becomes Live, Block becomes Drop, Nominate becomes Refuse or Implement, and Implement becomes
+Confirm. Does not know how a stage is ordered (`master`) and what it changes (`model.cluster_config`).
 
-| stage | the next one is due when |
+| stage     | the next stage is due |
 |---|---|
-| Catchup | the node holds the message that added it |
-| Block | the node says that nothing of it waits, or is silent for `drain_ns` |
-| Nominate | Refuse at once, if the set is the same; Refuse, if one of its nodes is silent or comes no further for
-  `nomination_ns`; Implement, when all of them were heard lately and hold the message that nominated them |
-| Implement | at once: the quorum of both sets is what it waits for |
+| Catchup   | when the node has the message that added it |
+| Block     | when the node reports that none of its payloads waits, or has been silent for `drain_ns` |
+| Nominate  | Refuse: at once if the new set equals the old one; or if one of its nodes is silent, or makes no
+              progress, for `nomination_ns`. Implement: when all of them were heard within `election_ns` and have
+              the message that nominated them |
+| Implement | Confirm: at once. A majority of both sets must agree on it, and that is the whole condition |
 
-Everything here is forgotten with the tenure: the next master watches anew.
+This state belongs to one master. The next master begins with an empty `Progress`.
 """
 
 from __future__ import annotations
@@ -22,80 +23,90 @@ from chaplain.journal.model.cluster_config import ConfigChange
 
 
 class Progress:
-    """When each node was heard last, and how far it is."""
+    """Per node: when the master heard it last, and the last index that it reported (Raft's follower progress)."""
 
     def __init__(self, now_ns: int) -> None:
         self._began_ns = now_ns
-        self._heard_ns: dict[int, int] = {}
-        self._moved_ns: dict[int, int] = {}
-        self._reach: dict[int, int] = {}
+        self._last_heard_ns: dict[int, int] = {}
+        self._last_progress_ns: dict[int, int] = {}
+        self._last_index: dict[int, int] = {}
 
-    def hear(self, now_ns: int, node: int, index: int) -> None:
-        self._heard_ns[node] = now_ns
-        if index > self.reach(node):
-            self._reach[node] = index
-            self._moved_ns[node] = now_ns
+    def record(self, now_ns: int, node: int, index: int) -> None:
+        """A node reported that it has messages up to `index`."""
+        self._last_heard_ns[node] = now_ns
+        if index > self.last_index(node):
+            self._last_index[node] = index
+            self._last_progress_ns[node] = now_ns
 
-    def reach(self, node: int) -> int:
-        """The furthest message that it says it holds."""
-        return self._reach.get(node, 0)
+    def last_index(self, node: int) -> int:
+        """The highest index that the node has reported; 0 if none."""
+        return self._last_index.get(node, 0)
 
-    def heard_ns(self, node: int) -> int:
-        """When it was heard; whoever was not yet is given the time that it takes."""
-        return self._heard_ns.get(node, self._began_ns)
+    def last_heard_ns(self, node: int) -> int:
+        """When the node was heard last. A node not heard yet counts as heard when this mastership began."""
+        return self._last_heard_ns.get(node, self._began_ns)
 
-    def spoke(self, node: int) -> bool:
-        return node in self._heard_ns
+    def has_heard(self, node: int) -> bool:
+        """True if the node has reported anything to this master."""
+        return node in self._last_heard_ns
 
-    def moved_ns(self, node: int) -> int:
-        return self._moved_ns.get(node, 0)
+    def last_progress_ns(self, node: int) -> int:
+        """When the node's last index increased; 0 if never."""
+        return self._last_progress_ns.get(node, 0)
 
 
 class Reconfiguration:
-    def __init__(self, bench: ConsensusContext, watch: Progress) -> None:
-        self._bench = bench
-        self._watch = watch
-        self._drained: list[int] = []
-        self._noticed_ns: dict[bytes, int] = {}
-        """When we saw each change first, as this master."""
+    """Chooses the next stage of the open changes."""
 
-    def drained(self, node: int) -> None:
+    def __init__(self, context: ConsensusContext, progress: Progress) -> None:
+        self._context = context
+        self._progress = progress
+        self._drained: list[int] = []
+        """Ingest nodes that reported that none of their payloads waits."""
+        self._first_seen_ns: dict[bytes, int] = {}
+        """When this master saw each change first."""
+
+    def ingest_drained(self, node: int) -> None:
         if node not in self._drained:
             self._drained.append(node)
 
-    def due(self, now_ns: int) -> StageStep | None:
-        """The first stage that is due, if any is."""
-        for change in self._bench.log.assembly.changes:
+    def next_step(self, now_ns: int) -> StageStep | None:
+        """The first stage that is due, or None."""
+        for change in self._context.log.assembly.changes:
             if change.open:
-                self._noticed_ns.setdefault(change.id, now_ns)
-                step = self._next(now_ns, change)
+                self._first_seen_ns.setdefault(change.id, now_ns)
+                step = self._next_stage(now_ns, change)
                 if step is not None:
                     return step
         return None
 
-    def _next(self, now_ns: int, change: ConfigChange) -> StageStep | None:
+    def _next_stage(self, now_ns: int, change: ConfigChange) -> StageStep | None:
         match change.stage:
             case Stage.CATCHUP:
-                node = change.nodes[0]  # if it is ours, it is as far as whatever we go by here
-                there = node == self._bench.settings.node or self._watch.reach(node) >= change.since
-                return _step(change, Stage.LIVE) if there else None
+                node = change.nodes[0]  # the master itself has every message that it has agreed on
+                has_it = node == self._context.settings.node or self._progress.last_index(node) >= change.since
+                return _step(change, Stage.LIVE) if has_it else None
             case Stage.BLOCK:
                 return _step(change, Stage.DROP) if self._is_drained(now_ns, change) else None
             case Stage.NOMINATE:
-                return self._judge(now_ns, change)
+                return self._judge_nomination(now_ns, change)
             case _:
+                # From Implement on, a message needs a majority of both sets. So Confirm can be agreed only with the new
+                # set, and nothing else has to be waited for.
                 return _step(change, Stage.CONFIRM)
 
     def _is_drained(self, now_ns: int, change: ConfigChange) -> bool:
+        """True if the ingest node has no payloads left to order, or has been silent for `drain_ns`."""
         node = change.nodes[0]
-        silent_ns = now_ns - max(self._watch.heard_ns(node), self._noticed_ns[change.id])
-        silent = node != self._bench.settings.node and silent_ns >= self._bench.settings.drain_ns
-        return silent or (node in self._drained and not self._bench.shelf.holds(node))
+        silent_ns = now_ns - max(self._progress.last_heard_ns(node), self._first_seen_ns[change.id])
+        silent = node != self._context.settings.node and silent_ns >= self._context.settings.drain_ns
+        return silent or (node in self._drained and not self._context.payload_queue.has_any_of(node))
 
-    def _judge(self, now_ns: int, change: ConfigChange) -> StageStep | None:
-        if sorted(change.nodes) == sorted(self._bench.log.assembly.serializers):
+    def _judge_nomination(self, now_ns: int, change: ConfigChange) -> StageStep | None:
+        """Refuse or implement a nominated set, or None while it is too early for either."""
+        if sorted(change.nodes) == sorted(self._context.log.assembly.serializers):
             return _step(change, Stage.REFUSE, SetRefusal.SAME_SET)
-        others = [node for node in change.nodes if node != self._bench.settings.node]
+        others = [node for node in change.nodes if node != self._context.settings.node]
         for node in others:
             if self._is_late(now_ns, change, node):
                 return _step(change, Stage.REFUSE, SetRefusal.TIMED_OUT, node)
@@ -103,15 +114,17 @@ class Reconfiguration:
         return _step(change, Stage.IMPLEMENT) if ready else None
 
     def _is_ready(self, now_ns: int, change: ConfigChange, node: int) -> bool:
-        watch = self._watch
-        lately = watch.spoke(node) and now_ns - watch.heard_ns(node) < self._bench.settings.election_ns
-        return lately and watch.reach(node) >= change.since
+        """True if the node was heard within `election_ns` and has the message that nominated it."""
+        progress = self._progress
+        lately = progress.has_heard(node) and now_ns - progress.last_heard_ns(node) < self._context.settings.election_ns
+        return lately and progress.last_index(node) >= change.since
 
     def _is_late(self, now_ns: int, change: ConfigChange, node: int) -> bool:
-        watch = self._watch
-        there = watch.reach(node) >= change.since
-        alive_ns = watch.heard_ns(node) if there else watch.moved_ns(node)
-        return now_ns - max(alive_ns, self._noticed_ns[change.id]) >= self._bench.settings.nomination_ns
+        """True if the node was silent, or made no progress towards that message, for `nomination_ns`."""
+        progress = self._progress
+        has_it = progress.last_index(node) >= change.since
+        alive_ns = progress.last_heard_ns(node) if has_it else progress.last_progress_ns(node)
+        return now_ns - max(alive_ns, self._first_seen_ns[change.id]) >= self._context.settings.nomination_ns
 
 
 def _step(change: ConfigChange, stage: Stage, reason: SetRefusal = SetRefusal.NONE, about: int = 0) -> StageStep:

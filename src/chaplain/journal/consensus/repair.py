@@ -1,16 +1,17 @@
-"""Puts back agreed messages whose records are found damaged while the node runs.
+"""Read repair: replaces agreed messages whose records turn out to be damaged while the node runs.
 
-    damaged ──▶ pinned, by the hashes that the next message of our log contains ──▶ Recall ──▶ Recalled ──▶ on disk
+    record damaged ──▶ hashes of the message and its verdict, from the next message of this log
+                   ──▶ Recall to a peer ──▶ Recalled ──▶ checked against the hashes ──▶ written at the log's end
 
-Decides what may replace a damaged message: the message and the verdict that our own log pins. Both are pinned by a
-hash in the next message of our log, or by the state if there is no next message, so a peer cannot supply another
-message or another verdict. A peer that does is reported by its node id, and the next peer is asked. Refuses to touch
-anything that is not agreed; damage there is doubt, which `catchup` resolves.
+Decides what may replace a damaged message: only the message and the verdict with exactly these two hashes. The next
+message of this log contains both; for the last message, the state does. So a peer cannot supply another message or
+another verdict. A peer that tries is reported by its node id, and the next peer is asked. Does not touch messages that
+are not agreed: damage there makes the node doubtful, which `vote_recovery` resolves.
 
-Invariants: the written message and its verdict have the pinned hashes, and its payloads have their digests; the agreed
-prefix and the state do not change; the old place is forgotten only when the new one is on disk.
+Invariants: a replacement has the expected hashes, and its payloads match their digests. The agreed prefix and the state
+do not change. The old position is forgotten only after the new record is on disk.
 
-Bounds: `MENDS_MAX` messages at a time; each is tried again ever more slowly.
+Bounds: `REPAIRS_MAX` messages at a time. Each is retried with a growing pause.
 """
 
 from __future__ import annotations
@@ -27,112 +28,127 @@ from chaplain.journal.messages.consensus import Recall, Recalled, RecalledMessag
 from chaplain.journal.model.log_entry import LogEntry
 from chaplain.journal.model.verdict_chain import previous_of
 
-MENDS_MAX = 64
-PATIENCE_MAX = 60
-"""A message that nobody can give is asked for at last after so many times the usual pause."""
+REPAIRS_MAX = 64
+"""Messages that are repaired at a time. Further damaged messages are found again by the next read."""
+BACKOFF_MAX = 60
+"""The pause between two attempts grows up to this multiple of `retry_ns`."""
 
 
 class Pin(NamedTuple):
-    """The message and verdict that a peer has to supply."""
+    """Hashes of the message and the verdict that a peer has to supply."""
 
     message: bytes
     """Hash of the message."""
     verdict: bytes
-    """Hash of its verdict; empty on index-only serializers, which store no verdicts."""
+    """Hash of its verdict. Empty on index-only serializers, which store no verdicts."""
 
 
-class _Mend(msgspec.Struct):
+class _Repairing(msgspec.Struct):
+    """A damaged message that is being repaired."""
+
     due_ns: int
+    """When the next attempt is due."""
     pin: Pin | None = None
+    """Hashes of the replacement, once they are known."""
     tries: int = 0
-    place: tuple[int, int] | None = None
-    """Where it is written, once it is."""
+    position: tuple[int, int] | None = None
+    """Start and end of the replacement in the log, once it is written."""
 
 
 class Repair:
-    def __init__(self, bench: ConsensusContext) -> None:
-        self._bench = bench
-        self._mends: dict[int, _Mend] = {}
+    """Damaged messages by index."""
+
+    def __init__(self, context: ConsensusContext) -> None:
+        self._context = context
+        self._repairing: dict[int, _Repairing] = {}
         self._reads: dict[int, int] = {}
+        """Reads of the message after a damaged one, by token: the damaged index."""
 
     @property
     def due_ns(self) -> int | None:
-        if not self._mends:  # asked at every step, and seldom so
+        if not self._repairing:  # the common case, checked after every step
             return None
-        return min((mend.due_ns for mend in self._mends.values() if mend.place is None), default=None)
+        return min((one.due_ns for one in self._repairing.values() if one.position is None), default=None)
 
-    def damaged(self, now_ns: int, index: int) -> None:
-        """The records of this message could not be read."""
-        log = self._bench.log
-        kept = log.places.first <= index <= min(log.agreed, log.durable)
-        if not kept or index in self._mends or len(self._mends) >= MENDS_MAX:
+    def on_damaged(self, now_ns: int, index: int) -> None:
+        """The records of this message cannot be read. Index 0 means that none is damaged."""
+        log = self._context.log
+        stored = log.places.first <= index <= min(log.agreed, log.durable)
+        if not stored or index in self._repairing or len(self._repairing) >= REPAIRS_MAX:
             return
-        self._bench.report("damaged: an agreed message cannot be read, and is asked of others", 0, index=index)
-        self._mends[index] = _Mend(now_ns)
-        self._pursue(now_ns, index)
+        self._context.report("damaged: an agreed message cannot be read; fetching it from other nodes", 0, index=index)
+        self._repairing[index] = _Repairing(now_ns)
+        self._request(now_ns, index)
 
     def woken(self, now_ns: int) -> None:
-        for index in [index for index, mend in self._mends.items() if mend.place is None and now_ns >= mend.due_ns]:
-            self._pursue(now_ns, index)
+        open_repairs = [(index, one) for index, one in self._repairing.items() if one.position is None]
+        for index, repairing in open_repairs:
+            if now_ns >= repairing.due_ns:
+                self._request(now_ns, index)
 
-    def _pursue(self, now_ns: int, index: int) -> None:
-        mend, log = self._mends[index], self._bench.log
-        mend.tries += 1
-        mend.due_ns = now_ns + self._bench.settings.retry_ns * min(mend.tries, PATIENCE_MAX)
+    def _request(self, now_ns: int, index: int) -> None:
+        """Ask a peer for the message, or first read the next message, which contains its hashes."""
+        repairing, log = self._repairing[index], self._context.log
+        repairing.tries += 1
+        repairing.due_ns = now_ns + self._context.settings.retry_ns * min(repairing.tries, BACKOFF_MAX)
         if index == log.agreed:
-            mend.pin = Pin(log.agreed_hash, log.execution.verdict_hash)
-        if mend.pin is not None:
+            repairing.pin = Pin(log.agreed_hash, log.execution.verdict_hash)
+        if repairing.pin is not None:
             self._ask(index)
         elif (span := log.span(index + 1, 1)) is not None:
-            token = self._bench.next_token()
+            token = self._context.next_read_token()
             self._reads[token] = index
-            self._bench.quill.say(ReadLog(token, *span))
+            self._context.barrier.emit(ReadLog(token, *span))
 
-    def read(self, now_ns: int, event: LogRead) -> None:
-        """The message behind a damaged one was read: it names what is missing, or is missing, too."""
+    def on_log_read(self, now_ns: int, event: LogRead) -> None:
+        """The message after a damaged one was read, or is damaged as well."""
         index = self._reads.pop(event.token, 0)
-        mend = self._mends.get(index)
-        if mend is None:
+        repairing = self._repairing.get(index)
+        if repairing is None:
             return
-        following = self._bench.log.recall(event.records, index + 1)
+        following = self._context.log.recall(event.records, index + 1)
         if not following:
-            self.damaged(now_ns, index + 1)
+            # The message with the hashes is damaged as well: repair it first. The next attempt finds the hashes.
+            self.on_damaged(now_ns, index + 1)
         else:
             message, verdict = following[0]
-            mend.pin = Pin(message.body.previous, b"" if self._bench.log.index_only else previous_of(verdict))
+            repairing.pin = Pin(message.body.previous, b"" if self._context.log.index_only else previous_of(verdict))
             self._ask(index)
 
     def _ask(self, index: int) -> None:
-        up = self._bench.up
-        if up and self._bench.room:
-            self._bench.quill.tell(up[self._mends[index].tries % len(up)], Recall(index))
+        peers = self._context.connected
+        if peers and self._context.has_space:
+            self._context.barrier.send_now(peers[self._repairing[index].tries % len(peers)], Recall(index))
 
-    def recalled(self, node: int, given: Recalled) -> None:
-        mend = self._mends.get(given.index)
-        if mend is None or mend.pin is None or mend.place is not None or not given.messages:
+    def on_recalled(self, node: int, given: Recalled) -> None:
+        """A peer sent a message: write it if it has the expected hashes."""
+        repairing = self._repairing.get(given.index)
+        if repairing is None or repairing.pin is None or repairing.position is not None or not given.messages:
             return
-        bench, kept = self._bench, given.messages[0]
+        context, recalled = self._context, given.messages[0]
         try:
-            message = pinned(bench, kept, mend.pin.message)
-            operations, mend.place = bench.log.mend(message, kept.verdict, mend.pin.verdict)
+            message = check_pinned(context, recalled, repairing.pin.message)
+            operations, repairing.position = context.log.mend(message, recalled.verdict, repairing.pin.verdict)
         except Malformed as wrong:
-            bench.report("recalled message does not fit", node, index=given.index, reason=str(wrong))
+            context.report("recalled message does not fit", node, index=given.index, reason=str(wrong))
             return
-        bench.quill.write(operations, bench.written())
+        context.barrier.write(operations, context.log_synced_proof())
 
-    def written(self, position: int) -> None:
-        """The log is on disk up to here: what was put back is now where it can be read."""
-        for index, mend in list(self._mends.items()):
-            if mend.place is not None and mend.place[1] <= position:
-                self._bench.log.move(index, *mend.place)
-                self._bench.report("mended: a damaged message is whole again", 0, index=index)
-                del self._mends[index]
+    def on_log_synced(self, position: int) -> None:
+        """The log is on disk up to this position: replaced messages before it can be read again."""
+        for index, repairing in list(self._repairing.items()):
+            if repairing.position is not None and repairing.position[1] <= position:
+                self._context.log.move(index, *repairing.position)
+                self._context.report("repaired: a damaged message can be read again", 0, index=index)
+                del self._repairing[index]
 
 
-def pinned(bench: ConsensusContext, given: RecalledMessage, pin: bytes) -> LogEntry:
-    """What another node gave, if it is the very message that has this hash, and is whole."""
+def check_pinned(context: ConsensusContext, given: RecalledMessage, pin: bytes) -> LogEntry:
+    """Return the recalled message as a log entry. Raise Malformed if its hash is not `pin` or its payloads do not
+    match.
+    """
     body = decode_body(given.body)
-    whole = bench.log.index_only or payloads_match(body, given.payloads)
+    whole = context.log.index_only or payloads_match(body, given.payloads)
     if chain_hash(body.previous, given.body) != pin or not whole:
         raise Malformed("not the message that is missing here")
-    return LogEntry(body, given.body, pin, bench.keeper.regime, given.payloads)
+    return LogEntry(body, given.body, pin, context.hard_state.regime, given.payloads)

@@ -1,1 +1,1 @@
-"""From a client's pack to a payload that can be ordered: admission, signature checks, replication."""
+"""From a client's pack to a payload that can be ordered: admission, signature checks and replication."""

@@ -1,16 +1,17 @@
-"""What clients write, from its arrival to its verdict: which packs are taken, and who still waits for an answer.
+"""Admission control: which packs of clients are accepted for ordering, and which of them still wait for a verdict.
 
-Decides which packs are worth ordering. This is a courtesy: it saves the cluster the work and the client the time, and
-`execution` decides everything again. Whatever might be proof against its signer is taken, too.
+Decides which packs are worth ordering. This is only a first check, which saves the cluster work and the client time:
+execution decides everything again. A pack that may prove its signer's misbehaviour (two packs with one id) is admitted,
+so that the evidence gets into the log.
 
-Invariants: a pack that is taken waits until its ingest message has been executed, or it fails its check; the octets
-that wait are within the bounds of `credit`; the packs of a lane are taken in order.
+Invariants: an admitted pack waits until its ingest message has been executed, or its signature check or dry run failed.
+The bytes that wait are within the bounds of `flow_control`. The packs of a lane are admitted in order.
 """
 
 from __future__ import annotations
 
 from chaplain.errors import Malformed
-from chaplain.journal.events import PackWritten, Rehearsed
+from chaplain.journal.events import DryRunDone, PackWritten
 from chaplain.journal.execution.dedup import PackStatus, rule
 from chaplain.journal.execution.local_roles import LocalRoles
 from chaplain.journal.execution.state_machine import JournalExecution
@@ -30,52 +31,57 @@ DISK_FULL = "disk_full"
 NOT_YOURS = "not_yours"
 NOT_INGEST = "not_ingest"
 DATA = 0
-"""The message type of what nobody executes."""
+"""The message type of plain data, which no executor executes."""
 INVALID = "invalid"
-"""Before a colon and the kind of failure that its execution would give."""
+"""Prefix of the kind of an error that a dry run found; a colon and the kind of failure follow."""
 _NO_HEADING = Heading(0, 0, 0, 0, 0, b"", 0)
 
 
-class _Queue:
-    """The packs of one lane that have no verdict yet."""
+class _LaneQueue:
+    """Admitted packs of one lane that have no verdict yet."""
 
     __slots__ = ("highest", "taken")
 
     def __init__(self) -> None:
         self.taken: dict[tuple[int, bytes], Taken] = {}
+        """By first id and digest."""
         self.highest = 0
+        """The highest request id of the admitted packs."""
 
 
 class Admission:
+    """Admitted packs by lane, and the clients' credit."""
+
     def __init__(self, settings: JournalSettings, execution: JournalExecution) -> None:
         self._settings = settings
         self._execution = execution
         self.credit = CreditBook(settings.window_bytes, settings.ingest_bytes_max)
-        self._queues: dict[int, _Queue] = {}
-        self.seat = LocalRoles(settings, execution)
+        self._queues: dict[int, _LaneQueue] = {}
+        self.roles = LocalRoles(settings, execution)
         self.stopping = False
-        self.full = False
-        """The disk has no room for more."""
+        self.disk_full = False
+        """The disk has less than `room_bytes_min` free."""
 
     def offer(self, event: PackWritten) -> Taken | NodeMessage | None:
-        """The pack, taken; or what to answer at once; or nothing, if it waits already."""
+        """Return the admitted pack; or an answer to send at once; or None if the same pack waits already."""
         affordable = self.credit.spend(event.instance, len(event.raw))
         try:
-            outcome = self._consider(event, read_heading(event.raw), affordable)
+            outcome = self._check(event, read_heading(event.raw), affordable)
         except Malformed as wrong:
             outcome = _not_written(_NO_HEADING, kind_of(Reason.MALFORMED), str(wrong), 0)
         if not isinstance(outcome, Taken):
-            self.credit.answer(event.instance, len(event.raw))
+            self.credit.release(event.instance, len(event.raw))
         return outcome
 
-    def _consider(self, event: PackWritten, heading: Heading, affordable: bool) -> Taken | NodeMessage | None:
+    def _check(self, event: PackWritten, heading: Heading, affordable: bool) -> Taken | NodeMessage | None:
+        """Check the lane, the credit, the size, the headers and the client's rights, in this order."""
         lane = self._execution.state.lanes.get(heading.client_id)
         if lane is None:
             return refuse(heading, Reason.UNKNOWN_LANE)
         if lane.acl != event.acl:
             return _not_written(heading, NOT_YOURS, "the lane belongs to another client: lease one", 0)
         if not affordable or self.stopping:
-            why = "too much is on its way, or this node is stopping: wait for credit, or go to another node"
+            why = "too many bytes wait, or this node is stopping: wait for credit, or use another node"
             return _not_written(heading, BUSY, why, lane.last_id + 1)
         if heading.size_bytes > self._settings.pack_bytes_max:
             why = f"the pack has {heading.size_bytes} octets, and this cluster takes {self._settings.pack_bytes_max}"
@@ -88,32 +94,35 @@ class Admission:
         reason = self._execution.courtesy(lane, event.stream, heading)
         if reason is not Reason.APPLIED:
             return refuse(heading, reason, lane)
-        return self._place(event, heading, lane)
+        return self._check_lane(event, heading, lane)
 
-    def _place(self, event: PackWritten, heading: Heading, lane: LaneState) -> Taken | NodeMessage | None:
-        """Where the pack stands on its lane, behind what was executed and what is on its way."""
+    def _check_lane(self, event: PackWritten, heading: Heading, lane: LaneState) -> Taken | NodeMessage | None:
+        """Compare the pack's id with the executed and the waiting packs of its lane."""
         digest = request_digest(self._execution.cluster, event.stream, heading.digest)
         ruling = rule(lane, heading, digest)
         if ruling.standing is PackStatus.SEEN and ruling.remembered is not None:
             return answer_of(lane.client_id, ruling.remembered)
         if ruling.standing is PackStatus.OLD:
             return AlreadyWritten(lane.client_id, lane.last_id)
+        # A pack that conflicts with an executed one is evidence against its signer, so even a fenced lane admits it.
         if lane.fenced and ruling.standing is not PackStatus.CONFLICT:
             return refuse(heading, Reason.FENCED, lane)
-        if not self.seat.serves(lane.acl):
+        if not self.roles.serves(lane.acl):
             return _not_written(heading, NOT_INGEST, reserved_reason(self._settings), lane.last_id + 1)
-        queue = self._queues.get(lane.client_id) or _Queue()
+        queue = self._queues.get(lane.client_id) or _LaneQueue()
         if (heading.first_id, digest) in queue.taken:
             return None
-        if self.full:
+        if self.disk_full:
             return _not_written(heading, DISK_FULL, full_reason(self._settings.node), lane.last_id + 1)
         expected = max(lane.last_id, queue.highest) + 1
         if heading.first_id > expected:
             return GoBack(lane.client_id, expected)
-        if not self.seat.takes_writes:
+        if not self.roles.takes_writes:
             return not_ingest(heading, expected)
-        alone = ruling.standing is PackStatus.NEXT and not queue.taken and heading.requests == 1
-        check = event.check and self._settings.prevalidate and alone and heading.message_type != DATA
+        # A dry run needs the state right before the request. So the request must be the next one of its lane, alone in
+        # its pack, and no other pack of the lane may wait. A conflicting pack gets no dry run: it is evidence.
+        is_next = ruling.standing is PackStatus.NEXT and not queue.taken and heading.requests == 1
+        check = event.check and self._settings.prevalidate and is_next and heading.message_type != DATA
         taken = Taken(event.instance, heading, IngestEntry(event.stream, event.raw), digest, check)
         self._queues[lane.client_id] = queue
         queue.taken[heading.first_id, digest] = taken
@@ -122,11 +131,12 @@ class Admission:
 
     @property
     def idle(self) -> bool:
+        """True if no admitted pack waits."""
         return not self._queues
 
-    def finish(self, taken: Taken) -> None:
-        """The pack has its verdict, or failed its check, or would fail when executed."""
-        self.credit.answer(taken.instance, taken.heading.size_bytes)
+    def release(self, taken: Taken) -> None:
+        """The pack has its verdict, or failed its signature check or dry run."""
+        self.credit.release(taken.instance, taken.heading.size_bytes)
         queue = self._queues[taken.heading.client_id]
         del queue.taken[taken.heading.first_id, taken.digest]
         if not queue.taken:
@@ -141,8 +151,8 @@ def reserved_reason(settings: JournalSettings) -> str:
     return f"node {settings.node} is reserved for {', '.join(settings.reserved)}: write through another node"
 
 
-def invalid(taken: Taken, event: Rehearsed) -> NotWritten:
-    """It would fail: its id is free as before."""
+def invalid(taken: Taken, event: DryRunDone) -> NotWritten:
+    """The answer to a pack whose dry run failed. Its id was not used."""
     heading = taken.heading
     return _not_written(heading, f"{INVALID}:{event.kind}", event.reason, heading.first_id)
 
@@ -153,7 +163,7 @@ def refuse(heading: Heading, reason: Reason, lane: LaneState | None = None) -> N
 
 
 def not_ingest(heading: Heading, expected_id: int) -> NotWritten:
-    why = "this node is no ingest node, or not for long: go to another node"
+    why = "this node is no ingest node, or is losing that role: use another node"
     return _not_written(heading, NOT_INGEST, why, expected_id)
 
 

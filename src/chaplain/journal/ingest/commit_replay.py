@@ -1,10 +1,11 @@
-"""Gives committed packs their offsets: the master reads them from its log and has them ordered once more.
+"""Commit replay: the second phase of two-phase writes. Orders committed packs again, so that they get their offsets.
 
-Decides which packs are ordered again and when. Refuses to know what they hold and whether they are next: `execution`
-pays what is owed, in order, and makes nothing of a copy that comes twice. So it does no harm that a master does not
-know what the one before it has already brought, nor that two do it at once.
+Reads the packs from this node's log and has them ordered once more. Decides which packs are replayed, and when. Does
+not know their contents, or whether they are next: execution assigns offsets in the order of the commits, and ignores a
+pack that is replayed twice. So a new master need not know what the previous one has replayed, and two nodes may replay
+the same pack.
 
-Bounds: `promoted_bytes_max` are on their way at a time.
+Bounds: `promoted_bytes_max` bytes and `PACKS_MAX` packs under way.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import TypeAlias
 from chaplain.core import Report
 from chaplain.errors import Malformed
 from chaplain.journal.consensus.events import ReadLog, RecordDamaged, RoleChanged
-from chaplain.journal.events import Locate, PacksPromoted
+from chaplain.journal.events import Locate, PacksReplayed
 from chaplain.journal.execution.state_machine import JournalExecution
 from chaplain.journal.messages.ingest import IngestEntry
 from chaplain.journal.messages.membership import Stage
@@ -25,48 +26,53 @@ from chaplain.journal.settings import JournalSettings
 from chaplain.journal.storage.pack_lookup import PackLookup
 from chaplain.segment.record import Record
 
-PromotionEffect: TypeAlias = ReadLog | PacksPromoted | RecordDamaged | Report
+ReplayEffect: TypeAlias = ReadLog | PacksReplayed | RecordDamaged | Report
 PACKS_MAX = 256
-"""Packs on their way at a time."""
+"""Replayed packs under way at a time."""
 
 
 class CommitReplay:
+    """Committed packs under way."""
+
     def __init__(self, settings: JournalSettings, execution: JournalExecution, locate: Locate) -> None:
         self._settings = settings
         self._execution = execution
         self._locate = locate
         self._master = 0
-        self._sent: dict[Key, int] = {}
-        """Sizes of what is on its way: the first of what is owed."""
+        self._in_flight: dict[Key, int] = {}
+        """Sizes of the packs under way, by key. They are the first of the committed packs that wait."""
         self._token = 0
         self._reading = False
-        self._paid = 0
-        self._moved_ns = 0
-        self.effects: list[PromotionEffect] = []
+        """True while a read of the log is under way."""
+        self._replayed = 0
+        """Number of replayed packs when progress was checked last."""
+        self._last_progress_ns = 0
+        """When a pack was replayed last."""
+        self.effects: list[ReplayEffect] = []
 
-    def role(self, now_ns: int, event: RoleChanged) -> None:
-        """A new master begins with whatever is owed."""
+    def role_changed(self, now_ns: int, event: RoleChanged) -> None:
+        """A new master starts with the first committed pack that waits."""
         self._master = event.master
-        self._moved_ns = now_ns
-        self._sent.clear()
-        self.pump()
+        self._last_progress_ns = now_ns
+        self._in_flight.clear()
+        self.replay_next()
 
     def woken(self, now_ns: int) -> None:
-        """A master wakes with every heartbeat. What was brought and came to nothing is brought again."""
+        """Called with every heartbeat of a master. Without progress for `promotion_ns`, packs are replayed again."""
         holding = self._execution.state.holding
-        if holding.paid != self._paid or not holding.owed:
-            self._paid, self._moved_ns = holding.paid, now_ns
-        elif now_ns - self._moved_ns > self._settings.promotion_ns:
-            self._moved_ns = now_ns
-            self._sent.clear()
-        self.pump()
+        if holding.paid != self._replayed or not holding.owed:
+            self._replayed, self._last_progress_ns = holding.paid, now_ns
+        elif now_ns - self._last_progress_ns > self._settings.promotion_ns:
+            self._last_progress_ns = now_ns
+            self._in_flight.clear()
+        self.replay_next()
 
-    def pump(self) -> None:
-        """Bring the next packs, as far as there is room."""
-        if self._reading or not self._execution.state.holding.owed or not self._is_mine():
+    def replay_next(self) -> None:
+        """Read the next committed packs from the log, as far as the bounds allow."""
+        if self._reading or not self._execution.state.holding.owed or not self._is_responsible():
             return
         wanted = next(self._wanted(), None)
-        if wanted is None or not self._room():
+        if wanted is None or not self._has_room():
             return
         span = self._locate(wanted.index, self._settings.read_bytes_max)
         if span is not None:
@@ -74,39 +80,43 @@ class CommitReplay:
             self._reading = True
             self.effects.append(ReadLog(self._token, *span))
 
-    def _is_mine(self) -> bool:
-        """The master brings them, if it is an ingest node; if it is none, every one does: no copy counts twice."""
-        assembly, node = self._execution.state.assembly, self._settings.node
-        ingest = [one.node for one in assembly.nodes if one.ingest == Stage.LIVE]
+    def _is_responsible(self) -> bool:
+        """True if this node has to replay: the master does if it is an ingest node; otherwise every ingest node does,
+        because duplicates have no effect.
+        """
+        config, node = self._execution.state.assembly, self._settings.node
+        ingest = [one.node for one in config.nodes if one.ingest == Stage.LIVE]
         return node in ingest and (self._master == node or (self._master > 0 and self._master not in ingest))
 
-    def _room(self) -> bool:
-        return len(self._sent) < PACKS_MAX and sum(self._sent.values()) < self._settings.promoted_bytes_max
+    def _has_room(self) -> bool:
+        return len(self._in_flight) < PACKS_MAX and sum(self._in_flight.values()) < self._settings.promoted_bytes_max
 
     def _wanted(self) -> Iterator[Staged]:
-        """What is owed and not on its way."""
+        """Committed packs that wait and are not under way."""
         owed = self._execution.state.holding.owed
-        there = {staged.key for staged in islice(owed, len(self._sent))}
-        self._sent = {key: size for key, size in self._sent.items() if key in there}
-        return islice(owed, len(self._sent), None)
+        first_keys = {staged.key for staged in islice(owed, len(self._in_flight))}
+        self._in_flight = {key: size for key, size in self._in_flight.items() if key in first_keys}
+        return islice(owed, len(self._in_flight), None)
 
-    def read(self, token: int, records: Sequence[Record]) -> None:
-        assert token == self._token, "one stretch is read at a time"
+    def on_log_read(self, token: int, records: Sequence[Record]) -> None:
+        assert token == self._token, "a read of the log that was not requested"
         self._reading = False
-        if not self._is_mine():
+        if not self._is_responsible():
             return
         excerpt = PackLookup(records)
         entries: list[IngestEntry] = []
         try:
             for staged in list(islice(self._wanted(), PACKS_MAX)):
-                if staged.index not in excerpt or not self._room():
+                if staged.index not in excerpt or not self._has_room():
                     break
                 raw = excerpt.pack(staged.index, staged.entry, staged.pack)
                 entries.append(IngestEntry(staged.stream, raw))
-                self._sent[staged.key] = len(raw)
+                self._in_flight[staged.key] = len(raw)
         except Malformed as wrong:
-            self.effects.append(Report("damaged: what was committed cannot be read back", "", {"reason": str(wrong)}))
+            self.effects.append(
+                Report("damaged: a committed pack cannot be read from the log", "", {"reason": str(wrong)})
+            )
             self.effects.append(RecordDamaged(staged.index))
         if entries:
-            self.effects.append(PacksPromoted(tuple(entries)))
-            self.pump()
+            self.effects.append(PacksReplayed(tuple(entries)))
+            self.replay_next()

@@ -1,17 +1,18 @@
-"""Ingest: takes clients' packs, checks them, and puts them into messages of its own journal, verbatim.
+"""Ingest: admits clients' packs, has their signatures checked, and puts them verbatim into ingest messages of this
+node.
 
-    PackWritten → taken (`intake`) → Drained: Verify → Verified → Drained: an ingest message → sent, and to be ordered
-                                               for some: Rehearse → Rehearsed → likewise, or refused
-    PayloadCame →                    Drained: Verify → Verified → to be ordered
+    PackWritten ─▶ admitted ─▶ Drained: Verify ─▶ Verified ─▶ Drained: an ingest message, replicated and to be ordered
+                               for some packs also: DryRun ─▶ DryRunDone ─▶ the same, or refused
+    PayloadReceived ─▶ Drained: Verify ─▶ Verified ─▶ to be ordered
 
-Decides what goes into ingest messages and under which reference. Refuses to know what packs hold, who is master, and
-whether anything is agreed. Signatures are checked by an effect with an answer.
+Decides what goes into ingest messages, and under which reference. Does not know the contents of packs, the master, or
+what is agreed.
 
-Every run of a node, and every 2³² messages, has a journal id that is on disk before it is used, so that a reference is
-never used twice.
+Each run of a node has its own journal id, and takes a new one after 2³² messages. The id is on disk before it is used,
+so no reference is used twice.
 
-Invariants: nothing is offered under a journal id that is not on disk; indexes of a journal have no gaps; a pack that
-was taken stays on its way until its verdict is known or it failed its check.
+Invariants: no message leaves under a journal id that is not on disk. The indexes of a journal have no gaps. An admitted
+pack stays here until its verdict is known, or its signature check or dry run failed.
 """
 
 from __future__ import annotations
@@ -21,18 +22,18 @@ from typing import TypeAlias, assert_never
 
 from chaplain.core import Drained, Persist, Persisted, Replace, Report, Stopping, Woken
 from chaplain.errors import Malformed
-from chaplain.journal.consensus.events import ConsensusStarted, NeedPayload, PeerDown, PeerUp, SpaceTold
+from chaplain.journal.consensus.events import ConsensusStarted, DiskSpace, NeedPayload, PeerDown, PeerUp
 from chaplain.journal.events import (
-    AckCame,
-    IngestDropped,
+    AckReceived,
+    DryRunDone,
     IngestEffect,
     IngestInput,
+    IngestRoleDropped,
     Ordered,
-    PacksPromoted,
+    PacksReplayed,
     PackWritten,
-    PayloadCame,
-    PayloadWanted,
-    Rehearsed,
+    PayloadReceived,
+    PayloadRequested,
     SessionClosed,
     SessionOpened,
     ToClient,
@@ -57,15 +58,17 @@ from chaplain.journal.storage.verdict import Reason
 JOURNAL_MAX = 0xFFFF
 INDEX_MAX = 0xFFFFFFFF
 ENTRY_OVERHEAD_BYTES = 8
-"""What a pack takes in an ingest message beside itself and its stream's name."""
+"""Size of a pack's entry in an ingest message, besides the pack and the name of its stream."""
 WANTED_MAX = 4096
-"""Ingest messages that somebody else than their ingest node may give us; the oldest wish is forgotten first."""
+"""Requested ingest messages that any node may supply, by digest. The oldest request is forgotten first."""
 
 
 _Unchecked: TypeAlias = Taken | Arrival
 
 
 class IngestCore:
+    """The ingest state machine of one node."""
+
     def __init__(
         self, settings: JournalSettings, chance: random.Random, execution: JournalExecution, stored: bytes | None
     ) -> None:
@@ -74,24 +77,27 @@ class IngestCore:
         self._execution = execution
         self._journal = _next_journal(stored, chance)
         self._index = 0
-        self._ready = False
-        """The journal's id is on disk."""
+        self._journal_id_durable = False
+        """The journal id is on disk."""
         self._ticket = 0
-        self._intake = Admission(settings, execution)
-        self._distribution = PayloadReplication(settings)
-        self._checking: SignatureQueue[_Unchecked] = SignatureQueue()
-        self._rehearsing = DryRunQueue()
-        self._checked: list[Taken] = []
-        """Packs for the next ingest message."""
-        self._promoted: list[IngestEntry] = []
-        """Committed packs for the next ingest message."""
-        self._shipped: dict[Reference, list[Taken]] = {}
-        self._arriving: set[bytes] = set()
-        """Digests of messages of others that are being checked."""
+        self._admission = Admission(settings, execution)
+        self._replication = PayloadReplication(settings)
+        self._signatures: SignatureQueue[_Unchecked] = SignatureQueue()
+        self._dry_runs = DryRunQueue()
+        self._verified_packs: list[Taken] = []
+        """Packs with valid signatures, for the next ingest message."""
+        self._replayed: list[IngestEntry] = []
+        """Packs of committed two-phase writes, for the next ingest message."""
+        self._awaiting_order: dict[Reference, list[Taken]] = {}
+        """Packs of each ingest message that is not yet ordered."""
+        self._checking_digests: set[bytes] = set()
+        """Digests of other nodes' messages whose signatures are being checked."""
         self._needed: dict[Reference, bytes] = {}
         """Digests of messages that a proposal waits for."""
-        self._turn = 0
-        self._effects: list[IngestEffect] = self._distribution.effects
+        self._holder_turn = 0
+        """Counts requests to data holders, to ask each in turn."""
+        # Replication appends to the same list, so that its effects and those of this core keep their order.
+        self._effects: list[IngestEffect] = self._replication.effects
 
     @property
     def journal(self) -> int:
@@ -99,79 +105,79 @@ class IngestCore:
 
     @property
     def idle(self) -> bool:
-        """Nothing that was taken here waits."""
-        return self._intake.idle
+        """True if no admitted pack waits here."""
+        return self._admission.idle
 
     @property
-    def restless(self) -> bool:
-        """Whether the end of a round means anything to us."""
+    def has_work(self) -> bool:
+        """True if there is something to do at the end of a round."""
         return bool(
-            self._checking.new
-            or self._checked
-            or self._promoted
-            or self._intake.credit.owes
-            or self._distribution.owes_ack
+            self._signatures.pending
+            or self._verified_packs
+            or self._replayed
+            or self._admission.credit.has_releases
+            or self._replication.ack_pending
         )
 
     @property
     def waiting_bytes(self) -> int:
-        return self._intake.credit.waiting_bytes
+        return self._admission.credit.waiting_bytes
 
     @property
     def waiting(self) -> int:
         """How many packs wait to be answered."""
-        return self._intake.credit.waiting
+        return self._admission.credit.waiting
 
     def credit_of(self, instance: bytes) -> int:
-        """How many octets a client may have written in all."""
-        return self._intake.credit.open(instance)
+        """The total number of bytes that a client may have written in its session."""
+        return self._admission.credit.open(instance)
 
     def deadline(self) -> int | None:
-        return self._distribution.due_ns
+        return self._replication.due_ns
 
     def step(self, now_ns: int, event: IngestInput) -> list[IngestEffect]:
         match event:
             case PackWritten():
-                self._written(event)
-            case PacksPromoted():
-                self._promoted += event.entries
+                self._on_pack(event)
+            case PacksReplayed():
+                self._replayed += event.entries
             case Drained():
                 self._drained(now_ns)
             case Verified():
                 self._verified(event)
-            case Rehearsed():
-                self._rehearsed(event)
-            case PayloadCame():
-                self._came(event)
+            case DryRunDone():
+                self._on_dry_run(event)
+            case PayloadReceived():
+                self._on_payload(event)
             case Ordered():
                 self._ordered(event)
-            case IngestDropped():
-                self._dismiss()
-            case AckCame():
-                self._distribution.acknowledged(event)
-            case PayloadWanted():
-                self._wanted(event)
+            case IngestRoleDropped():
+                self._return_packs()
+            case AckReceived():
+                self._replication.on_ack(event)
+            case PayloadRequested():
+                self._on_payload_request(event)
             case NeedPayload():
-                self._need(event)
+                self._request_payload(event)
             case Woken():
-                self._distribution.woken(now_ns)
+                self._replication.woken(now_ns)
             case SessionOpened():
-                credit = self._intake.credit.open(event.instance)
+                credit = self._admission.credit.open(event.instance)
                 self._effects.append(ToClient(event.instance, Credit(credit)))
             case SessionClosed():
-                self._intake.credit.close(event.instance)
+                self._admission.credit.close(event.instance)
             case PeerUp():
-                self._distribution.up(event.node)
+                self._replication.peer_up(event.node)
             case PeerDown():
-                self._distribution.down(event.node)
+                self._replication.peer_down(event.node)
             case Persisted():
-                self._ready = self._ready or event.ticket == self._ticket
+                self._journal_id_durable = self._journal_id_durable or event.ticket == self._ticket
             case ConsensusStarted():
-                self._keep_journal()
-            case SpaceTold():
-                self._intake.full = event.free_bytes < self._settings.order.room_bytes_min
+                self._persist_journal_id()
+            case DiskSpace():
+                self._admission.disk_full = event.free_bytes < self._settings.order.room_bytes_min
             case Stopping():
-                self._intake.stopping = True
+                self._admission.stopping = True
             case _:
                 assert_never(event)
         effects = list(self._effects)
@@ -180,101 +186,102 @@ class IngestCore:
 
     # Journal ids.
 
-    def _keep_journal(self) -> None:
-        """Write down the id we use, so that no later run uses it; nothing is offered before that is on disk."""
-        self._ready = False
-        self._distribution.begin(self._journal)
+    def _persist_journal_id(self) -> None:
+        """Write the journal id to disk, so that no later run uses it. No message leaves before that."""
+        self._journal_id_durable = False
+        self._replication.begin(self._journal)
         self._ticket += 1
         data = self._journal.to_bytes(2, "big")
         self._effects.append(Persist(self._ticket, (Replace(self._settings.ingest_file, data),)))
 
     # Packs of clients.
 
-    def _written(self, event: PackWritten) -> None:
-        outcome = self._intake.offer(event)
+    def _on_pack(self, event: PackWritten) -> None:
+        outcome = self._admission.offer(event)
         if isinstance(outcome, Taken):
             check = self._execution.check_of(event.stream, event.raw, outcome.heading)
-            self._checking.add(outcome, (check,))
+            self._signatures.add(outcome, (check,))
         elif outcome is not None:
             self._effects.append(ToClient(event.instance, outcome))
 
     def _verified(self, event: Verified) -> None:
-        for thing, results in self._checking.answered(event):
-            if isinstance(thing, Arrival):
-                self._arriving.discard(thing.digest)
-                self._execution.learn(thing.digest, results, thing.opened)
-                self._distribution.received(thing.node, thing.reference, thing.digest, thing.payload)
+        for item, results in self._signatures.on_verified(event):
+            if isinstance(item, Arrival):
+                self._checking_digests.discard(item.digest)
+                self._execution.learn(item.digest, results, item.opened)
+                self._replication.received(item.node, item.reference, item.digest, item.payload)
             elif results[0]:
-                self._admit(thing)
+                self._on_signature_valid(item)
             else:
-                self._intake.finish(thing)
-                lane = self._execution.state.lanes.get(thing.heading.client_id)
-                answer = refuse(thing.heading, Reason.SIGNATURE, lane)
-                self._effects.append(ToClient(thing.instance, answer))
+                self._admission.release(item)
+                lane = self._execution.state.lanes.get(item.heading.client_id)
+                answer = refuse(item.heading, Reason.SIGNATURE, lane)
+                self._effects.append(ToClient(item.instance, answer))
 
-    def _admit(self, taken: Taken) -> None:
-        """Its signature holds."""
-        if self._rehearsing.hold(taken):
+    def _on_signature_valid(self, taken: Taken) -> None:
+        """The pack's signature is valid: queue it for the next ingest message, or for a dry run."""
+        if self._dry_runs.queue_behind(taken):
             return
         if taken.check:
-            self._effects.append(self._rehearsing.begin(taken))
+            self._effects.append(self._dry_runs.begin(taken))
         else:
-            self._checked.append(taken)
+            self._verified_packs.append(taken)
 
-    def _rehearsed(self, event: Rehearsed) -> None:
-        group = self._rehearsing.end(event.ticket)
+    def _on_dry_run(self, event: DryRunDone) -> None:
+        group = self._dry_runs.end(event.ticket)
         if not event.kind:
-            self._checked += group
+            self._verified_packs += group
             return
         for one in group:
-            self._intake.finish(one)
+            self._admission.release(one)
             first = one is group[0]
             answer = invalid(one, event) if first else GoBack(one.heading.client_id, group[0].heading.first_id)
             self._effects.append(ToClient(one.instance, answer))
 
     def _drained(self, now_ns: int) -> None:
-        if self._checking.new:
-            self._effects.append(self._checking.ask())
-        if self._checked and not self._intake.seat.may_ship:
-            self._dismiss()
-        while self._ready and self._checked:
-            self._ship(now_ns)
-        while self._ready and self._promoted:
-            self._ship_promoted(now_ns)
-        self._distribution.drained(now_ns)
-        credit = self._intake.credit
-        if credit.owes:
-            self._effects += [ToClient(instance, Credit(total)) for instance, total in credit.news()]
+        if self._signatures.pending:
+            self._effects.append(self._signatures.request_checks())
+        if self._verified_packs and not self._admission.roles.may_ship:
+            self._return_packs()
+        while self._journal_id_durable and self._verified_packs:
+            self._send_packs(now_ns)
+        while self._journal_id_durable and self._replayed:
+            self._send_replayed(now_ns)
+        self._replication.drained(now_ns)
+        credit = self._admission.credit
+        if credit.has_releases:
+            self._effects += [ToClient(instance, Credit(total)) for instance, total in credit.take_announcements()]
 
-    def _ship(self, now_ns: int) -> None:
-        """Put what was checked into a message of our journal."""
-        count = self._fitting([taken.entry for taken in self._checked])
-        taken, self._checked = self._checked[:count], self._checked[count:]
+    def _send_packs(self, now_ns: int) -> None:
+        """Put verified packs into an ingest message of this node."""
+        count = self._fitting([taken.entry for taken in self._verified_packs])
+        taken, self._verified_packs = self._verified_packs[:count], self._verified_packs[count:]
         reference = self._send(now_ns, [one.entry for one in taken], [one.heading for one in taken])
-        self._shipped[reference] = taken
+        self._awaiting_order[reference] = taken
 
-    def _ship_promoted(self, now_ns: int) -> None:
-        """The same for packs that were committed: nobody waits for them here."""
-        count = self._fitting(self._promoted)
-        entries, self._promoted = self._promoted[:count], self._promoted[count:]
+    def _send_replayed(self, now_ns: int) -> None:
+        """As `_send_packs`, for packs of committed two-phase writes, for which no client waits here."""
+        count = self._fitting(self._replayed)
+        entries, self._replayed = self._replayed[:count], self._replayed[count:]
         self._send(now_ns, entries, [])
 
     def _send(self, now_ns: int, entries: list[IngestEntry], headings: list[Heading]) -> Reference:
-        """With the headings of packs that were checked."""
+        """Send an ingest message. `headings` are those of packs whose signatures were checked here."""
         self._index += 1
         reference = Reference(self._settings.order.node, self._journal, self._index)
         payload, message = ingest.compose(reference, entries)
         digest = ingest.digest_of(payload)
         if headings:
+            # Execution remembers the results, and does not check the signatures again when the message is ordered.
             self._execution.learn(digest, [True] * len(entries), IngestHeads(message, tuple(headings)))
-        self._distribution.send(now_ns, reference, digest, payload)
+        self._replication.send(now_ns, reference, digest, payload)
         if self._index == INDEX_MAX:
             self._journal, self._index = self._journal % JOURNAL_MAX + 1, 0
-            self._keep_journal()
+            self._persist_journal_id()
         return reference
 
     def _fitting(self, entries: list[IngestEntry]) -> int:
-        """How many of these go into one message."""
+        """How many of these entries fit into one message."""
         if len(entries) == 1:
             return 1
         size = heads = count = 0
@@ -288,26 +295,26 @@ class IngestCore:
         return count
 
     def _ordered(self, event: Ordered) -> None:
-        self._distribution.ordered(event.references)
+        self._replication.mark_ordered(event.references)
         for reference in event.references:
             self._needed.pop(reference, None)
-            for taken in self._shipped.pop(reference, ()):
-                self._intake.finish(taken)
+            for taken in self._awaiting_order.pop(reference, ()):
+                self._admission.release(taken)
 
-    def _dismiss(self) -> None:
-        """Give back what waits: its writers go elsewhere with it."""
-        references = tuple(self._shipped)
-        taken = [one for reference in references for one in self._shipped.pop(reference)]
-        taken += self._checked + self._rehearsing.clear()
-        self._checked = []
-        self._distribution.ordered(references)
+    def _return_packs(self) -> None:
+        """The node may no longer order packs: refuse those that wait, so that clients write them elsewhere."""
+        references = tuple(self._awaiting_order)
+        taken = [one for reference in references for one in self._awaiting_order.pop(reference)]
+        taken += self._verified_packs + self._dry_runs.clear()
+        self._verified_packs = []
+        self._replication.mark_ordered(references)  # ends the resending
         for one in taken:
-            self._intake.finish(one)
+            self._admission.release(one)
             self._effects.append(ToClient(one.instance, not_ingest(one.heading, 0)))
 
     # Messages of other ingest nodes.
 
-    def _came(self, event: PayloadCame) -> None:
+    def _on_payload(self, event: PayloadReceived) -> None:
         try:
             reference = ingest.reference_of(event.payload)
         except Malformed as wrong:
@@ -315,48 +322,50 @@ class IngestCore:
             return
         digest = ingest.digest_of(event.payload)
         if reference.node != event.node and self._needed.get(reference) != digest:
-            # Nobody speaks for another ingest node, unless the digest is what a proposal pins.
+            # Only the ingest node itself may send its messages, unless a proposal has fixed the digest.
             self._effects.append(Report("ingest message of another node refused", str(event.node)))
             return
-        if self._distribution.cellar.get(reference, digest) is not None:
-            self._distribution.received(event.node, reference, digest, event.payload)
-        elif digest not in self._arriving:
-            self._arriving.add(digest)
+        if self._replication.cache.get(reference, digest) is not None:
+            self._replication.received(event.node, reference, digest, event.payload)
+        elif digest not in self._checking_digests:
+            self._checking_digests.add(digest)
             opened = _open(event.payload)
             arrival = Arrival(event.node, reference, digest, event.payload, opened)
-            self._checking.add(arrival, [] if opened is None else self._checks(opened))
+            self._signatures.add(arrival, [] if opened is None else self._checks(opened))
 
     def _checks(self, opened: IngestHeads) -> list[PackCheck | None]:
-        """What can be checked of a message before it is ordered."""
+        """The signature checks that are possible before the message is ordered."""
         check_of = self._execution.check_of
         pairs = zip(opened.message.entries, opened.headings, strict=True)
         return [check_of(entry.stream, entry.raw, heading) for entry, heading in pairs]
 
-    def _need(self, event: NeedPayload) -> None:
-        """Ask the ingest node, and the master if it is another: what is pinned by a digest may come from anybody."""
-        if event.digest in self._arriving:
-            return  # it came in the same frame as the proposal, and is being checked
+    def _request_payload(self, event: NeedPayload) -> None:
+        """Request a payload from its ingest node. If its digest is known, request it also from the master, because then
+        any node may supply it.
+        """
+        if event.digest in self._checking_digests:
+            return  # it arrived with the proposal, and its signatures are being checked
         ask = AskPayload(event.reference, event.digest)
         if event.digest:
             self._needed[event.reference] = event.digest
             if len(self._needed) > WANTED_MAX:
                 del self._needed[next(iter(self._needed))]
-        asked = [event.reference.node, *([event.master, self._keeper()] if event.digest else [])]
+        asked = [event.reference.node, *([event.master, self._next_data_holder()] if event.digest else [])]
         for node in dict.fromkeys(asked):
             if node not in (0, self._settings.node):
                 self._effects.append(ToPeer(node, ask))
 
-    def _keeper(self) -> int:
-        """Where serializers are index-only: somebody else who may have what was ordered, each in turn."""
-        assembly = self._execution.assembly
+    def _next_data_holder(self) -> int:
+        """With index-only serializers: a data holder that may have an ordered payload, each in turn; else 0."""
+        config = self._execution.assembly
         if not self._execution.copies:
             return 0
-        keepers = [node for node in assembly.members if node != self._settings.node and assembly.holds_data(node)]
-        self._turn += 1
-        return keepers[self._turn % len(keepers)] if keepers else 0
+        holders = [node for node in config.members if node != self._settings.node and config.holds_data(node)]
+        self._holder_turn += 1
+        return holders[self._holder_turn % len(holders)] if holders else 0
 
-    def _wanted(self, event: PayloadWanted) -> None:
-        payload = self._distribution.cellar.get(event.reference, event.digest)
+    def _on_payload_request(self, event: PayloadRequested) -> None:
+        payload = self._replication.cache.get(event.reference, event.digest)
         if payload is None:
             payload = self._execution.held(event.reference, event.digest)
         if payload is not None:
@@ -372,7 +381,7 @@ def _open(payload: bytes) -> IngestHeads | None:
 
 
 def _next_journal(stored: bytes | None, chance: random.Random) -> int:
-    """The id after the one that the last run used. A disk that remembers none may have been wiped: draw one."""
+    """The id after that of the last run. A disk without a stored id may have been wiped, so draw a random one."""
     if stored is None or len(stored) != 2:
         return chance.randrange(1, JOURNAL_MAX + 1)
     return int.from_bytes(stored, "big") % JOURNAL_MAX + 1

@@ -1,48 +1,51 @@
-"""Packs that are tried out before they are ordered, each with those behind it on its lane.
+"""Dry runs: packs that are executed without effect before they are ordered, and the packs that wait behind them.
 
-Decides only who waits for whom: what is on a lane is ordered in the order of its ids, so nothing passes a pack that is
-tried out. Refuses to know what trying out means, and what comes of it.
+Decides only which pack waits for which. Packs of a lane are ordered by id, so none may overtake a pack in its dry run.
+Does not know how a dry run is done, or its result.
 
-Invariant: of a lane at most one pack is tried out at a time; everything else of it that came since waits behind it.
+Invariant: at most one pack of a lane is in a dry run. All later packs of the lane wait behind it.
 """
 
 from __future__ import annotations
 
-from chaplain.journal.events import Rehearse
+from chaplain.journal.events import DryRun
 from chaplain.journal.messages.ingest import Taken
 
 
 class DryRunQueue:
+    """Lanes with a dry run under way."""
+
     def __init__(self) -> None:
         self._ticket = 0
         self._lanes: dict[int, int] = {}
-        """The ticket of the pack that is tried out, by lane."""
+        """By lane: the ticket of its dry run."""
         self._groups: dict[int, list[Taken]] = {}
-        """By ticket: the pack, and those behind it."""
+        """By ticket: the pack in the dry run, and those that wait behind it."""
 
-    def begin(self, taken: Taken) -> Rehearse:
-        assert taken.heading.client_id not in self._lanes, "two packs of a lane are tried out"
+    def begin(self, taken: Taken) -> DryRun:
+        """Start a dry run of this pack."""
+        assert taken.heading.client_id not in self._lanes, "two packs of a lane are in a dry run"
         self._ticket += 1
         self._lanes[taken.heading.client_id] = self._ticket
         self._groups[self._ticket] = [taken]
-        return Rehearse(self._ticket, taken.entry.stream, bytes(taken.entry.raw))
+        return DryRun(self._ticket, taken.entry.stream, bytes(taken.entry.raw))
 
-    def hold(self, taken: Taken) -> bool:
-        """Whether the pack has to wait behind another one of its lane; from now on it does."""
+    def queue_behind(self, taken: Taken) -> bool:
+        """If a pack of the lane is in a dry run, queue this one behind it and return True."""
         ticket = self._lanes.get(taken.heading.client_id)
         if ticket is not None:
             self._groups[ticket].append(taken)
         return ticket is not None
 
     def end(self, ticket: int) -> list[Taken]:
-        """The pack that was tried out, and those behind it; none if they were given back meanwhile."""
+        """The pack of this dry run and those behind it; empty if they were returned meanwhile."""
         group = self._groups.pop(ticket, [])
         if group:
             del self._lanes[group[0].heading.client_id]
         return group
 
     def clear(self) -> list[Taken]:
-        """Give everything back."""
+        """Remove and return all packs."""
         groups = list(self._groups.values())
         self._groups.clear()
         self._lanes.clear()

@@ -1,9 +1,9 @@
-"""Ingest messages in memory: those that wait to be ordered, and the last ones that were, for peers that lack them.
+"""Payload cache: ingest messages that wait to be ordered, and the last ordered ones, for peers that lack them.
 
-Decides what is kept and what peers are told to have been received. Refuses to know what messages hold.
+Decides what stays in memory, and what this node acknowledges to peers. Does not know the contents of messages.
 
-Invariants: our own messages are kept until they are ordered; everything else is kept within bounds; what is
-acknowledged for a journal was received, or ordered, without gaps.
+Invariants: this node's own messages stay until they are ordered. All others stay within bounds. An acknowledged index
+means that all messages of the journal up to it were received or ordered.
 """
 
 from __future__ import annotations
@@ -13,10 +13,12 @@ from collections.abc import Iterable, Iterator
 from chaplain.journal.messages.cluster import Reference
 
 EARLY_MAX = 65536
-"""Indexes of a journal that came before their predecessors and are remembered."""
+"""Remembered indexes of a journal that arrived before a predecessor."""
 
 
 class PayloadCache:
+    """Messages by reference, with their digests."""
+
     def __init__(self, node: int, waiting_bytes_max: int, recent_bytes_max: int) -> None:
         self._node = node
         self._waiting_bytes_max = waiting_bytes_max
@@ -32,22 +34,23 @@ class PayloadCache:
         self._waiting[reference] = (digest, payload)
         self._waiting_bytes += len(payload)
         if self._waiting_bytes > self._waiting_bytes_max:
-            self._forget(next((known for known in self._waiting if known.node != self._node), None))
+            self._evict(next((known for known in self._waiting if known.node != self._node), None))
 
-    def _forget(self, reference: Reference | None) -> None:
+    def _evict(self, reference: Reference | None) -> None:
         if reference is not None:
             self._waiting_bytes -= len(self._waiting.pop(reference)[1])
 
     def get(self, reference: Reference, digest: bytes) -> bytes | None:
-        """The message, if it is here; an empty digest takes any."""
+        """The message with this reference and digest, or None. An empty digest matches any."""
         known, payload = self._waiting.get(reference) or self._recent.get(reference) or (b"", b"")
         return payload if known and digest in (b"", known) else None
 
     def digest(self, reference: Reference) -> bytes:
-        """Of a message that waits here."""
+        """The digest of a message that waits."""
         return self._waiting[reference][0]
 
-    def ordered(self, references: Iterable[Reference]) -> None:
+    def mark_ordered(self, references: Iterable[Reference]) -> None:
+        """Move messages from the waiting to the recent ones, and evict the oldest of those beyond the bound."""
         for reference in references:
             kept = self._waiting.pop(reference, None)
             if kept is not None:
@@ -58,14 +61,14 @@ class PayloadCache:
             self._recent_bytes -= len(self._recent.pop(next(iter(self._recent)))[1])
 
     def own_after(self, journal: int, index: int) -> Iterator[tuple[Reference, bytes]]:
-        """Our own messages that wait, in order; of this journal only those behind an index."""
+        """Own messages that wait, in order; of `journal` only those after `index`."""
         for reference, (_, payload) in self._waiting.items():
             if reference.node == self._node and (reference.journal != journal or reference.index > index):
                 yield reference, payload
 
 
 class ReceivedVector:
-    """How far each ingest node's current journal was received here without gaps."""
+    """Per ingest node: its current journal, and the index up to which this node has received all of it."""
 
     def __init__(self) -> None:
         self._reached: dict[int, tuple[int, int]] = {}
@@ -81,8 +84,8 @@ class ReceivedVector:
             early.add(reference.index)
         self._advance(reference.node)
 
-    def ordered(self, references: Iterable[Reference]) -> None:
-        """What is ordered need not be sent any more, whether it came or not."""
+    def mark_ordered(self, references: Iterable[Reference]) -> None:
+        """An ordered message need not be sent any more, even if it never arrived here."""
         for reference in references:
             journal, index = self._reached.get(reference.node, (-1, 0))
             if journal == reference.journal and reference.index > index:

@@ -1,9 +1,9 @@
-"""Questions to whoever checks signatures, and their answers in the order of the questions.
+"""Queue of signature checks: results come out in the order in which the items went in.
 
-Decides when a check is asked for: everything that has come since the last time goes into one question. Refuses to know
-who checks, where, and what is done with the answer. Items that nothing is known to check against are not asked for.
+Decides when checks are requested: everything that has arrived since the last request goes into one `Verify`. Does not
+know where signatures are checked, or what follows. An item without a known key has no check.
 
-Invariant: things come out in the order in which they went in, whatever the order of the answers.
+Invariant: items leave in order, whatever the order of the answers.
 """
 
 from __future__ import annotations
@@ -18,47 +18,52 @@ from chaplain.journal.messages.signing import ConfigCheck, PackCheck
 T = TypeVar("T")
 
 
-class _Asked(Generic[T]):
-    def __init__(self, ticket: int, things: list[tuple[T, tuple[int | None, ...]]], size: int) -> None:
+class _Request(Generic[T]):
+    """A `Verify` under way."""
+
+    def __init__(self, ticket: int, items: list[tuple[T, tuple[int | None, ...]]], size: int) -> None:
         self.ticket = ticket
-        self.things = things
-        """Each with the places of its checks among the question's items."""
+        self.items = items
+        """Each item with the positions of its checks in the `Verify`."""
         self.size = size
 
 
 class SignatureQueue(Generic[T]):
+    """Items of type T that wait for their signature checks."""
+
     def __init__(self) -> None:
         self._ticket = 0
-        self.new: list[tuple[T, tuple[int | None, ...]]] = []
-        """What is to be asked for."""
-        self._items: list[PackCheck | ConfigCheck] = []
-        self._asked: deque[_Asked[T]] = deque()
+        self.pending: list[tuple[T, tuple[int | None, ...]]] = []
+        """Items that no `Verify` contains yet."""
+        self._checks: list[PackCheck | ConfigCheck] = []
+        """Checks of the pending items."""
+        self._requests: deque[_Request[T]] = deque()
         self._answers: dict[int, tuple[bool, ...]] = {}
 
-    def add(self, thing: T, checks: Sequence[PackCheck | ConfigCheck | None]) -> None:
-        places: list[int | None] = []
+    def add(self, item: T, checks: Sequence[PackCheck | ConfigCheck | None]) -> None:
+        positions: list[int | None] = []
         for check in checks:
-            places.append(None if check is None else len(self._items))
+            positions.append(None if check is None else len(self._checks))
             if check is not None:
-                self._items.append(check)
-        self.new.append((thing, tuple(places)))
+                self._checks.append(check)
+        self.pending.append((item, tuple(positions)))
 
-    def ask(self) -> Verify:
-        """The question for everything new."""
+    def request_checks(self) -> Verify:
+        """The `Verify` for all pending items."""
         self._ticket += 1
-        self._asked.append(_Asked(self._ticket, self.new, len(self._items)))
-        question = Verify(self._ticket, tuple(self._items))
-        self.new, self._items = [], []
-        return question
+        self._requests.append(_Request(self._ticket, self.pending, len(self._checks)))
+        verify = Verify(self._ticket, tuple(self._checks))
+        self.pending, self._checks = [], []
+        return verify
 
-    def answered(self, event: Verified) -> list[tuple[T, tuple[bool | None, ...]]]:
-        """Everything whose turn has come, with the result of each check; None where there was nothing to check."""
+    def on_verified(self, event: Verified) -> list[tuple[T, tuple[bool | None, ...]]]:
+        """Items whose turn has come, each with the results of its checks; None where there was nothing to check."""
         self._answers[event.ticket] = event.results
         done: list[tuple[T, tuple[bool | None, ...]]] = []
-        while self._asked and self._asked[0].ticket in self._answers:
-            asked = self._asked.popleft()
-            results = self._answers.pop(asked.ticket)
-            assert len(results) == asked.size, "as many answers as questions"
-            for thing, places in asked.things:
-                done.append((thing, tuple([None if place is None else results[place] for place in places])))
+        while self._requests and self._requests[0].ticket in self._answers:
+            request = self._requests.popleft()
+            results = self._answers.pop(request.ticket)
+            assert len(results) == request.size, "a check without a result"
+            for item, positions in request.items:
+                done.append((item, tuple([None if position is None else results[position] for position in positions])))
         return done

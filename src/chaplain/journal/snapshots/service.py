@@ -68,13 +68,13 @@ class SnapshotService:
         confirms: Callable[[Collection[int]], bool] | None = None,
     ) -> None:
         """From now on, work; and what the checkpoint covers of ingest nodes' journals is ordered for the serializer."""
-        self._log, self._firsts, self._first = bench.log, bench.firsts, bench.log.places.first
+        self._log, self._firsts, self._first = bench.log, bench.peer_log_ranges, bench.log.places.first
         self.archive.attach(bench.log, found)
-        bench.keeps = self.archive.keeps
-        self._adoption.attach(bench.log, lambda: bench.teachers, confirms)
+        bench.is_retained = self.archive.keeps
+        self._adoption.attach(bench.log, lambda: bench.latest_known_quorum, confirms)
         for node, (journal, index) in self._execution.state.journals.items():
             if index:
-                bench.shelf.ordered([DataEntry(Reference(node, journal, index), b"")])
+                bench.payload_queue.mark_ordered([DataEntry(Reference(node, journal, index), b"")])
 
     @property
     def due_ns(self) -> int | None:
@@ -141,6 +141,6 @@ class SnapshotService:
                 if isinstance(effect, ToPeer):
                     mail.to_peer(effect)
                 else:
-                    effects.append(slips.write(name, effect) if isinstance(effect, Persist) else effect)
+                    effects.append(slips.number_write(name, effect) if isinstance(effect, Persist) else effect)
             part.effects.clear()
         return effects

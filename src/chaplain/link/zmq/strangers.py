@@ -67,7 +67,7 @@ class Strangers:
             self.remove(connection)
 
     def blocked(self) -> BlockedSources:
-        """The addresses to block now. A blocked address is admitted still_blocked when half of its places are free."""
+        """The addresses to block now. A blocked address is admitted again when half of its places are free."""
         others = len(self._open_since) >= (self._places_max // 2 if self._blocked.others else self._places_max)
         if others:
             # A member that floods the node is blocked like any other address.

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from html import escape
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from chaplain.core import Frozen
 
@@ -118,7 +118,7 @@ def _chart(
 
     svg = io.StringIO()
     # Fonts are the page's own, so texts stay texts. The salt keeps ids of different charts on one page apart.
-    options = {"svg.fonttype": "none", "svg.hashsalt": f"chart {title}", "text.parse_math": False, "font.size": 8}
+    options: Any = {"svg.fonttype": "none", "svg.hashsalt": f"chart {title}", "text.parse_math": False, "font.size": 8}
     with mpl.rc_context(options):
         figure = Figure(figsize=(WIDTH_IN, HEIGHT_IN), layout="constrained")
         figure.patch.set_alpha(0)

@@ -53,13 +53,13 @@ def make_journal(
         identity=identity,
         identifier=identity.identifier,
         segments=segments_of(data / SEGMENTS, order.log),
-        jot=content(data / jot_name(order)),
-        standing=content(data / standing_name(order)),
+        sync_hint=content(data / jot_name(order)),
+        hard_state=content(data / standing_name(order)),
         ingest=content(data / settings.ingest_file),
         checkpoint=content(data / checkpoint_name(order)),
-        roster=content(data / ROSTER_FILE),
+        last_known_members=content(data / ROSTER_FILE),
         wrapping=wrapping,
-        watch=watch,
+        observer=watch,
     )
 
 

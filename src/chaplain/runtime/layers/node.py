@@ -21,7 +21,7 @@ from chaplain.config import PID_FILE, SEGMENTS, NodeConfig
 from chaplain.errors import ConfigError
 from chaplain.executor.journal_view import NodesJournal
 from chaplain.gossip.settings import GossipSettings
-from chaplain.journal.consensus.events import LogRead, ReadLog, SpaceTold
+from chaplain.journal.consensus.events import DiskSpace, LogRead, ReadLog
 from chaplain.journal.events import Verified, Verify
 from chaplain.journal.messages.signing import holds
 from chaplain.link.auth.identity import identifier_of, new_instance
@@ -118,7 +118,7 @@ def make_node(config: NodeConfig, endpoint: str, instance: bytes, now_ns: int) -
     journal = make_journal(config, identity, watch) if config.disks else None
     if executor is not None and journal is not None:
         executor.attach(NodesJournal(journal))
-        journal.covering.archive.needs.append(executor.first_needed)
+        journal.snapshots.archive.needs.append(executor.first_needed)
     node_ids = {identifier_of(key): node_id for node_id, key in nodes.items()}
     names = NodeIds(node_ids, journal)
     sequence = make_sequence(config, identity.identifier, names, endpoint, now_ns)
@@ -186,8 +186,8 @@ def make_errands(config: NodeConfig, node: NodeCore) -> BackgroundTasks:
     def read(wanted: ReadLog) -> LogRead:
         return read_log(segments, log, wanted)
 
-    def room() -> list[SpaceTold]:
-        return [SpaceTold(free_bytes(segments))]
+    def room() -> list[DiskSpace]:
+        return [DiskSpace(free_bytes(segments))]
 
     if Layer.EXECUTOR not in node.uppers:
         return BackgroundTasks({Verify: verify, ReadLog: read, **graph}, room)

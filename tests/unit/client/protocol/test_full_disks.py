@@ -6,7 +6,7 @@ import pytest
 
 from chaplain.client.protocol.call_events import Failure
 from chaplain.client.protocol.journal.events import NodeSpoke, WritesAcknowledged
-from chaplain.journal.consensus.events import SpaceTold
+from chaplain.journal.consensus.events import DiskSpace
 from chaplain.journal.messages.client import NotWritten, Write
 from tests.unit.client.journal_stage import Bench, Cluster
 
@@ -22,7 +22,7 @@ def cluster() -> Cluster:
 
 def tell(cluster: Cluster, free_bytes: int, *nodes: int) -> None:
     for node in nodes:
-        cluster.nodes[node].inbox.append(SpaceTold(free_bytes))
+        cluster.nodes[node].inbox.append(DiskSpace(free_bytes))
     cluster.settle()
 
 

@@ -309,11 +309,11 @@ def test_a_busy_node_is_asked_again(cluster) -> None:
     bench = Bench(cluster, 1)
     bench.end(bench.write(b"warm"))
     for node in cluster.nodes.values():
-        node.core.ingest._intake.stopping = True
+        node.core.ingest._admission.stopping = True
     call = bench.write(b"x", wait_s=20)
     bench.rest(2)
     assert bench.writes < 20, "with pauses"
-    cluster.nodes[1].core.ingest._intake.stopping = False
+    cluster.nodes[1].core.ingest._admission.stopping = False
     assert bench.end(call).place.base_offset == 1
 
 

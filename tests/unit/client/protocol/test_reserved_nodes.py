@@ -14,7 +14,7 @@ from chaplain.client.protocol.events import Settings
 from chaplain.client.protocol.journal.events import Batch, NodeSpoke, WriteCommand, WritesAcknowledged
 from chaplain.client.protocol.journal.node_selection import NodeSelector
 from chaplain.errors import StatementFailed
-from chaplain.journal.events import Rehearse, Rehearsed
+from chaplain.journal.events import DryRun, DryRunDone
 from chaplain.journal.messages.client import NotWritten, Opened, Receipts
 from tests.unit.client.client_stage import Stage
 from tests.unit.client.journal_stage import CLUSTER, Bench
@@ -40,9 +40,9 @@ class Cluster(OpenCluster):
         perform = node._perform
 
         def act(effect) -> None:
-            if isinstance(effect, Rehearse):
+            if isinstance(effect, DryRun):
                 fails = ("constraint", "it is bad") if b"bad" in effect.raw else ()
-                node.inbox.append(Rehearsed(effect.ticket, *fails))
+                node.inbox.append(DryRunDone(effect.ticket, *fails))
             else:
                 perform(effect)
 

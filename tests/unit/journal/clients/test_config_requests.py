@@ -33,7 +33,7 @@ class Desk:
 
     def lead(self, master: int) -> None:
         role = Role.MASTER if master == NODE else Role.FOLLOWER
-        self.petitions.role(self.now_ns, RoleChanged(role, 1, master))
+        self.petitions.role_changed(self.now_ns, RoleChanged(role, 1, master))
 
     def submit(self, entry: ConfigEntry, client: bytes = ADMIN_ACL, session: bytes = b"") -> list:
         self.calls += 1
@@ -48,10 +48,10 @@ class Desk:
 
     def check(self) -> list:
         """End the round, have everything checked, and return what follows."""
-        self.petitions.drained()
+        self.petitions.request_checks()
         for effect in self.taken():
             assert isinstance(effect, Verify)
-            self.petitions.verified(self.now_ns, Verified(effect.ticket, tuple(map(holds, effect.items))))
+            self.petitions.on_verified(self.now_ns, Verified(effect.ticket, tuple(map(holds, effect.items))))
         return self.taken()
 
 
@@ -75,7 +75,7 @@ def refusals(effects: list) -> list[str]:
 def test_petition_is_offered_only_after_its_signature_was_checked_elsewhere(desk: Desk) -> None:
     desk.lead(NODE)
     assert not desk.submit(numbered(1))
-    assert desk.petitions.restless
+    assert desk.petitions.has_unchecked
     assert [type(one) for one in desk.check()] == [ConfigOffered]
 
 
@@ -104,7 +104,7 @@ def test_what_only_an_admin_may_sign_is_refused_before_it_is_ordered(desk: Desk,
 def test_all_petitions_of_a_round_are_checked_by_one_effect(desk: Desk) -> None:
     for number in range(PER_CLIENT):
         desk.submit(numbered(number))
-    desk.petitions.drained()
+    desk.petitions.request_checks()
     (verify,) = desk.taken()
     assert len(verify.items) == PER_CLIENT
 
@@ -132,7 +132,7 @@ def test_session_that_asks_again_and_again_is_answered_once_for_its_last_call(de
         assert not desk.submit(numbered(1), session=b"the same session")
     desk.check()
     desk.stage.config(numbered(1))
-    desk.petitions.executed(desk.stage.executed[-1])
+    desk.petitions.on_applied(desk.stage.executed[-1])
     (answer,) = desk.taken()
     assert (answer.instance, answer.message.call) == (b"the same session", desk.calls)
 
@@ -141,12 +141,12 @@ def test_client_that_leaves_still_counts_until_its_petitions_are_over(desk: Desk
     """Otherwise it would come back, and fill the node."""
     for number in range(PER_CLIENT):
         desk.submit(numbered(number), session=b"session")
-    desk.petitions.left(b"session")
+    desk.petitions.session_closed(b"session")
     assert refusals(desk.submit(numbered(98))) == ["busy"]
     desk.check()
     for number in range(PER_CLIENT):
         desk.stage.config(numbered(number))
-        desk.petitions.executed(desk.stage.executed[-1])
+        desk.petitions.on_applied(desk.stage.executed[-1])
     assert not desk.taken()
     assert not refusals(desk.submit(numbered(99)))
 
@@ -166,10 +166,10 @@ def test_master_checks_what_other_nodes_pass_on_and_takes_so_many_at_a_time(desk
     desk.lead(NODE)
     for number in range(PER_CLIENT + 3):
         entry = numbered(number) if number else forged(numbered(0))
-        desk.petitions.passed(OTHER, PassPetition(entry.entry_type, entry.stage, entry.data))
+        desk.petitions.on_forwarded(OTHER, PassPetition(entry.entry_type, entry.stage, entry.data))
     assert [type(one) for one in desk.check()] == [ConfigOffered] * (PER_CLIENT - 1)
     entry = numbered(50)
-    desk.petitions.passed(OTHER, PassPetition(entry.entry_type, entry.stage, entry.data))
+    desk.petitions.on_forwarded(OTHER, PassPetition(entry.entry_type, entry.stage, entry.data))
     assert [type(one) for one in desk.check()] == [ConfigOffered]
 
 

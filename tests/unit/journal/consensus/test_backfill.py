@@ -67,7 +67,7 @@ class Journal:
         return set(range(RELEASED, self.written)) <= set(self.offsets(node))
 
     def standing(self, node: int) -> str:
-        return self.cluster.nodes[node].core.serializer.standing
+        return self.cluster.nodes[node].core.serializer.voting_status
 
     def replace_disk(self, node: int) -> None:
         self.cluster.kill(node)
@@ -132,7 +132,7 @@ def test_it_goes_on_after_a_restart_and_says_meanwhile_what_is_missing(journal: 
     journal.cluster.until(lambda: recalls > 7)
     missing = journal.standing(3)
     assert missing.startswith("sound, messages ")
-    first = journal.cluster.nodes[3].core.serializer.bench.log.places.first
+    first = journal.cluster.nodes[3].core.serializer.context.log.places.first
     assert f" to {first - 1} are on their way from others" in missing
     assert first < WRITES, "some pieces are there, and can be read"
     assert journal.offsets(3)[-1] == WRITES - 1
@@ -148,8 +148,8 @@ def test_it_goes_on_after_a_restart_and_says_meanwhile_what_is_missing(journal: 
     journal.wait()
     assert journal.has_all(3)
     events = [report.event for report in journal.cluster.nodes[3].reports]
-    assert "messages that others keep are missing here, and asked of them" in events
-    assert events[-1] == "messages that others keep are here again"
+    assert "backfill started: other nodes have messages that are missing here" in events
+    assert events[-1] == "backfill finished"
 
 
 def test_only_the_message_that_the_next_one_names_is_put_back(journal: Journal) -> None:
@@ -157,7 +157,7 @@ def test_only_the_message_that_the_next_one_names_is_put_back(journal: Journal) 
     journal.replace_disk(3)
     journal.cluster.until(lambda: len(caught) > 1)
     node, given = journal.cluster.nodes[3], caught[0]
-    first = node.core.serializer.bench.log.places.first
+    first = node.core.serializer.context.log.places.first
     assert given.index == first - 1
     true = given.messages[0]
     for false in (
@@ -168,7 +168,7 @@ def test_only_the_message_that_the_next_one_names_is_put_back(journal: Journal) 
         Recalled(given.index, ()),
     ):
         journal.tell(1, 3, false)
-        assert not node.core.serializer.restocking._piece
+        assert not node.core.serializer.backfill._batch
     assert misfits(node) == 3
     journal.tell(1, 3, given)
     journal.cluster.spoil = None
@@ -183,7 +183,7 @@ def test_of_an_answer_that_goes_wrong_half_way_the_rest_is_asked_of_another(jour
     node, given = journal.cluster.nodes[3], caught[0]
     one, two, three, *_ = given.messages
     journal.tell(1, 3, Recalled(given.index, (one, two, replace(three, body=flipped(three.body, 22)), three)))
-    assert [records[0].index for records in node.core.serializer.restocking._piece] == [given.index, given.index - 1]
+    assert [records[0].index for records in node.core.serializer.backfill._batch] == [given.index, given.index - 1]
     assert misfits(node) == 1
     journal.cluster.until(lambda: caught[-1].index == given.index - 2)
     journal.cluster.spoil = None
@@ -203,7 +203,7 @@ def test_many_messages_come_with_one_answer(journal: Journal) -> None:
     journal.cluster.spoil = spoil
     journal.replace_disk(3)
     journal.wait()
-    fetched = asked[0].index + 1 - journal.cluster.nodes[3].core.serializer.bench.log.places.first
+    fetched = asked[0].index + 1 - journal.cluster.nodes[3].core.serializer.context.log.places.first
     assert fetched > WRITES - RELEASED
     assert len(asked) * 4 < fetched
     assert all(0 < one.count <= 256 for one in asked)
@@ -240,11 +240,11 @@ def test_what_is_before_a_message_that_we_dropped_meanwhile_is_not_asked_for(jou
         last = given.messages[taken]
         false = replace(last, body=flipped(last.body, 22))
         journal.tell(1, 3, Recalled(given.index, (*given.messages[:taken], false)))
-    log = node.core.serializer.bench.log
+    log = node.core.serializer.context.log
     assert log.drop(1, log.agreed), "the rules let the front go"
     journal.cluster.spoil = None
     journal.cluster.rest(5 * 10**9)
-    assert node.core.serializer.restocking.due_ns is None
+    assert node.core.serializer.backfill.due_ns is None
     assert misfits(node) == bool(taken)
 
 
@@ -255,7 +255,7 @@ def test_whoever_reads_files_is_told_where_they_are_in_order(journal: Journal) -
     journal.write(1)
     journal.release(RELEASED)
     file = journal.cluster.disks[3][checkpoint_name(journal.cluster.settings(3).order)]
-    places = journal.cluster.nodes[3].core.serializer.bench.log.places
+    places = journal.cluster.nodes[3].core.serializer.context.log.places
     assert first_of(bytes(file)) == places.begins > WRITES > places.first
 
 
@@ -266,5 +266,5 @@ def test_what_the_rules_let_go_is_not_fetched() -> None:
     journal.replace_disk(3)
     journal.wait()
     journal.cluster.rest(3 * 10**9)
-    assert journal.cluster.nodes[3].core.serializer.bench.log.places.first > WRITES
+    assert journal.cluster.nodes[3].core.serializer.context.log.places.first > WRITES
     assert not asked

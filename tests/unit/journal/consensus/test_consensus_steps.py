@@ -7,8 +7,8 @@ from hashlib import sha256
 import pytest
 
 from chaplain.core import Drained, PersistFailed, Replace, Stopping, Woken
-from chaplain.journal.consensus.events import ConfigOffered, PayloadArrived, PeerDown, Role, SpaceTold
-from chaplain.journal.consensus.hard_state import VotingState, decode_standing
+from chaplain.journal.consensus.events import ConfigOffered, DiskSpace, PayloadArrived, PeerDown, Role
+from chaplain.journal.consensus.hard_state import VotingState, decode_hard_state
 from chaplain.journal.messages.cluster import Reference
 from chaplain.journal.messages.consensus import (
     AgreedMark,
@@ -58,7 +58,7 @@ def test_a_payload_larger_than_a_nodes_segments_is_agreed_stored_and_found_at_a_
         cluster.kill(node)
         cluster.restart(node)
         cluster.run(3)
-        assert (cluster[node].core.standing, cluster[node].core.agreed[0] >= index) == ("sound", True)
+        assert (cluster[node].core.voting_status, cluster[node].core.agreed[0] >= index) == ("sound", True)
     assert not any(desk.halted for desk in cluster.up())
 
 
@@ -293,14 +293,14 @@ def test_two_bodies_under_one_regime_stop_the_node(cluster: Cluster) -> None:
 
 def test_a_full_disk_stops_the_master_and_room_lets_it_go_on(cluster: Cluster) -> None:
     master = cluster.master()
-    master.step(SpaceTold(0))
+    master.step(DiskSpace(0))
     assert master.core.role is Role.FOLLOWER
     cluster.run(5)
     assert cluster.master() is not master
     cluster.arrive()
     cluster.settle()
     assert master.core.agreed[0] < cluster.master().core.agreed[0], "a full disk must not take more"
-    master.step(SpaceTold(1 << 40))
+    master.step(DiskSpace(1 << 40))
     cluster.run(1)
     assert master.core.agreed == cluster.master().core.agreed
 
@@ -337,7 +337,7 @@ def test_a_question_is_answered_after_the_new_life_is_on_disk(cluster: Cluster) 
     master.hear(node, RecoveryQuestion(77, 3))
     assert not master.said(node)
     master.write()
-    assert decode_standing(bytes(master.files["journal.standing"])).lives == {node: 3}
+    assert decode_hard_state(bytes(master.files["journal.standing"])).incarnations == {node: 3}
     assert master.said(node)[-1].asker_life == 3  # type: ignore[union-attr]
 
 
@@ -347,7 +347,7 @@ def test_one_node_alone_is_a_cluster() -> None:
     alone.arrive()
     alone.settle()
     assert alone.master().agreed[-1].payloads
-    state = decode_standing(bytes(alone[1].files["journal.standing"]))
+    state = decode_hard_state(bytes(alone[1].files["journal.standing"]))
     assert (state.state, state.vote) == (VotingState.SOUND, 1)
 
 
@@ -365,7 +365,7 @@ def test_malformed_messages_are_reported_and_nothing_else(cluster: Cluster) -> N
     master, node = cluster.master(), cluster.followers()[0]
     for message in (b"", b"\x01", b"\x01" * 40, b"\x02\x63" + bytes(14)):
         master.step(Received(node, message))
-        assert master.reports[-1].event == "malformed order message"
+        assert master.reports[-1].event == "malformed consensus message"
     master.step(Received(99, b"whoever"))
     cluster[node].hear(master.node, Propose(1, 2, b"not a body"))
     assert cluster[node].reports[-1].event == "malformed proposal"
@@ -387,11 +387,11 @@ def test_a_wiped_node_learns_from_those_who_have_the_vote_now() -> None:
     cluster.restart(3)
     cluster.run(8)
     wiped = cluster[3]
-    assert (wiped.core.role, wiped.core.standing) == (Role.OUT, "wiped")
+    assert (wiped.core.role, wiped.core.voting_status) == (Role.OUT, "wiped")
     assert wiped.core.agreed[0] >= cluster[1].core.agreed[0]
     cluster.cut = set()
     cluster.run(8)
-    assert wiped.core.standing == "sound"
+    assert wiped.core.voting_status == "sound"
 
 
 def test_a_wiped_node_learns_from_those_of_its_roster_when_the_founders_are_gone() -> None:
@@ -409,13 +409,13 @@ def test_a_wiped_node_learns_from_those_of_its_roster_when_the_founders_are_gone
     wiped.disk = b"another disk    "
     cluster.restart(3)
     cluster.run(8)
-    assert (wiped.core.role, wiped.core.standing) == (Role.OUT, "wiped")
+    assert (wiped.core.role, wiped.core.voting_status) == (Role.OUT, "wiped")
     cluster.kill(3)
     wiped.start()
     keys = {node: identity_of(node).key.hex() for node in (3, 4, 5)}
-    wiped.core.bench.roster = LastKnownMembers(cluster[4].core.agreed[0], ((4, 3, 5),), keys)
+    wiped.core.context.last_known_members = LastKnownMembers(cluster[4].core.agreed[0], ((4, 3, 5),), keys)
     cluster.rise(wiped)
     cluster.run(8)
-    assert wiped.core.standing == "sound"
-    assert wiped.core.bench.quorum.sets == ((4, 3, 5),)
+    assert wiped.core.voting_status == "sound"
+    assert wiped.core.context.quorum.sets == ((4, 3, 5),)
     assert wiped.core.agreed == cluster[4].core.agreed

@@ -134,7 +134,7 @@ def test_supply_of_a_member_without_a_vote_installs_nothing(cluster: Cluster, ta
     raw, _ = forged(desk, 1)
     before = desk.core.agreed
     desk.hear(LIAR, Supply(before[0] + 1, before[0] + 5, (Supplied(raw, ()),), tail_ballot))
-    assert (desk.core.agreed, desk.core._bench.log.tail, desk.core.regime) == (before, None, 1)
+    assert (desk.core.agreed, desk.core._context.log.tail, desk.core.regime) == (before, None, 1)
     assert not desk.persists
 
 
@@ -150,10 +150,10 @@ def test_node_in_doubt_takes_no_tail_from_a_member_without_a_vote(cluster: Clust
         raw = encode_body(Body(1, index + 1, LIAR, 1, previous, ()))
         for ballot in (0, 1, 1 << 31):
             desk.hear(LIAR, Supply(index + 1, index + 1, (Supplied(raw, ()),), ballot))
-        tail = desk.core._bench.log.tail
+        tail = desk.core._context.log.tail
         assert tail is None or tail.body.master != LIAR
     cluster.run(3)
-    assert desk.core.standing == "sound"
+    assert desk.core.voting_status == "sound"
     assert desk.core.agreed == cluster.master().core.agreed
 
 
@@ -227,9 +227,9 @@ def test_candidate_counts_only_votes_with_a_valid_signature(cluster: Cluster) ->
     cluster.kill(old)
     cluster.cut |= {(a, b)}
     candidate = cluster[a]
-    candidate.core._election._asked = regime = candidate.core.regime + 1
+    candidate.core._election._campaign_regime = regime = candidate.core.regime + 1
     candidate.core._election.role = Role.CANDIDATE
-    candidate.core._election._stand(handover=False)
+    candidate.core._election._begin_election(handover=False)
     candidate.step(PeerDown(old))
     candidate.write()
     candidate.hear(b, Vote(regime, True, regime, 0, {}, vote(regime, b, b)))
@@ -294,7 +294,7 @@ def behind(cluster: Cluster) -> Desk:
 
 def supply(cluster: Cluster, giver: int, index: int, count: int) -> Supply:
     """Real messages from this index on."""
-    log = cluster[giver].core._bench.log
+    log = cluster[giver].core._context.log
     messages = [log.recent(at, 1)[0] for at in range(index, index + count)]  # type: ignore[index]
     return Supply(index, log.agreed, tuple(Supplied(message.raw, message.payloads) for message in messages))
 
@@ -307,7 +307,7 @@ def test_supplied_messages_are_taken_once_two_serializers_confirm_them(cluster: 
     assert desk.core.agreed[0] == first - 1
     desk.hear(LIAR, supply(cluster, a, first, 3))
     assert desk.core.agreed[0] == first - 1
-    assert desk.core._fetcher._supplies.wanted(b) == first + 2
+    assert desk.core._fetcher._supplies.next_index_for(b) == first + 2
     desk.hear(b, supply(cluster, b, first + 2, 1))
     assert desk.core.agreed[0] == first + 2
 
@@ -339,7 +339,7 @@ def test_mark_of_a_proven_master_confirms_nothing_behind_the_marked_message(clus
     master = cluster.master()
     other = next(node for node in (1, 2, 3) if node not in (desk.node, master.node))
     first = desk.core.agreed[0] + 1
-    [marked] = master.core._bench.log.recent(first, 1) or []
+    [marked] = master.core._context.log.recent(first, 1) or []
     desk.hear(master.node, master.core._election.proof())
     desk.hear(master.node, AgreedMark(1, marked.index, marked.hash))
     desk.hear(other, supply(cluster, other, first, 3))
@@ -360,7 +360,7 @@ def test_forged_supply_of_one_serializer_loses_against_two_others() -> None:
     assert desk.core.agreed[0] == index
     desk.hear(c, supply(cluster, c, index + 1, 2))
     assert desk.core.agreed[0] == index + 2
-    assert desk.core.agreed[1] == cluster[a].core._bench.log.recent(index + 2, 1)[0].hash  # type: ignore[index]
+    assert desk.core.agreed[1] == cluster[a].core._context.log.recent(index + 2, 1)[0].hash  # type: ignore[index]
     assert any(report.event == "suppliers differ" for report in desk.reports)
 
 
@@ -408,7 +408,7 @@ def replaced(cluster: Cluster, *nodes: int) -> None:
     new_set = ConfigOffered(EntryType.NEW_SERIALIZER_SET, Stage.NOMINATE, encode_fields(NewSet(nodes)))
     cluster.master().step(new_set)
     cluster.run(1)
-    assert cluster.master().core.bench.quorum.sets == (nodes,)
+    assert cluster.master().core.context.quorum.sets == (nodes,)
 
 
 def test_follower_that_missed_a_change_of_serializers_catches_up_and_then_believes_the_master() -> None:
@@ -442,8 +442,8 @@ def test_follower_that_missed_a_change_does_not_take_one_nodes_word_for_it() -> 
     desk, before = cluster[3], cluster[3].core.agreed
     cluster.run(3)
     assert desk.core.agreed == before
-    sets, keys = cluster.master().core.bench.quorum.sets, {node: identity_of(node).key.hex() for node in (4, 5, 6)}
-    desk.core.bench.roster = LastKnownMembers(cluster.master().core.agreed[0], sets, keys)
+    sets, keys = cluster.master().core.context.quorum.sets, {node: identity_of(node).key.hex() for node in (4, 5, 6)}
+    desk.core.context.last_known_members = LastKnownMembers(cluster.master().core.agreed[0], sets, keys)
     cluster.run(3)
     assert desk.core.agreed == cluster.master().core.agreed
 

@@ -71,7 +71,7 @@ def test_nothing_is_ordered_while_too_few_are_here_but_configuration_goes_on(clu
     assert not client.runs
     assert Client(cluster).connect(4).lease(b"m" * 16) == lane + 1
     reports = [report.event for node in cluster.nodes.values() for report in node.reports]
-    assert "too few nodes that hold data: nothing is ordered" in reports
+    assert "too few data holders are reachable: nothing is ordered" in reports
     cluster.start(5)
     cluster.until(lambda: bool(client.runs))
     cluster.agree()
@@ -105,7 +105,7 @@ def test_a_new_master_brings_what_it_inherits_though_it_holds_no_payload(cluster
     cluster.spoil = lambda sender, to, parcel: to == master and sender in SERIALIZERS and said(parcel, ProposalAck)
     client.write(pack(lane, 1, (VALUE,)))
     cluster.settle()
-    tails = [cluster.nodes[number].core.serializer.bench.log.tail for number in SERIALIZERS]
+    tails = [cluster.nodes[number].core.serializer.context.log.tail for number in SERIALIZERS]
     assert all(tail is not None and tail.entries for tail in tails)
     for number in SERIALIZERS:
         cluster.kill(number)
@@ -125,13 +125,13 @@ def test_a_serializer_in_doubt_takes_nothing_that_was_never_shown_to_one(cluster
     cluster.spoil = lambda sender, to, parcel: sender in HOLDERS and said(parcel, ProposalAck)
     client.write(pack(lane, 2))
     cluster.settle()
-    tails = [cluster.nodes[number].core.serializer.bench.log.tail for number in HOLDERS]
+    tails = [cluster.nodes[number].core.serializer.context.log.tail for number in HOLDERS]
     assert [tail and tail.index for tail in tails] == [agreed + 1] * 2
     cluster.kill(doubter)
     cluster.wipe(doubter)
     node = cluster.start(doubter).core.serializer
-    cluster.until(lambda: node.standing == "sound", 4 * SECOND)
-    assert (node.agreed[0], node.bench.log.tail) == (agreed, None)
+    cluster.until(lambda: node.voting_status == "sound", 4 * SECOND)
+    assert (node.agreed[0], node.context.log.tail) == (agreed, None)
 
 
 # Coming back.
@@ -178,7 +178,7 @@ def test_what_nobody_has_any_more_is_named_and_never_skipped(cluster: Cluster) -
     assert {node.core.serializer.agreed[0] for node in cluster.nodes.values()} == {index - 1}
     for number in (cluster.master, *HOLDERS):
         node = cluster.nodes[number]
-        assert f"messages from {index} on are missing" in node.core.serializer.standing
+        assert f"messages from {index} on are missing" in node.core.serializer.voting_status
     told = [one for node in cluster.nodes.values() for one in node.reports if one.event == "payloads are missing"]
     assert told
     assert {one.detail["index"] for one in told} == {index}
@@ -191,13 +191,13 @@ def test_what_another_proposal_took_the_place_of_is_still_to_be_had(cluster: Clu
     cluster.spoil = lambda sender, to, parcel: sender in HOLDERS and said(parcel, ProposalAck)
     client.write(pack(lane, 1, (VALUE,)))
     cluster.settle()
-    tails = [cluster.nodes[number].core.serializer.bench.log.tail for number in HOLDERS]
+    tails = [cluster.nodes[number].core.serializer.context.log.tail for number in HOLDERS]
     (entry,) = tails[0].entries
     regime = cluster.nodes[4].core.serializer.regime
     master = cluster.master
     cluster.kill(master)
     cluster.until(lambda: cluster.nodes[4].core.serializer.regime > regime)
-    cluster.until(lambda: cluster.nodes[4].core.serializer.bench.log.tail.hash != tails[0].hash)
+    cluster.until(lambda: cluster.nodes[4].core.serializer.context.log.tail.hash != tails[0].hash)
     for number in HOLDERS:
         assert cluster.nodes[number].core.execution.held(entry.reference, entry.digest)
         cluster.kill(number)

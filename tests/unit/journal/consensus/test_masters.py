@@ -34,7 +34,7 @@ def test_who_hears_of_the_death_first_asks_again_soon(cluster: Cluster) -> None:
     cluster.wires[master.node, b].clear()
     cluster[a].hear(master.node, master.said(a)[-1])
     cluster[a].write()
-    assert cluster[a].core.reach == cluster[b].core.reach + 1  # type: ignore[operator]
+    assert cluster[a].core.last_index == cluster[b].core.last_index + 1  # type: ignore[operator]
     cluster[b].hear(master.node, AgreedMark(1, *cluster[b].core.agreed))
     cluster.kill(master.node, told=False)
     cluster[a].step(PeerDown(master.node))

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from chaplain.core import Persist, Replace
 from chaplain.journal.consensus.acks import AckTally
-from chaplain.journal.consensus.events import Stood, Tell
+from chaplain.journal.consensus.events import OwnVoteSynced, SendMessage
 from chaplain.journal.consensus.payload_queue import PAYLOAD_OVERHEAD_BYTES, PayloadQueue
 from chaplain.journal.consensus.persist_barrier import PersistBarrier
 from chaplain.journal.messages.cluster import DataEntry, Reference
@@ -65,7 +65,7 @@ def test_references_are_offered_in_order_without_gaps(arrivals: list[int], entri
         chosen = shelf.choose(entries_max, 1 << 20)
         assert len(chosen) <= entries_max
         ordered += [one.reference.index for one in chosen]
-        shelf.ordered(chosen)
+        shelf.mark_ordered(chosen)
     assert ordered == list(range(1, len(ordered) + 1))
     assert set(ordered) <= set(arrivals)
 
@@ -83,10 +83,10 @@ def test_the_shelf_is_bounded_but_takes_what_a_proposal_waits_for() -> None:
     assert put(shelf, 2)
     assert not put(shelf, 3)
     assert shelf.find(entry(3)) is None
-    shelf.want([entry(3)])
+    shelf.reserve([entry(3)])
     assert put(shelf, 3)
     assert shelf.get([entry(1), entry(3)]) == (b"1", b"3")
-    shelf.ordered([entry(1), entry(2), entry(3)])
+    shelf.mark_ordered([entry(1), entry(2), entry(3)])
     assert shelf.size_bytes == 0
     assert put(shelf, 2), "what is ordered needs no room"
     assert shelf.size_bytes == 0
@@ -122,20 +122,20 @@ def test_a_digest_that_differs_is_as_good_as_missing() -> None:
 
 def test_a_promise_waits_for_all_that_was_written_before_it() -> None:
     quill = PersistBarrier(1)
-    quill.promise(2, Fetch(1, False))
-    assert [type(effect) for effect in quill.finish()] == [Tell], "nothing was written: nothing to wait for"
-    quill.write((Replace("a", b""),), Stood(1))
-    quill.promise(2, Fetch(2, False))
-    quill.tell(3, Fetch(3, False))
+    quill.send_after_sync(2, Fetch(1, False))
+    assert [type(effect) for effect in quill.finish()] == [SendMessage], "nothing was written: nothing to wait for"
+    quill.write((Replace("a", b""),), OwnVoteSynced(1))
+    quill.send_after_sync(2, Fetch(2, False))
+    quill.send_now(3, Fetch(3, False))
     effects = quill.finish()
-    assert [type(effect) for effect in effects] == [Tell, Persist]
-    assert isinstance(effects[0], Tell)
+    assert [type(effect) for effect in effects] == [SendMessage, Persist]
+    assert isinstance(effects[0], SendMessage)
     assert effects[0].node == 3
     quill.write((Replace("b", b""),))
     quill.finish()
-    quill.promise(2, Fetch(4, False))
+    quill.send_after_sync(2, Fetch(4, False))
     assert quill.finish() == []
-    assert quill.persisted(1) == [Stood(1)]
+    assert quill.persisted(1) == [OwnVoteSynced(1)]
     assert len(quill.finish()) == 1
     quill.persisted(2)
     assert len(quill.finish()) == 1
@@ -145,7 +145,7 @@ def test_a_promise_waits_for_all_that_was_written_before_it() -> None:
 def test_after_a_failed_disk_nothing_waits_any_more() -> None:
     quill = PersistBarrier(1)
     quill.write((Replace("a", b""),))
-    quill.promise(2, Fetch(2, False))
+    quill.send_after_sync(2, Fetch(2, False))
     quill.finish()
     quill.abandon()
     assert quill.persisted(1) == []

@@ -31,7 +31,7 @@ class Office:
         self._stages = Reconfiguration(bench, self.watch)  # type: ignore[arg-type]
 
     def due(self, now_ns: int) -> tuple[Stage, SetRefusal] | None:
-        step = self._stages.due(now_ns)
+        step = self._stages.next_step(now_ns)
         return None if step is None else (step.stage, step.reason)
 
 
@@ -41,27 +41,27 @@ def office() -> Office:
 
 
 def test_set_is_implemented_when_its_new_node_holds_the_nomination(office: Office) -> None:
-    office.watch.hear(SECOND, NEW, NOMINATED)
+    office.watch.record(SECOND, NEW, NOMINATED)
     assert office.due(SECOND) == (Stage.IMPLEMENT, SetRefusal.NONE)
 
 
 @pytest.mark.parametrize("held", [0, NOMINATED - 1])
 def test_set_is_not_implemented_before_its_new_node_holds_the_nomination(office: Office, held: int) -> None:
-    office.watch.hear(SECOND, NEW, held)
+    office.watch.record(SECOND, NEW, held)
     assert office.due(SECOND) is None
 
 
 def test_set_is_not_implemented_while_its_new_node_was_never_heard(office: Office) -> None:
-    office.watch.hear(SECOND, OLD, NOMINATED)
+    office.watch.record(SECOND, OLD, NOMINATED)
     assert office.due(SECOND) is None
 
 
 def test_set_is_not_implemented_when_its_new_node_was_last_heard_an_election_timeout_ago(office: Office) -> None:
-    office.watch.hear(SECOND, NEW, NOMINATED)
+    office.watch.record(SECOND, NEW, NOMINATED)
     assert office.due(2 * SECOND) is None
 
 
 def test_set_is_refused_when_its_new_node_comes_no_further(office: Office) -> None:
     assert office.due(0) is None
-    office.watch.hear(9 * SECOND, NEW, 0)
+    office.watch.record(9 * SECOND, NEW, 0)
     assert office.due(10 * SECOND) == (Stage.REFUSE, SetRefusal.TIMED_OUT)

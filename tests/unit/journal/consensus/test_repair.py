@@ -74,12 +74,12 @@ def test_a_damaged_message_is_mended_while_the_node_runs(cluster: Cluster, kind:
     count, ended = read(cluster, 2)
     assert count < WRITES
     assert ended == "damaged"
-    cluster.until(lambda: any("mended" in report.event for report in cluster.nodes[2].reports))
+    cluster.until(lambda: any("repaired" in report.event for report in cluster.nodes[2].reports))
     assert read(cluster, 2) == (WRITES, "end")
     cluster.kill(2)
     cluster.start(2)
     cluster.agree()
-    assert cluster.nodes[2].core.serializer.standing == "sound"
+    assert cluster.nodes[2].core.serializer.voting_status == "sound"
     assert cluster.nodes[2].core.execution.fingerprint() == before
     assert read(cluster, 2) == (WRITES, "end")
 
@@ -105,7 +105,7 @@ def test_being_asked_for_it_another_one_finds_its_own_damage(cluster: Cluster) -
     rot(cluster, 3, index, Kind.BATCH)
     cluster.spoil = lambda sender, receiver, said: order_purpose(said) == RECALL and (sender, receiver) == (2, 1)
     assert read(cluster, 2)[1] == "damaged"
-    cluster.until(lambda: any("mended" in report.event for report in cluster.nodes[2].reports))
+    cluster.until(lambda: any("repaired" in report.event for report in cluster.nodes[2].reports))
     assert read(cluster, 2) == read(cluster, 3) == (WRITES, "end")
 
 
@@ -154,13 +154,13 @@ def test_only_the_message_that_is_missing_takes_its_place(cluster: Cluster) -> N
     assert [report.event for report in node.reports].count("recalled message does not fit") == 3
     assert read(cluster, 2)[1] == "damaged"
     cluster.spoil = None
-    cluster.until(lambda: any("mended" in report.event for report in node.reports))
+    cluster.until(lambda: any("repaired" in report.event for report in node.reports))
     assert read(cluster, 2) == (WRITES, "end")
 
 
 def test_a_verdict_that_is_none_is_refused(cluster: Cluster) -> None:
     core = cluster.nodes[1].core
-    log = core.serializer._bench.log
+    log = core.serializer._context.log
     message = log._recent[-1]
     for verdict in (b"", put_head(bytes(32)) + b"\x00\x00\x00\x00\x00\x00"):
         with pytest.raises(Malformed):

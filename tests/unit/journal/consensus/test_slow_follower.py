@@ -6,7 +6,7 @@ import pytest
 
 from chaplain.core import Drained, Woken
 from chaplain.journal.consensus.events import PayloadArrived
-from chaplain.journal.consensus.follower import LINE_MAX
+from chaplain.journal.consensus.follower import WAITING_MAX
 from chaplain.journal.messages.consensus import Fetch, ProposalAck, Propose
 from tests.support.consensus_cluster import MILLISECOND, Cluster, Desk, elected
 
@@ -67,7 +67,7 @@ def test_what_does_not_come_in_time_is_fetched(cluster: Cluster) -> None:
 
 def test_behind_a_gap_in_the_line_is_fetched_at_once(cluster: Cluster) -> None:
     """More are waiting than stand in line: the first were pushed out."""
-    master, slow, arrived = go_ahead(cluster, LINE_MAX + 1)
+    master, slow, arrived = go_ahead(cluster, WAITING_MAX + 1)
     before = slow.core.agreed[0]
     assert [one.index for one in slow.said(master.node) if isinstance(one, Fetch)] == [before + 1]
     for payload in arrived:

@@ -211,7 +211,7 @@ def test_answers_say_that_it_is_taken_and_where_a_commit_stands():
     stage = Stage()
     lane = stage.lane()
     attendance = LaneSubscriptions()
-    attendance.attend(b"me", lane)
+    attendance.subscribe(b"me", lane)
     stage.write(pack(lane, 1), staged(lane, 2, [b"a", b"b"]))
     stage.write(staged(lane, 2, [b"a", b"b"]), commit(lane, 4, 0, (lane, 2, 3)))
     first, second = ([answer for _, answer in attendance.answers(one)] for one in stage.executed[-2:])

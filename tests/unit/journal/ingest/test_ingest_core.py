@@ -12,11 +12,11 @@ from chaplain.core import Drained, Persist, Persisted, Replace, Report, Woken
 from chaplain.errors import Malformed
 from chaplain.journal.consensus.events import ConsensusStarted, NeedPayload, PayloadArrived, PeerDown, PeerUp
 from chaplain.journal.events import (
-    AckCame,
+    AckReceived,
     Ordered,
     PackWritten,
-    PayloadCame,
-    PayloadWanted,
+    PayloadReceived,
+    PayloadRequested,
     SessionClosed,
     SessionOpened,
     ToClient,
@@ -241,7 +241,7 @@ def foreign(bench: Bench, *entries: IngestEntry, index: int = 1, node: int = 2) 
 def test_a_message_of_another_node_is_checked_then_offered_and_acknowledged():
     bench = Bench()
     payload = foreign(bench, pack(bench.lane, 1), pack(bench.lane, 2, signer=BOB), pack(99, 1))
-    assert not bench.step(PayloadCame(2, payload))
+    assert not bench.step(PayloadReceived(2, payload))
     effects = bench.step(Drained())
     (question,) = [one for one in effects if isinstance(one, Verify)]
     assert len(question.items) == 2
@@ -258,10 +258,10 @@ def test_what_is_being_checked_is_not_asked_for_nor_checked_again():
     bench = Bench()
     payload = foreign(bench, pack(bench.lane, 1))
     digest = ingest_message.digest_of(payload)
-    bench.step(PayloadCame(2, payload))
+    bench.step(PayloadReceived(2, payload))
     assert not sent(bench.step(NeedPayload(Reference(2, 5, 1), digest, 3)), AskPayload)
     assert len(sent(bench.step(NeedPayload(Reference(2, 5, 1), bytes(32), 3)), AskPayload)) == 2
-    bench.step(PayloadCame(2, payload))
+    bench.step(PayloadReceived(2, payload))
     (question,) = [one for one in bench.step(Drained()) if isinstance(one, Verify)]
     assert len(question.items) == 1
     assert len(arrivals(bench.step(Verified(question.ticket, (True,))))) == 1
@@ -270,23 +270,23 @@ def test_what_is_being_checked_is_not_asked_for_nor_checked_again():
 def test_whatever_a_message_holds_it_is_offered_for_others_may_have_ordered_it():
     bench = Bench()
     payload = foreign(bench, IngestEntry("x", b"no pack"))
-    bench.step(PayloadCame(2, payload))
+    bench.step(PayloadReceived(2, payload))
     assert len(arrivals(bench.drain())) == 1
-    (report,) = bench.step(PayloadCame(2, b"\x01\x02"))
+    (report,) = bench.step(PayloadReceived(2, b"\x01\x02"))
     assert isinstance(report, Report)
 
 
 def test_nobody_sends_for_another_unless_a_proposal_pins_it():
     bench = Bench()
     payload = foreign(bench, pack(bench.lane, 1))
-    (report,) = bench.step(PayloadCame(3, payload))
+    (report,) = bench.step(PayloadReceived(3, payload))
     assert report.event == "ingest message of another node refused"
     asked = bench.step(NeedPayload(Reference(2, 5, 1), ingest_message.digest_of(payload), 3))
     assert [node for node, _ in sent(asked, AskPayload)] == [2, 3]
-    assert not bench.step(PayloadCame(3, payload))
+    assert not bench.step(PayloadReceived(3, payload))
     assert len(arrivals(bench.drain())) == 1
     other = foreign(bench, pack(bench.lane, 2))
-    assert isinstance(bench.step(PayloadCame(3, other))[0], Report)
+    assert isinstance(bench.step(PayloadReceived(3, other))[0], Report)
 
 
 def test_a_gap_is_asked_of_its_ingest_node_alone():
@@ -299,26 +299,26 @@ def test_what_others_lack_is_given_if_it_is_what_they_want():
     bench = Bench()
     (arrived,) = bench.ship(pack(bench.lane, 1))
     for wanted in (arrived.digest, b""):
-        assert bench.step(PayloadWanted(3, arrived.reference, wanted)) == [ToPeer(3, Payload(arrived.payload))]
-    assert not bench.step(PayloadWanted(3, arrived.reference, b"x" * 32))
-    assert not bench.step(PayloadWanted(3, Reference(1, 7, 9), b""))
+        assert bench.step(PayloadRequested(3, arrived.reference, wanted)) == [ToPeer(3, Payload(arrived.payload))]
+    assert not bench.step(PayloadRequested(3, arrived.reference, b"x" * 32))
+    assert not bench.step(PayloadRequested(3, Reference(1, 7, 9), b""))
     bench.order(arrived)
-    assert bench.step(PayloadWanted(3, arrived.reference, arrived.digest))
+    assert bench.step(PayloadRequested(3, arrived.reference, arrived.digest))
 
 
 def test_our_own_message_from_before_a_restart_is_taken_if_it_was_proposed():
     bench = Bench()
     payload = foreign(bench, pack(bench.lane, 1), node=1)
-    assert isinstance(bench.step(PayloadCame(2, payload))[0], Report)
+    assert isinstance(bench.step(PayloadReceived(2, payload))[0], Report)
     bench.step(NeedPayload(Reference(1, 5, 1), ingest_message.digest_of(payload), 2))
-    bench.step(PayloadCame(2, payload))
+    bench.step(PayloadReceived(2, payload))
     assert len(arrivals(bench.drain())) == 1
 
 
 def test_what_is_not_acknowledged_is_sent_again_until_it_is_ordered():
     bench = Bench()
     (arrived,) = bench.ship(pack(bench.lane, 1))
-    bench.step(AckCame(2, (Reference(1, 7, 1), Reference(3, 9, 4))))
+    bench.step(AckReceived(2, (Reference(1, 7, 1), Reference(3, 9, 4))))
     due = bench.core.deadline()
     assert due == NOW + bench.settings.resend_ns
     assert sent(bench.step(Woken(), due), Payload) == [(3, Payload(arrived.payload))]
@@ -333,7 +333,7 @@ def test_acknowledged_but_not_ordered_for_long_is_sent_again_to_all():
     bench = Bench()
     (arrived,) = bench.ship(pack(bench.lane, 1))
     for node in (2, 3):
-        bench.step(AckCame(node, (Reference(1, 7, 1),)))
+        bench.step(AckReceived(node, (Reference(1, 7, 1),)))
     effects = []
     for _ in range(10):
         effects += bench.step(Woken(), bench.core.deadline())
@@ -344,7 +344,7 @@ def test_acknowledged_but_not_ordered_for_long_is_sent_again_to_all():
 def test_acknowledgements_of_another_journal_of_ours_count_for_nothing():
     bench = Bench()
     bench.ship(pack(bench.lane, 1))
-    bench.step(AckCame(2, (Reference(1, 6, 9),)))
+    bench.step(AckReceived(2, (Reference(1, 6, 9),)))
     assert len(sent(bench.step(Woken(), bench.core.deadline()), Payload)) == 2
 
 
@@ -367,7 +367,7 @@ def test_reach_is_without_gaps():
     assert reach.vector() == (Reference(2, 5, 1),)
     reach.received(Reference(2, 5, 2))
     assert reach.vector() == (Reference(2, 5, 3),)
-    reach.ordered([Reference(2, 5, 7), Reference(2, 4, 99), Reference(3, 1, 1)])
+    reach.mark_ordered([Reference(2, 5, 7), Reference(2, 4, 99), Reference(3, 1, 1)])
     assert reach.vector() == (Reference(2, 5, 7),)
     reach.received(Reference(2, 6, 2))
     assert reach.vector() == (Reference(2, 6, 0),)
@@ -381,7 +381,7 @@ def test_a_cellar_keeps_within_its_bounds_and_its_own():
     assert cellar.get(Reference(2, 1, 1), b"") is None
     assert cellar.get(Reference(1, 1, 1), b"d") is not None
     assert cellar.get(Reference(1, 1, 1), b"e") is None
-    cellar.ordered([Reference(1, 1, 1)])
+    cellar.mark_ordered([Reference(1, 1, 1)])
     assert cellar.get(Reference(1, 1, 1), b"d") is None
 
 
@@ -390,10 +390,10 @@ def test_credit_holds_everybody_back_while_too_much_waits():
     assert (book.open(b"a"), book.open(b"b")) == (100, 100)
     assert book.spend(b"a", 60)
     assert not book.spend(b"b", 60), "more than may wait in all"
-    book.answer(b"b", 60)
-    assert book.news() == []
-    book.answer(b"a", 60)
-    assert book.news() == [(b"b", 160), (b"a", 160)]
+    book.release(b"b", 60)
+    assert book.take_announcements() == []
+    book.release(b"a", 60)
+    assert book.take_announcements() == [(b"b", 160), (b"a", 160)]
 
 
 @given(st.lists(st.lists(st.integers(0, 2), max_size=4), max_size=8), st.randoms(use_true_random=False))
@@ -405,12 +405,12 @@ def test_checked_things_come_out_in_the_order_they_went_in(rounds, rng):
         for checks in things:
             checking.add(number, [PackCheck(1, b"", "", "", b"%d" % number), None][:checks])
             number += 1
-        assert bool(checking.new) is bool(things)
-        questions += [checking.ask()] if checking.new else []
+        assert bool(checking.pending) is bool(things)
+        questions += [checking.request_checks()] if checking.pending else []
     rng.shuffle(questions)
     for question in questions:
         results = tuple(check.raw[-1] % 2 == 0 for check in question.items)
-        out += checking.answered(Verified(question.ticket, results))
+        out += checking.on_verified(Verified(question.ticket, results))
     wanted = [checks for things in rounds for checks in things]
     for thing, (checks, came) in enumerate(zip(wanted, out, strict=True)):
         assert came == (thing, ((b"%d" % thing)[-1] % 2 == 0, None)[:checks])

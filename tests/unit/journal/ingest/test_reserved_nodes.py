@@ -9,11 +9,11 @@ import pytest
 from chaplain.core import Drained, Persisted
 from chaplain.journal.consensus.events import ConsensusStarted, PayloadArrived
 from chaplain.journal.events import (
-    IngestDropped,
+    DryRun,
+    DryRunDone,
+    IngestRoleDropped,
     Ordered,
     PackWritten,
-    Rehearse,
-    Rehearsed,
     SessionOpened,
     ToClient,
     Verified,
@@ -64,14 +64,14 @@ class Bench:
             effects += self.step(Drained())
         return effects
 
-    def asked(self, *entries: IngestEntry) -> list[Rehearse]:
+    def asked(self, *entries: IngestEntry) -> list[DryRun]:
         """What is tried out of these."""
         for entry in entries:
             assert not self.write(entry)
-        return [one for one in self.drain() if isinstance(one, Rehearse)]
+        return [one for one in self.drain() if isinstance(one, DryRun)]
 
     def answer(self, ticket: int, *fails: str) -> list:
-        return [*self.step(Rehearsed(ticket, *fails)), *self.drain()]
+        return [*self.step(DryRunDone(ticket, *fails)), *self.drain()]
 
     def order(self, shipped: PayloadArrived) -> None:
         self.stage.prefix.order([(DataEntry(shipped.reference, shipped.digest), shipped.payload)])
@@ -212,7 +212,7 @@ def test_what_is_not_tried_out(why, first, options) -> None:
     assert not bench.write(sql(bench, 1, **first), **options)
     effects = bench.drain()
     assert shipped(effects), why
-    assert not [one for one in effects if isinstance(one, Rehearse)], why
+    assert not [one for one in effects if isinstance(one, DryRun)], why
 
 
 @pytest.mark.parametrize("reserved", [(), ("default",)])
@@ -227,12 +227,12 @@ def test_what_is_not_signed_is_not_tried_out() -> None:
     assert not bench.write(forged)
     effects = bench.drain()
     assert [one.kind for one in told(effects, NotWritten)] == ["signature"]
-    assert not [one for one in effects if isinstance(one, Rehearse)]
+    assert not [one for one in effects if isinstance(one, DryRun)]
 
 
 def test_a_node_that_loses_its_role_gives_back_what_it_tries_out() -> None:
     bench = Bench("default")
     (rehearse,) = bench.asked(sql(bench, 1), sql(bench, 2))
-    assert [one.kind for one in told(bench.step(IngestDropped()), NotWritten)] == ["not_ingest"] * 2
+    assert [one.kind for one in told(bench.step(IngestRoleDropped()), NotWritten)] == ["not_ingest"] * 2
     assert bench.core.idle
     assert not bench.answer(rehearse.ticket, *FAILS), "an answer that comes too late"

@@ -13,9 +13,9 @@ from chaplain.errors import Malformed
 from chaplain.journal.consensus.hard_state import (
     HardState,
     VotingState,
-    decode_standing,
-    encode_standing,
-    found_standing,
+    decode_hard_state,
+    encode_hard_state,
+    load_hard_state,
 )
 from chaplain.journal.messages import consensus as om
 from chaplain.journal.messages.cluster import (
@@ -76,8 +76,8 @@ def test_the_documents_other_examples() -> None:
     assert decode_body(EXAMPLES["body"]) == BODY
     assert encode_body(BODY) == EXAMPLES["body"]
     standing = HardState(bytes(range(16)), VotingState.SOUND, 3, 2, True, 0, {2: 1})
-    assert decode_standing(EXAMPLES["standing"]) == standing
-    assert encode_standing(standing) == EXAMPLES["standing"]
+    assert decode_hard_state(EXAMPLES["standing"]) == standing
+    assert encode_hard_state(standing) == EXAMPLES["standing"]
     assert decode_jot(EXAMPLES["jot"]) == SyncHint(b"0123456789abcdef", 81920, 6)
     assert encode_jot(SyncHint(b"0123456789abcdef", 81920, 6)) == EXAMPLES["jot"]
     assert set(EXAMPLES) == {*MESSAGES, "body", "standing", "jot"}
@@ -143,7 +143,7 @@ def test_bad_bytes_are_malformed_and_nothing_else(name: str, data: st.DataObject
     for _ in range(data.draw(st.integers(1, 3))):
         raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
     cut = bytes(raw[: data.draw(st.integers(0, len(raw)))])
-    for decode in (om.decode, decode_body, decode_standing, decode_jot):
+    for decode in (om.decode, decode_body, decode_hard_state, decode_jot):
         try:
             decode(cut)
         except Malformed:
@@ -174,10 +174,10 @@ def test_huge_counts_are_refused_before_anything_is_allocated() -> None:
 
 def test_only_a_founder_that_never_ran_may_come_without_a_standing() -> None:
     disk, other = bytes(range(16)), bytes(16)
-    assert found_standing(None, disk, disk, log_empty=True).state is VotingState.SOUND
-    assert found_standing(None, disk, disk, log_empty=False).state is VotingState.WIPED
-    assert found_standing(None, disk, other, log_empty=True).state is VotingState.WIPED
-    kept = encode_standing(HardState(disk, VotingState.SOUND, 4, 1))
-    assert found_standing(kept, disk, other, log_empty=False).regime == 4
-    assert found_standing(kept, other, other, log_empty=False).state is VotingState.WIPED
-    assert found_standing(kept[:-1] + b"x", disk, disk, log_empty=False).state is VotingState.WIPED
+    assert load_hard_state(None, disk, disk, log_empty=True).state is VotingState.SOUND
+    assert load_hard_state(None, disk, disk, log_empty=False).state is VotingState.WIPED
+    assert load_hard_state(None, disk, other, log_empty=True).state is VotingState.WIPED
+    kept = encode_hard_state(HardState(disk, VotingState.SOUND, 4, 1))
+    assert load_hard_state(kept, disk, other, log_empty=False).regime == 4
+    assert load_hard_state(kept, other, other, log_empty=False).state is VotingState.WIPED
+    assert load_hard_state(kept[:-1] + b"x", disk, disk, log_empty=False).state is VotingState.WIPED

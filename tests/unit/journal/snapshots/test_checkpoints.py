@@ -400,7 +400,7 @@ def test_what_a_checkpoint_covers_of_ingest_nodes_is_not_ordered_again() -> None
     desk = Desk()
     desk.state.journals[7] = (3, 40)
     shelf = PayloadQueue(10**6, 10**9)
-    bench: Any = SimpleNamespace(log=desk.log, firsts={}, shelf=shelf)
+    bench: Any = SimpleNamespace(log=desk.log, peer_log_ranges={}, payload_queue=shelf)
     SnapshotService(desk.settings, desk.stage.execution, StreamIndex()).attach(bench, None)
     for index in (40, 41):
         assert shelf.put(0, Reference(7, 3, index), bytes(32), b"payload")
@@ -414,7 +414,7 @@ def returning() -> tuple[SnapshotService, Log, checkpoint.Checkpoint]:
     """A node that has dropped its log's beginning, and node 3, which connects and lacks what went."""
     desk = Desk()
     covering = SnapshotService(desk.settings, desk.stage.execution, StreamIndex())
-    covering.attach(SimpleNamespace(log=desk.log, firsts={}, shelf=PayloadQueue(10**6, 10**9)), None)  # type: ignore[arg-type]
+    covering.attach(SimpleNamespace(log=desk.log, peer_log_ranges={}, payload_queue=PayloadQueue(10**6, 10**9)), None)  # type: ignore[arg-type]
     desk.archive = covering.archive
     made = desk.make(15)
     covering.up(0, 2)

@@ -45,7 +45,7 @@ def test_executors_keep_the_same_milestones(monkeypatch) -> None:
         cluster.settle()
     cluster.agree()
     cores = [node.core for node in cluster.nodes.values()]
-    held = [core.milestones.at(core.serializer.agreed[0]) for core in cores]
+    held = [core.fingerprints.at(core.serializer.agreed[0]) for core in cores]
     assert held[0] == held[1] == held[2]
     assert sum(position % 4 == 0 for position in held[0]) == KEPT
     assert len(set(held[0].values())) == len(held[0])

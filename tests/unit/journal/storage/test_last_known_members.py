@@ -57,12 +57,12 @@ def test_what_is_no_roster_is_none() -> None:
 def test_those_of_the_roster_are_known_until_the_assembly_knows_them_itself() -> None:
     nodes = PeerTable(FOUNDED, roster_of(REPLACED, 40).nodes)
     assert nodes.entered(peer(4)) == [PeerUp(4)]
-    assert (nodes.speaker(peer(4)), nodes.instance(4)) == (4, peer(4).instance)
+    assert (nodes.member_of(peer(4)), nodes.instance(4)) == (4, peer(4).instance)
     assert nodes.entered(peer(7)) == [], "a stranger is one"
-    assert nodes.assembled(REPLACED) == [], "it was up, and is"
+    assert nodes.config_changed(REPLACED) == [], "it was up, and is"
     gone = ClusterConfig((*REPLACED.nodes[:3], placed(4, Stage.NONE), *REPLACED.nodes[4:]), (5, 6))
-    assert nodes.assembled(gone) == [PeerDown(4)]
-    assert nodes.speaker(peer(4)) == 0
+    assert nodes.config_changed(gone) == [PeerDown(4)]
+    assert nodes.member_of(peer(4)) == 0
 
 
 def test_whom_the_assembly_contradicts_is_no_guide() -> None:

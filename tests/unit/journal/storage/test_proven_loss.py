@@ -156,7 +156,7 @@ def lose_the_beginning(cluster: Cluster, node: int) -> None:
     cluster.kill(node)
     del cluster[node].files[min(name for name in cluster[node].files if name.endswith(".segment"))]
     cluster.restart(node)
-    assert cluster[node].core.standing.startswith("lost")
+    assert cluster[node].core.voting_status.startswith("lost")
     cluster.run(8)
     assert state(cluster[node]) is VotingState.SOUND
 
@@ -178,7 +178,7 @@ def test_a_beginning_that_was_lost_and_fetched_again_is_there_after_the_next_sta
     cluster.kill(victim.node)
     agreed = victim.core.agreed
     cluster.restart(victim.node)
-    assert victim.core.standing == "sound"
+    assert victim.core.voting_status == "sound"
     assert victim.core.agreed == agreed
     assert not [report for report in victim.reports if "no vote" in report.event]
 

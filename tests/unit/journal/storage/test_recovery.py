@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from chaplain.core import Drained, Replace, WriteAt
 from chaplain.errors import Malformed, StorageError
 from chaplain.journal.consensus.events import ConsensusStarted, PeerUp, Role
-from chaplain.journal.consensus.hard_state import VotingState, decode_standing
+from chaplain.journal.consensus.hard_state import VotingState, decode_hard_state
 from chaplain.journal.messages.cluster import genesis
 from chaplain.journal.messages.consensus import (
     KNOWN_AGREED,
@@ -93,10 +93,11 @@ def test_rot_in_the_last_record_takes_the_vote_until_caught_up(cluster: Cluster)
     cluster.run(3)
     assert state(desk) is VotingState.SOUND
     assert desk.core.agreed >= before
-    standing = decode_standing(bytes(desk.files["journal.standing"]))
-    assert standing.life == 1
+    standing = decode_hard_state(bytes(desk.files["journal.standing"]))
+    assert standing.incarnation == 1
     assert all(
-        decode_standing(bytes(cluster[node].files["journal.standing"])).lives == {desk.node: 1} for node in others
+        decode_hard_state(bytes(cluster[node].files["journal.standing"])).incarnations == {desk.node: 1}
+        for node in others
     )
 
 
@@ -133,7 +134,7 @@ def test_a_log_that_never_began_may_be_empty() -> None:
     made.restart(1)
     made.run(3)
     assert state(made[1]) is VotingState.SOUND
-    assert decode_standing(bytes(made[1].files["journal.standing"])).begun
+    assert decode_hard_state(bytes(made[1].files["journal.standing"])).log_begun
 
 
 def test_doubt_is_not_resolved_by_one_of_two_others(cluster: Cluster) -> None:
@@ -219,7 +220,7 @@ def test_behind_damage_ones_own_messages_are_used_again(cluster: Cluster) -> Non
     desk.step(PeerUp(other))
     written = len(desk.persists)
     assert desk.core.agreed[0] == before - 3, "what nothing behind it names is not yet believed"
-    log = cluster[other].core._bench.log
+    log = cluster[other].core._context.log
     wanted = log.recent(before - 2, 1)
     missing = log.recent(before - 1, 1)
     assert wanted is not None
@@ -350,7 +351,7 @@ def test_standing_is_regained_only_after_the_log_is_on_disk(cluster: Cluster) ->
 
     def watched() -> None:
         operations = desk.persists[0].operations
-        standings = [decode_standing(one.data) for one in operations if isinstance(one, Replace)]
+        standings = [decode_hard_state(one.data) for one in operations if isinstance(one, Replace)]
         regained = any(standing.state is VotingState.SOUND for standing in standings)
         log = any(one.file.endswith(".segment") for one in operations if isinstance(one, WriteAt))
         written.append((regained, log, len(desk.persists)))
@@ -444,7 +445,7 @@ def test_damage_behind_the_last_message_is_doubt(cluster: Cluster) -> None:
     position = heads[-1].position
     assert heads[-1].record.kind == Kind.MARK
     for _ in range(2):  # the first is proven by the second
-        desk.core._bench.write_mark()
+        desk.core._context.write_mark()
         desk.step(Drained())
         desk.write()
     damage(desk, position + 20)
@@ -462,7 +463,7 @@ def test_a_supply_with_a_wrong_payload_is_not_taken(cluster: Cluster) -> None:
     cluster.settle()
     other = cluster.master().node
     message = cluster.master().agreed[-1]
-    log = cluster[other].core._bench.log
+    log = cluster[other].core._context.log
     raw = log.recent(message.body.index, 1)
     assert raw is not None
     desk.start()
@@ -483,7 +484,7 @@ def test_what_is_read_back_must_hang_together(cluster: Cluster) -> None:
     header = read_headers(data).header
     assert header is not None
     records = [record for _, record in scan(data, header).records]
-    log = desk.core._bench.log
+    log = desk.core._context.log
     assert [message.index for message in log.reread(records, 2)] == list(range(2, desk.core.agreed[0] + 1))
     torn = [
         replace(record, previous_hash=b"x" * 32) if record.index == 4 and record.part == 0 else record

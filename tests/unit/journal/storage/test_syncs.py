@@ -113,7 +113,7 @@ def test_record_that_only_the_page_cache_holds_is_on_disk_before_it_is_acknowled
         apply(desk.files, operation)  # the page cache has it, and the disk has not
     desk.start()
     cluster.rise(desk)
-    assert desk.core.reach == proposed.index
+    assert desk.core.last_index == proposed.index
     assert proposed.index not in messages_on(media)
     desk.hear(master.node, proposed)
     while not (said := [one for one in desk.said(master.node) if isinstance(one, ProposalAck)]):
@@ -134,5 +134,5 @@ def test_proven_part_of_the_log_is_not_written_again_at_a_start() -> None:
     cluster.kill(desk.node)
     cluster.restart(desk.node)
     again = [one for one in desk.persists[0].operations if isinstance(one, WriteAt) and one.file == SEGMENT]
-    assert again[0].position > desk.core.bench.log.written // 2
+    assert again[0].position > desk.core.context.log.written // 2
     assert bytes(desk.files[SEGMENT][again[0].position :][: len(again[0].data)]) == again[0].data

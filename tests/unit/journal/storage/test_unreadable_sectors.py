@@ -70,7 +70,7 @@ def test_unreadable_page_in_the_middle_is_fetched_from_other_nodes(
     assert desk.core.agreed[0] < before[0]
     assert any("missing" in report.event for report in desk.reports)
     assert_it_catches_up(cluster, desk)
-    assert desk.core.whole
+    assert desk.core.has_no_gap
 
 
 def test_unreadable_page_at_the_end_takes_the_vote_until_caught_up(

@@ -87,7 +87,7 @@ class Liar:
 def stored(cluster: Cluster, number: int, index: int) -> bytes:  # noqa: F811
     """The verdict that lies beside this message in a node's log."""
     node = cluster.nodes[number]
-    log = node.core.serializer.bench.log
+    log = node.core.serializer.context.log
     span = log.span(index, 1)
     assert span is not None
     answers: deque[LogRead] = deque()
@@ -108,7 +108,7 @@ def test_repair_refuses_forged_verdict_names_peer_and_asks_another(cluster: Clus
     rot(cluster, 2, index, Kind.BATCH)
     liar, node = Liar(cluster, 2, forge), cluster.nodes[2]
     assert read(cluster, 2)[1] == "damaged"
-    cluster.until(lambda: any("mended" in report.event for report in node.reports))
+    cluster.until(lambda: any("repaired" in report.event for report in node.reports))
     assert liar.lies
     assert accused(node) == {str(liar.node)}
     assert stored(cluster, 2, index) == true
@@ -124,8 +124,8 @@ def test_backfill_refuses_forged_verdicts_and_still_finishes(journal: Journal, f
     assert misfits(node) == liar.lies > 0
     assert accused(node) == {str(liar.node)}
     assert journal.has_all(3)
-    first = max(journal.cluster.nodes[number].core.serializer.bench.log.places.first for number in (2, 3))
-    for index in range(first, node.core.serializer.bench.log.agreed + 1):
+    first = max(journal.cluster.nodes[number].core.serializer.context.log.places.first for number in (2, 3))
+    for index in range(first, node.core.serializer.context.log.agreed + 1):
         assert stored(journal.cluster, 3, index) == stored(journal.cluster, 2, index)
 
 
