@@ -106,7 +106,7 @@ class RetentionChecker(Watcher):
             _, state = checkpoint.decode(data)
         except Malformed as wrong:
             self.complain(f"{host.name} writes what is no checkpoint: {wrong}")
-        index = load(self._workload.founding, state).moment.index
+        index = load(self._workload.founding, state).position.index
         made = checkpoint.make(index, state)
         if index not in self._digests:
             assert self.world is not None
@@ -175,7 +175,7 @@ def _holds_data(host: Host) -> bool:
 
 def first_of(host: Host) -> int:
     """The first message that a node has."""
-    return int(host.core.journal.serializer.bench.log.places.first)  # type: ignore[union-attr]
+    return int(host.core.journal.serializer.bench.log.segment_index.first)  # type: ignore[union-attr]
 
 
 def _last_of(host: Host, file: str, least: int) -> int:

@@ -18,13 +18,13 @@ BUGS = [
     _bug(
         "drop behind the checkpoint",
         "snapshots.checkpointer",
-        "limit = min(self.covered(), self.first_needed() - 1)",
+        "limit = min(self.covered_through(), self.first_needed() - 1)",
         "limit = min(log.agreed, self.first_needed() - 1)",
     ),
     _bug(
         "drop what no quorum has",
         "snapshots.checkpointer",
-        "        return self._execution.assembly.quorum.reached([*alike, self._settings.node])",
+        "        return self._execution.cluster_config.quorum.reached([*alike, self._settings.node])",
         "        return True",
     ),
     _bug(
@@ -57,9 +57,9 @@ BUGS = [
     _bug(
         "take down a state that is not whole",
         "snapshots.checkpointer",
-        "made = checkpoint.make(executed.moment.index, self._execution.state.export())",
+        "made = checkpoint.make(executed.position.index, self._execution.state.export())",
         "self._execution.state.proofs.clear()\n"
-        "        made = checkpoint.make(executed.moment.index, self._execution.state.export())",
+        "        made = checkpoint.make(executed.position.index, self._execution.state.export())",
     ),
     _bug(
         "drop one message more",
@@ -84,7 +84,7 @@ BUGS = [
     _bug(
         "do not wait for who comes back",
         "snapshots.checkpointer",
-        ", *self._returning.checkpoints()])",
+        ", *self._lagging.checkpoints()])",
         "])",
         mode="liveness",
     ),
@@ -98,8 +98,8 @@ BUGS = [
     Bug(
         "leave what others keep to them",
         "chaplain.journal.consensus.backfill",
-        "        if not log.before or self._enough or log.index_only:",
-        "        if log.before or self._enough or log.index_only:",
+        "        if not log.hash_before_first or self._enough or log.index_only:",
+        "        if log.hash_before_first or self._enough or log.index_only:",
         "disks",
         _BY,
         30,

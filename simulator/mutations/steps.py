@@ -34,7 +34,7 @@ BUGS = [
     _bug(
         "a lease that is signed again after its decision was forgotten gives a second lane",
         "journal.execution.config",
-        "    lane = draft.leased(signer.acl, petition.nonce)\n",
+        "    lane = draft.leased(signer.acl, request.nonce)\n",
         "    lane = draft.lane(0)\n",
         "journal/test_epochs.py",
     ),
@@ -49,7 +49,7 @@ BUGS = [
         "a forged request is remembered",
         "journal.execution.config",
         "            return _refused(Reason.SIGNATURE)\n",
-        "            draft.epochs.remember(Decision(config_message.request_name(petition), 0, Reason.SIGNATURE))\n"
+        "            draft.epochs.remember(Decision(config.request_name(request), 0, Reason.SIGNATURE))\n"
         "            return _refused(Reason.SIGNATURE)\n",
         "journal/test_epochs.py",
     ),
@@ -121,7 +121,7 @@ BUGS = [
     _bug(
         "committed packs are paid without a look at their signature",
         "journal.execution.state_machine",
-        "        return client is not None and same and self._signed(client, entry, valid)",
+        "        return client is not None and same and self._signature_holds(client, entry, valid)",
         "        return client is not None and same",
         "journal/test_transaction.py",
     ),
@@ -157,7 +157,7 @@ BUGS = [
         "a majority of all members proves an election",
         "journal.consensus.election",
         "        for quorum in bench.electorates if bench.may_be_master(node) else ():",
-        "        for quorum in (*bench.electorates, Quorum((bench.log.assembly.members,))):",
+        "        for quorum in (*bench.electorates, Quorum((bench.log.cluster_config.members,))):",
         "journal/test_election_proof.py",
     ),
     _bug(

@@ -37,15 +37,15 @@ from chaplain.journal.messages.config import acl_id
 from chaplain.journal.messages.ingest import IngestEntry
 from chaplain.journal.messages.peer import PassPetition
 from chaplain.journal.messages.signing import holds
-from chaplain.journal.model.bootstrap import ALL_STREAMS, Founding, FoundingClient, FoundingMember, Policy
+from chaplain.journal.model.bootstrap import ALL_STREAMS, BootstrapClient, BootstrapMember, ClusterBootstrap, Policy
 from chaplain.journal.model.epochs import EpochBounds
 from chaplain.journal.model.log_entry import AgreedEntry
 from chaplain.journal.model.results import AppliedMessage
 from chaplain.journal.settings import ConsensusSettings, JournalSettings
 from chaplain.journal.snapshots.checkpoint import checkpoint_name
 from chaplain.journal.storage import records
-from chaplain.journal.storage.last_known_members import ROSTER_FILE
-from chaplain.journal.storage.log import jot_name, records_between, standing_name
+from chaplain.journal.storage.last_known_members import LAST_KNOWN_MEMBERS_FILE
+from chaplain.journal.storage.log import hard_state_name, records_between, sync_hint_name
 from chaplain.link.auth.identity import Identity
 from chaplain.link.events import Peer
 from chaplain.mesh.events import Entered, Exited, Whisper
@@ -97,11 +97,11 @@ class JournalNode(Coat):
             identity=workload.identity(self.number),
             identifier=self.number,
             segments=segments_of(disk),
-            jot=disk.get(jot_name(settings.order)),
-            standing=disk.get(standing_name(settings.order)),
+            jot=disk.get(sync_hint_name(settings.order)),
+            standing=disk.get(hard_state_name(settings.order)),
             ingest=disk.get(settings.ingest_file),
             checkpoint=disk.get(checkpoint_name(settings.order)),
-            roster=disk.get(ROSTER_FILE),
+            roster=disk.get(LAST_KNOWN_MEMBERS_FILE),
         )
         self._shadow: JournalExecution | None = None
         self._shadows = name == workload.shadowed
@@ -114,7 +114,7 @@ class JournalNode(Coat):
     def _listen(self) -> None:
         """Show the checker what execution makes of each message."""
         execution = self.journal.execution
-        settle, watch = execution.settle, execution._watch
+        settle, watch = execution.apply, execution._on_applied
         executed: list[AppliedMessage] = []
 
         def watched(one: AppliedMessage) -> None:
@@ -128,14 +128,14 @@ class JournalNode(Coat):
             if self._shadows:
                 self._shadowed(message)
 
-        execution._watch = watched
-        execution.settle = settled  # type: ignore[method-assign]
+        execution._on_applied = watched
+        execution.apply = settled  # type: ignore[method-assign]
 
     def _shadowed(self, message: AgreedEntry) -> None:
         """An execution that began with a snapshot must go on like the one it was taken of."""
         execution = self.journal.execution
         if self._shadow is not None:
-            self._shadow.settle(message)
+            self._shadow.apply(message)
             assert self._shadow.fingerprint() == execution.fingerprint(), "a snapshot does not go on alike"
         if self._shadow is None or self._rng.random() < 0.05:
             self._shadow = JournalExecution(self._workload.founding, snapshot=execution.state.export())
@@ -248,14 +248,14 @@ class Requests(Workload):
             ("carol", ALL_STREAMS, False),
             ("sink", ALL_STREAMS, False),
         )
-        self.founding = Founding(
+        self.founding = ClusterBootstrap(
             CLUSTER,
             tuple(
-                FoundingMember(number, key.key, self.endpoint_of(number), self._disk(number))
+                BootstrapMember(number, key.key, self.endpoint_of(number), self._disk(number))
                 for number, key in self._keys.items()
             ),
             tuple(
-                FoundingClient(name, _identity(name).key, writes, ALL_STREAMS, admin) for name, writes, admin in people
+                BootstrapClient(name, _identity(name).key, writes, ALL_STREAMS, admin) for name, writes, admin in people
             ),
             self.policy(rng),
             serializers=self.serializers,

@@ -15,7 +15,7 @@ RESERVED_BUGS = [
     _bug(
         "take what others write",
         "journal.ingest.admission",
-        "if not self.seat.serves(lane.acl):",
+        "if not self.seat.accepts_client(lane.acl):",
         "if False:",
         INGEST,
         "others",

@@ -28,7 +28,7 @@ from chaplain.journal.consensus.events import (
 from chaplain.journal.messages.cluster import Reference, genesis
 from chaplain.journal.messages.consensus import ElectionProof, OrderMessage, decode, encode
 from chaplain.journal.settings import ConsensusSettings
-from chaplain.journal.storage.log import jot_name, records_between, standing_name
+from chaplain.journal.storage.log import hard_state_name, records_between, sync_hint_name
 
 MILLISECOND = 10**6
 SECOND = 10**9
@@ -75,8 +75,8 @@ class Desk:
             Random(f"{self.node}"),
             self.tape,
             segments=segments_of(files),
-            jot=files.get(jot_name(self.settings)),
-            standing=files.get(standing_name(self.settings)),
+            jot=files.get(sync_hint_name(self.settings)),
+            standing=files.get(hard_state_name(self.settings)),
         )
 
     def step(self, event: object) -> None:

@@ -53,7 +53,7 @@ def test_a_duplicate_takes_no_offset_and_names_the_original():
     (again,) = stage.write(entry, node=2)
     assert (again.reason, again.base_offset, again.expected_id) == (Reason.DUPLICATE, NO_OFFSET, 3)
     assert again.original is not None
-    assert (again.original.base_offset, again.original.moment.index) == (0, 2)
+    assert (again.original.base_offset, again.original.position.index) == (0, 2)
     assert stage.execution.state.streams["orders"].next_offset == 2
 
 

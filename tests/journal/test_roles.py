@@ -34,7 +34,7 @@ def admin(cluster) -> Client:
 
 
 def assembly(cluster, number=0):
-    return cluster.nodes[number or cluster.master].core.execution.assembly
+    return cluster.nodes[number or cluster.master].core.execution.cluster_config
 
 
 def change(cluster, admin, message, nonce=b"m" * 16) -> bytes:
@@ -52,7 +52,7 @@ def follower(cluster) -> int:
 def test_a_newcomer_is_nobody_until_it_is_added_and_then_takes_writes(cluster, admin):
     node = cluster.start(4)
     cluster.rest(10**9)
-    assert (node.core.execution.settled, node.role) == (0, Role.FOLLOWER)
+    assert (node.core.execution.applied_index, node.role) == (0, Role.FOLLOWER)
     change(cluster, admin, NEWCOMER)
     change(cluster, admin, AddNode(EntryType.ADD_INGEST_NODE, 4), b"i" * 16)
     cluster.agree()

@@ -146,7 +146,7 @@ class ExecutorCore:
     # From the journal, whenever it has carried out a message; before `attach`, those of its disk.
 
     def executed(self, executed: AppliedMessage) -> None:
-        self._settled = executed.moment.index
+        self._settled = executed.position.index
         if self.bare:
             return
         for entry in executed.verdict.entries:
@@ -157,9 +157,9 @@ class ExecutorCore:
             if feed is None and len(self._feeds) < DATABASES_MAX:
                 feed = self._add_feed(stream)
             if feed is not None:
-                feed.touch(executed.moment.index)
+                feed.touch(executed.position.index)
                 if self._journal is not None:
-                    feed.offer(self._work(executed.moment, batches))
+                    feed.offer(self._work(executed.position, batches))
 
     def _work(self, moment: LogPosition, batches: list[Record]) -> Work:
         bodies = tuple((batch.first_offset, bytes(batch.body)) for batch in batches)
@@ -382,7 +382,7 @@ class ExecutorCore:
     def _node_of(self, key: bytes) -> int | None:
         assert self._journal is not None
         members = self._journal.assembly
-        return next((one.node for one in members.nodes if one.key == key and members.has(one)), None)
+        return next((one.node for one in members.nodes if one.key == key and members.is_member(one)), None)
 
     def _entered(self, event: Entered) -> None:
         key = event.peer.key

@@ -67,14 +67,14 @@ from chaplain.journal.ingest.core import IngestCore
 from chaplain.journal.messages import client
 from chaplain.journal.messages import peer as peer_messages
 from chaplain.journal.messages.signing import Wrapping, holds
-from chaplain.journal.model.bootstrap import Founding
+from chaplain.journal.model.bootstrap import ClusterBootstrap
 from chaplain.journal.model.results import AppliedMessage
 from chaplain.journal.outbound import JournalOutbound
 from chaplain.journal.peers import PeerTable, whereabouts
 from chaplain.journal.settings import JournalSettings
 from chaplain.journal.snapshots.fingerprints import Fingerprints
 from chaplain.journal.snapshots.service import SnapshotService, base_of, found_checkpoint
-from chaplain.journal.storage.last_known_members import LastKnownMembersStore, read_roster
+from chaplain.journal.storage.last_known_members import LastKnownMembersStore, read_last_known_members
 from chaplain.journal.storage.offset_index import StreamIndex
 from chaplain.journal.ticket_numbers import TicketNumbers
 from chaplain.link.auth.identity import Identity
@@ -88,7 +88,7 @@ class JournalCore:
     def __init__(
         self,
         settings: JournalSettings,
-        founding: Founding,
+        founding: ClusterBootstrap,
         chance: random.Random,
         *,
         identity: Identity,
@@ -113,11 +113,11 @@ class JournalCore:
         self._watcher = watch
         found = found_checkpoint(founding, checkpoint)
         snapshot, first = (None, 1) if found is None else (found.state, found.first)
-        self.execution = JournalExecution(founding, wrapping=wrapping, snapshot=snapshot, watch=self._watch)
+        self.execution = JournalExecution(founding, wrapping=wrapping, snapshot=snapshot, on_applied=self._watch)
         self.milestones = Fingerprints(self.execution.fingerprint)
         state = self.execution.state
         self.base = base_of(state)
-        self._streams.begin({name: tail.next_offset for name, tail in state.streams.items()})
+        self._streams.load_heads({name: tail.next_offset for name, tail in state.streams.items()})
         self.covering = SnapshotService(settings, self.execution, self._streams)
         self.serializer = SerializerCore(
             settings.order,
@@ -127,10 +127,10 @@ class JournalCore:
             segments=segments,
             jot=jot,
             standing=standing,
-            base=state.moment,
+            base=state.position,
             first=first,
         )
-        self._roster = LastKnownMembersStore(read_roster(roster), founding.assembly())
+        self._roster = LastKnownMembersStore(read_last_known_members(roster), founding.cluster_config())
         self.serializer.bench.roster = self._roster.latest
         self.covering.attach(self.serializer.bench, found, self.serializer.confirms)
         self.ingest = IngestCore(settings, chance, self.execution, ingest)
@@ -146,9 +146,9 @@ class JournalCore:
         self._petitions = self._clientele.petitions
         self._reading = self._clientele.reading
         self._reading.lacks = self.serializer.restocking.lacks
-        self.covering.archive.needs.append(self._reading.first_needed)
+        self.covering.checkpointer.first_needed_by.append(self._reading.first_needed)
         self._promotion = self._clientele.promotion
-        self._nodes = PeerTable(self.execution.assembly, self._roster.latest.nodes)
+        self._nodes = PeerTable(self.execution.cluster_config, self._roster.latest.nodes)
         self._seat = LocalRoles(settings, self.execution)
         self._slips = TicketNumbers()
         self._out: list[JournalEffect] = []
@@ -156,10 +156,10 @@ class JournalCore:
 
     def _watch(self, executed: AppliedMessage) -> None:
         self._streams.add(executed)
-        self.covering.executed(executed)
+        self.covering.on_applied(executed)
         if self._started:
             self._news.append(executed)
-            self.milestones.passed(executed.moment.index)
+            self.milestones.on_applied(executed.position.index)
         if self._watcher is not None:
             self._watcher(executed)
 
@@ -194,8 +194,8 @@ class JournalCore:
                 self._drained(now_ns)  # it may come after the round's end, and nothing else may come for long
             case Woken():
                 self._to_ingest(now_ns, event)
-                self._out += [*self._clientele.woken(now_ns), *self._seat.woken(now_ns)]
-                self.covering.woken(now_ns)
+                self._out += [*self._clientele.woken(now_ns), *self._seat.on_timer(now_ns)]
+                self.covering.on_timer(now_ns)
                 self._to_order(now_ns, event)
             case Entered():
                 self._entered(now_ns, event.peer)
@@ -226,7 +226,7 @@ class JournalCore:
         self._out.append(self._clientele.admitted(now_ns))
         self._assembled(now_ns)
         if self.removed:
-            self._seat.leave(now_ns, 0)
+            self._seat.schedule_stop(now_ns, 0)
 
     def _drained(self, now_ns: int) -> None:
         """What was checked at once goes into the batch that is formed now."""
@@ -239,7 +239,7 @@ class JournalCore:
             self._to_order(now_ns, Drained())
         if not self._seat.blocked:
             return
-        master = self._seat.tells_drained(now_ns, self._petitions.master, self.ingest.idle)
+        master = self._seat.drained_notice_to(now_ns, self._petitions.master, self.ingest.idle)
         if master == self.settings.node:
             self._to_order(now_ns, IngestDrained(master))
         elif master:
@@ -311,7 +311,7 @@ class JournalCore:
             case Report() | Halt():
                 self._out.append(effect)
             case Resumed():
-                assert effect.index == self.execution.settled
+                assert effect.index == self.execution.applied_index
             case _:
                 assert_never(effect)
 
@@ -323,7 +323,7 @@ class JournalCore:
 
     def _agreed(self, now_ns: int, agreed: Agreed) -> None:
         executed = self._news.popleft()
-        assert executed.moment.index == agreed.body.index, "answered for another message than was agreed"
+        assert executed.position.index == agreed.body.index, "answered for another message than was agreed"
         references = tuple([entry.reference for entry in agreed.body.data_entries])
         self._to_ingest(now_ns, Ordered(references, executed))
         self._mail.to_clients(self._clientele.executed(executed))
@@ -337,8 +337,8 @@ class JournalCore:
         while wanted := self._clientele.wanted():
             for part, effect in wanted:
                 self._of_clientele(now_ns, part, effect)
-        if self.covering.restless:
-            self._out += self.covering.perform(self._mail, self._slips)
+        if self.covering.has_work:
+            self._out += self.covering.take_effects(self._mail, self._slips)
 
     def _of_clientele(self, now_ns: int, part: str, effect: ClienteleEffect) -> None:
         match effect:
@@ -361,9 +361,9 @@ class JournalCore:
 
     def _persisted(self, now_ns: int, event: Persisted) -> None:
         for part, ticket in self._slips.written(event.ticket):
-            if part in ("archive", "adoption"):
-                self.covering.written(now_ns, part, ticket)
-            if part in ("archive", "adoption", "roster"):
+            if part in ("checkpointer", "installer"):
+                self.covering.on_written(now_ns, part, ticket)
+            if part in ("checkpointer", "installer", "roster"):
                 continue
             tell = self._to_ingest if part == "ingest" else self._to_order
             tell(now_ns, Persisted(ticket))
@@ -384,7 +384,7 @@ class JournalCore:
         elif news := self._nodes.entered(peer):
             self._tell_peers(now_ns, news)
         elif self._nodes.is_gone(peer):
-            self._mail.to_session(peer, peer_messages.Removed(self.execution.settled))
+            self._mail.to_session(peer, peer_messages.Removed(self.execution.applied_index))
         else:
             self._out.append(Report("not a node of the journal", f"{peer.identifier:08x}"))
 
@@ -397,19 +397,21 @@ class JournalCore:
     def _tell_peers(self, now_ns: int, news: Iterable[PeerUp | PeerDown]) -> None:
         for event in news:
             self._to_both(now_ns, event)
-            (self.covering.up if isinstance(event, PeerUp) else self.covering.down)(now_ns, event.node)
+            (self.covering.on_connected if isinstance(event, PeerUp) else self.covering.on_disconnected)(
+                now_ns, event.node
+            )
 
     def _assembled(self, now_ns: int) -> None:
         """The nodes or their roles changed."""
-        self._out.append(whereabouts(self.execution.assembly, self.settings.node))
-        if roster := self._roster.look(self.execution.assembly, self.execution.settled):
+        self._out.append(whereabouts(self.execution.cluster_config, self.settings.node))
+        if roster := self._roster.update(self.execution.cluster_config, self.execution.applied_index):
             self._out.append(self._slips.write("roster", roster))
-        self._tell_peers(now_ns, self._nodes.assembled(self.execution.assembly))
+        self._tell_peers(now_ns, self._nodes.assembled(self.execution.cluster_config))
         self._mail.to_clients(self._clientele.assembled())
-        if not self._seat.may_ship:
+        if not self._seat.may_propose:
             self._to_ingest(now_ns, IngestDropped())
-        if self._seat.left:
-            self._leave(now_ns, self.execution.settled)
+        if self._seat.was_removed:
+            self._leave(now_ns, self.execution.applied_index)
         elif self._nodes.gone:
             self._out.append(Expel(self._nodes.gone))
 
@@ -421,7 +423,7 @@ class JournalCore:
             removed = Report("removed from the cluster", detail={"index": index})
             self._out += [removed, self._clientele.admitted(now_ns)]
             self._to_both(now_ns, Stopping())
-            self._seat.leave(now_ns)
+            self._seat.schedule_stop(now_ns)
 
     # What others say.
 
@@ -435,7 +437,7 @@ class JournalCore:
             if node:
                 self._of_peer(now_ns, node, peer_messages.decode(said.body, said.payload))
             elif self._nodes.is_gone(peer):
-                self._mail.to_session(peer, peer_messages.Removed(self.execution.settled))
+                self._mail.to_session(peer, peer_messages.Removed(self.execution.applied_index))
         except Malformed as wrong:
             self._out.append(Report("malformed journal parcel", f"{peer.identifier:08x}", {"reason": str(wrong)}))
 
@@ -469,6 +471,6 @@ class JournalCore:
                 elif not self.removed:
                     self._out.append(Report("said to be removed", str(node), {"index": message.index}))
             case peer_messages.Covered() | peer_messages.AskState() | peer_messages.StatePiece():
-                self.covering.said(now_ns, node, message)
+                self.covering.on_message(now_ns, node, message)
             case _:
                 assert_never(message)

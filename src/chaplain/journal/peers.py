@@ -40,8 +40,10 @@ class PeerTable:
     def assembled(self, assembly: ClusterConfig) -> list[News]:
         """The assembly changed: strangers may be members now, and members gone."""
         before = self._members
-        self._members = self._unplaced(assembly) | {one.key: one.node for one in assembly.nodes if assembly.has(one)}
-        self._gone = {one.key: one.node for one in assembly.nodes if not assembly.has(one)}
+        self._members = self._unplaced(assembly) | {
+            one.key: one.node for one in assembly.nodes if assembly.is_member(one)
+        }
+        self._gone = {one.key: one.node for one in assembly.nodes if not assembly.is_member(one)}
         left = [key for key in self._sessions if key in before and key in self._gone]
         come = [key for key in self._sessions if key in self._members and key not in before]
         self._find_ways()
@@ -100,7 +102,7 @@ class PeerTable:
 
 def whereabouts(assembly: ClusterConfig, own: int) -> Assembled:
     """Where the other members are, as they were placed. One that was removed may have left its place to another."""
-    members = [one for one in assembly.nodes if assembly.has(one)]
+    members = [one for one in assembly.nodes if assembly.is_member(one)]
     taken = {one.uri for one in members}
     others = {identifier_of(one.key): one.uri for one in members if one.node != own and is_endpoint(one.uri)}
     return Assembled(others, tuple(one.uri for one in assembly.nodes if one.uri not in taken))
@@ -109,7 +111,7 @@ def whereabouts(assembly: ClusterConfig, own: int) -> Assembled:
 def members_of(assembly: ClusterConfig) -> MembersAre:
     """What clients are told. One without a live role that is of use to them is in neither list."""
     members = (one for one in assembly.nodes if Stage.LIVE in (one.ingest, one.executor))
-    gone = (one for one in assembly.nodes if not assembly.has(one))
+    gone = (one for one in assembly.nodes if not assembly.is_member(one))
     return MembersAre(_places(members), _places(gone))
 
 

@@ -232,8 +232,8 @@ class ConfigRequests:
     def executed(self, executed: AppliedMessage) -> None:
         """Answer those whose petition was decided."""
         for entry in executed.verdict.entries:
-            if isinstance(entry, ConfigVerdict) and entry.petition in self._waiting:
-                self._answer(self._end(entry.petition), entry)
+            if isinstance(entry, ConfigVerdict) and entry.request_digest in self._waiting:
+                self._answer(self._end(entry.request_digest), entry)
 
     def left(self, instance: bytes) -> None:
         """The client has left. The petition goes on, and still counts against the bound of its bringer."""

@@ -20,7 +20,7 @@ def _node(assembly: ClusterConfig, placed: MemberRoles) -> dict[str, object]:
         "uri": placed.uri,
         "key": placed.key.hex(),
         "roles": roles_of(assembly, placed.node),
-        "member": assembly.has(placed),
+        "member": assembly.is_member(placed),
     }
 
 

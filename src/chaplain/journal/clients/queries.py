@@ -77,7 +77,7 @@ class ClientQueries:
 
     def lane(self, instance: bytes, client: ClientIdentity, ask: AskLane) -> None:
         lane = self._execution.state.lanes.get(ask.client_id)
-        index = self._execution.settled
+        index = self._execution.applied_index
         if lane is None:
             answer = LaneIs(ask.call, ask.client_id, False, 0, False, index)
         else:
@@ -87,8 +87,8 @@ class ClientQueries:
 
     def paid(self, instance: bytes, call: int) -> None:
         """How far the packs that were committed are, all of them, in the order of their commits."""
-        holding = self._execution.state.holding
-        answer = PaidAre(call, self._execution.settled, holding.pledged, holding.paid)
+        holding = self._execution.state.staged_packs
+        answer = PaidAre(call, self._execution.applied_index, holding.committed_total, holding.replayed)
         self.effects.append(ToClient(instance, answer))
 
     def streams(self, instance: bytes, ask: ListStreams, client: ClientIdentity) -> None:
@@ -111,7 +111,7 @@ class ClientQueries:
         self.effects.append(ToClient(instance, Listed(ask.call), answer))
 
     def nodes(self, instance: bytes, call: int) -> None:
-        census = of_assembly(self._execution.assembly)
+        census = of_assembly(self._execution.cluster_config)
         self.effects.append(ToClient(instance, Listed(call), msgspec.json.encode(census)))
 
     def clients(self, instance: bytes, call: int, client: ClientIdentity) -> None:

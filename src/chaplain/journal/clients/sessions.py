@@ -159,7 +159,7 @@ class ClientSessions:
 
     def assembled(self) -> Iterator[tuple[bytes, NodeMessage]]:
         """The nodes or their roles changed: clients hear who is there, so that they outlast those whom they know."""
-        members = members_of(self._execution.assembly)
+        members = members_of(self._execution.cluster_config)
         if members != self._members:
             self._members = members
             yield from self._tell_members(self._peers)
@@ -198,7 +198,7 @@ class ClientSessions:
                 yield PackWritten(instance, client.acl, message.stream, payload, message.check)
             case Open():
                 names = (self._settings.node, self._execution.cluster, client.acl, client.name)
-                bound, reserved = self._settings.pack_bytes_max, self._seat.takes_from
+                bound, reserved = self._settings.pack_bytes_max, self._seat.accepted_clients
                 credit, epoch = self._ingest.credit_of(instance), self._execution.state.epochs.token
                 yield Opened(message.call, *names, credit, bound, self._leads, reserved, epoch)
             case SubmitPetition():

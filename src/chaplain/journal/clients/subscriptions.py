@@ -176,7 +176,7 @@ class Subscriptions:
             if readers:
                 batches = [record for record in executed.batches if record.stream == written.stream]
                 for reader in readers:
-                    self._give(reader, executed.moment, batches)
+                    self._give(reader, executed.position, batches)
 
     def resume(self) -> None:
         """More of the log may be on disk now."""

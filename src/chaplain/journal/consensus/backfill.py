@@ -50,9 +50,9 @@ class Backfill:
     def lacking(self) -> range:
         """What others have right before our first message, and we have not."""
         log = self._bench.log
-        if not log.before or self._enough or log.index_only:
+        if not log.hash_before_first or self._enough or log.index_only:
             return range(0)
-        first = log.places.first
+        first = log.segment_index.first
         return range(min((self._bench.firsts[node][0] for node in self._able(first - 1)), default=first), first)
 
     def lacks(self) -> bool:
@@ -85,7 +85,7 @@ class Backfill:
     def _ask(self, now_ns: int) -> None:
         """Ask for what is next further down; if nothing is wanted, what came is a piece."""
         bench = self._bench
-        if not bench.log.before:  # we dropped what is behind it meanwhile
+        if not bench.log.hash_before_first:  # we dropped what is behind it meanwhile
             self._forget()
             return
         able = self._able(self._next)
@@ -98,7 +98,7 @@ class Backfill:
 
     @property
     def _next(self) -> int:
-        return self._bench.log.places.first - 1 - len(self._piece)
+        return self._bench.log.segment_index.first - 1 - len(self._piece)
 
     def _wants(self, now_ns: int) -> bool:
         """Whether the next message belongs to this piece."""
@@ -109,7 +109,7 @@ class Backfill:
         return not self._enough and not full
 
     def recalled(self, now_ns: int, node: int, given: Recalled) -> None:
-        if self.due_ns is None or given.index != self._next or not self._bench.log.before:
+        if self.due_ns is None or given.index != self._next or not self._bench.log.hash_before_first:
             return
         for kept in given.messages:
             if not self._wants(now_ns):
@@ -126,14 +126,14 @@ class Backfill:
     def _take(self, kept: RecalledMessage) -> None:
         log, pin = self._bench.log, self._pin
         message = pinned(self._bench, kept, pin.message)
-        self._piece.append(log.records_again(message, kept.verdict, pin.verdict))
+        self._piece.append(log.rebuild_records(message, kept.verdict, pin.verdict))
         self._piece_bytes += message.size_bytes
 
     @property
     def _pin(self) -> Pin:
         """The message and verdict that have to come next, further down."""
         if not self._piece:
-            return Pin(self._bench.log.before, self._bench.log.verdict_before)
+            return Pin(self._bench.log.hash_before_first, self._bench.log.verdict_before_first)
         oldest = self._piece[-1][0]
         return Pin(oldest.previous_hash, previous_of(verdict_of(oldest)))
 
@@ -141,7 +141,7 @@ class Backfill:
         self.due_ns = None
         if self._piece:
             self._piece.reverse()
-            operations, self._writing = self._bench.log.write_again(self._piece)
+            operations, self._writing = self._bench.log.append_copies(self._piece)
             self._bench.quill.write(operations, self._bench.written())
 
     def written(self, position: int) -> None:
@@ -149,12 +149,12 @@ class Backfill:
         if not self._writing or self._writing[-1][1] > position:
             return
         log = self._bench.log
-        if self._piece[-1][0].index == log.places.first - 1:  # else we dropped what is behind it meanwhile
-            log.restock(self._piece, self._writing)
+        if self._piece[-1][0].index == log.segment_index.first - 1:  # else we dropped what is behind it meanwhile
+            log.backfill(self._piece, self._writing)
         self._forget()
         if not self.lacking:
             self._told = False
-            self._bench.report(RESTOCKED, 0, first=log.places.first)
+            self._bench.report(RESTOCKED, 0, first=log.segment_index.first)
 
     def _forget(self) -> None:
         self._piece, self._piece_bytes, self._writing, self.due_ns = [], 0, [], None

@@ -63,7 +63,7 @@ class Fetcher:
             chosen = preferred if first_time and preferred in able else bench.chance.choice(self._likely(peers))
         self._asked = chosen
         self.due_ns = now_ns + bench.settings.retry_ns
-        tail = self.tail or bench.log.named() is not None
+        tail = self.tail or bench.log.expected_next_hash() is not None
         bench.quill.tell(chosen, Fetch(self._supplies.wanted(chosen), tail))
 
     def probe(self, now_ns: int) -> None:
@@ -124,7 +124,7 @@ class Fetcher:
             return False
         self._bench.quill.write(self._bench.log.append_agreed(message))
         taken.append(message)
-        taken += self._bench.log.reconnect()
+        taken += self._bench.log.apply_own_copies()
         return True
 
     def _take_tail(self, node: int, supply: Supply, floor: int, taken: list[LogEntry]) -> None:
@@ -134,7 +134,7 @@ class Fetcher:
         message = None if supplied is None else self._held(supplied, supply.tail_ballot, bare=log.index_only)
         if supplied is None or message is None:
             return
-        if message.hash == log.named():
+        if message.hash == log.expected_next_hash():
             self._take(supplied, floor, taken)
         elif self.tail and (message.index, message.ballot) > log.last() and node in self._bench.teachers.voters:
             self._bench.quill.write(log.store(message), self._bench.written())
@@ -278,7 +278,7 @@ class VoteRecovery:
         if log.last() > self._reach:
             self._reach = log.last()
             self._impatient_ns = now_ns + self._bench.settings.patience_ns
-        if log.last() < self._target or not log.whole:
+        if log.last() < self._target or not log.has_no_gap:
             self._fetcher.want(now_ns, self._furthest())
         elif self._bench.quorum != self._quorum:
             self._begin(now_ns)  # others have the vote now than those who answered: ask them, too

@@ -73,7 +73,7 @@ class CatchUpServer:
             return 0
         if isinstance(wanted, Recall):
             return self._recall(node, wanted, event.records)
-        messages = self._bench.log.reread(event.records, wanted.index)
+        messages = self._bench.log.read_forward(event.records, wanted.index)
         if not messages:
             return wanted.index
         self._supply(node, wanted, messages)
@@ -81,13 +81,13 @@ class CatchUpServer:
 
     def _recall(self, node: int, recall: Recall, records: Sequence[Record]) -> int:
         """Give what was recalled, as far as it could be read; gives the index that could not be, or 0."""
-        found = self._bench.log.recall(records, recall.index)
+        found = self._bench.log.read_backward(records, recall.index)
         if not found and recall.count > 1:
             self._read_log(node, Recall(recall.index))  # of several any may be damaged: is it this one?
             return 0
         kept: list[RecalledMessage] = []
         for message, verdict in found:
-            if message.bare and node in self._bench.holders:
+            if message.lacks_payloads and node in self._bench.holders:
                 break
             kept.append(RecalledMessage(message.raw, verdict, message.payloads))
         if kept:

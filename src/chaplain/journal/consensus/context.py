@@ -109,7 +109,7 @@ class ConsensusContext:
 
     def key_of(self, node: int) -> bytes:
         """The node's public key, by the agreed configuration or by the roster; empty if neither knows the node."""
-        placed = self.log.execution.assembly.node(node)
+        placed = self.log.execution.cluster_config.node(node)
         if placed is not None:
             return placed.key
         return bytes.fromhex(self.roster.keys.get(node, "")) if self.roster is not None else b""
@@ -122,7 +122,7 @@ class ConsensusContext:
 
     def _look(self) -> None:
         """Derive again what depends on the assembly, if there is a new one."""
-        assembly = self.log.execution.assembly
+        assembly = self.log.execution.cluster_config
         if assembly is not self._assembly:
             self._assembly, self._quorum = assembly, assembly.quorum
             self._peers = tuple(node for node in assembly.members if node != self.settings.node)
@@ -146,7 +146,7 @@ class ConsensusContext:
     def written(self) -> LogWritten:
         """What will be proven when all that was written to the log so far is on disk."""
         log = self.log
-        reach = log.tail.index if log.tail is not None and log.whole else log.agreed
+        reach = log.tail.index if log.tail is not None and log.has_no_gap else log.agreed
         return LogWritten(log.written, reach)
 
     def gather(self, entries: tuple[DataEntry, ...], master: int) -> tuple[bytes, ...] | None:
@@ -154,7 +154,7 @@ class ConsensusContext:
         found: list[bytes] = []
         missing: list[DataEntry] = []
         for entry in entries:
-            payload = self.log.held(entry)
+            payload = self.log.cached_payload(entry)
             if payload is None:
                 payload = self.shelf.find(entry)
             if payload is None:
@@ -173,10 +173,10 @@ class ConsensusContext:
         """
         tail = self.log.tail
         assert tail is not None
-        payloads = self.gather(tail.entries, master) if tail.bare else tail.payloads
+        payloads = self.gather(tail.entries, master) if tail.lacks_payloads else tail.payloads
         if payloads is None:
             return False
-        self.announce(now_ns, [self.log.settle(payloads)])
+        self.announce(now_ns, [self.log.commit_tail(payloads)])
         return True
 
     def announce(self, now_ns: int, messages: Iterable[LogEntry]) -> None:

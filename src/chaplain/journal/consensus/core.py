@@ -73,7 +73,7 @@ from chaplain.journal.messages.consensus import (
 from chaplain.journal.model.log_entry import Execution
 from chaplain.journal.model.records import LogPosition
 from chaplain.journal.settings import ConsensusSettings
-from chaplain.journal.storage.log import ReplicatedLog, standing_name
+from chaplain.journal.storage.log import ReplicatedLog, hard_state_name
 from chaplain.journal.storage.records import body_of
 from chaplain.journal.storage.recovery import Recovered, recover
 from chaplain.link.auth.identity import Identity
@@ -102,7 +102,7 @@ class SerializerCore:
         recovered = recover(settings.log, segments, jot, settings.boot, base, first=first)
         found = found_standing(standing, settings.disk, settings.founding_disk, recovered.empty)
         quill = PersistBarrier(settings.node)
-        keeper = HardStateStore(found, standing_name(settings), quill)
+        keeper = HardStateStore(found, hard_state_name(settings), quill)
         log = ReplicatedLog(settings, chance, recovered, execution)
         self._recovered: Recovered | None = recovered
         self.bench = self._bench = ConsensusContext(settings, chance, quill, keeper, log)
@@ -154,7 +154,7 @@ class SerializerCore:
     @property
     def whole(self) -> bool:
         """Nothing that we once held is missing here."""
-        return self._bench.log.whole
+        return self._bench.log.has_no_gap
 
     @property
     def full(self) -> bool:
@@ -278,7 +278,7 @@ class SerializerCore:
     def _tidy(self, now_ns: int) -> None:
         """What may follow from any input: an election won, a tenure over, something missing."""
         bench, election = self._bench, self._election
-        if bench.log.before and self._doubt is None:
+        if bench.log.hash_before_first and self._doubt is None:
             self.restocking.look(now_ns)
         if election.won():
             election.take_office()
@@ -293,7 +293,7 @@ class SerializerCore:
         if bench.leaving and election.role is not Role.OUT:
             election.leave()
         if self._doubt is None:
-            if self._following.lacks(now_ns) or not bench.log.whole:
+            if self._following.lacks(now_ns) or not bench.log.has_no_gap:
                 self._fetcher.want(now_ns, election.master)
             elif self._fetcher.due_ns is not None:
                 self._fetcher.stop()

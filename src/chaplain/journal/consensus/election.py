@@ -146,7 +146,7 @@ class Election:
     def fit(self) -> bool:
         """Whether we could be master."""
         bench = self._bench
-        able = bench.keeper.sound and bench.log.whole and bench.room and not bench.leaving
+        able = bench.keeper.sound and bench.log.has_no_gap and bench.room and not bench.leaving
         return able and bench.settings.node in bench.quorum.voters
 
     def woken(self, now_ns: int) -> None:

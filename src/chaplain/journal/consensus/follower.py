@@ -148,10 +148,10 @@ class Follower:
         held = LogEntry(body, message.body, digest, message.regime, payloads)
         if reach > body.index:
             # We hold, or held, something further on, hence this one is agreed; only its bytes were missing here.
-            if log.named() not in (None, digest):
+            if log.expected_next_hash() not in (None, digest):
                 raise Diverged(f"message {body.index}: the master proposes another than the one we built on")
             bench.quill.write(log.append_agreed(held))
-            bench.announce(now_ns, [held, *log.reconnect()])
+            bench.announce(now_ns, [held, *log.apply_own_copies()])
             bench.quill.write((), bench.written())
         else:
             if log.tail is not None and log.tail.ballot >= message.regime:

@@ -253,7 +253,7 @@ class Master:
 
     def _heirs(self) -> tuple[tuple[int, ...], int]:
         """Who may be master after us, and who was chosen to be."""
-        bench, assembly = self._bench, self._bench.log.assembly
+        bench, assembly = self._bench, self._bench.log.cluster_config
         change = assembly.new_set
         if change is not None and change.stage == Stage.IMPLEMENT:
             return change.nodes, change.nodes[0]

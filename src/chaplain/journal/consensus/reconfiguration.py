@@ -65,7 +65,7 @@ class Reconfiguration:
 
     def due(self, now_ns: int) -> StageStep | None:
         """The first stage that is due, if any is."""
-        for change in self._bench.log.assembly.changes:
+        for change in self._bench.log.cluster_config.changes:
             if change.open:
                 self._noticed_ns.setdefault(change.id, now_ns)
                 step = self._next(now_ns, change)
@@ -93,7 +93,7 @@ class Reconfiguration:
         return silent or (node in self._drained and not self._bench.shelf.holds(node))
 
     def _judge(self, now_ns: int, change: ConfigChange) -> StageStep | None:
-        if sorted(change.nodes) == sorted(self._bench.log.assembly.serializers):
+        if sorted(change.nodes) == sorted(self._bench.log.cluster_config.serializers):
             return _step(change, Stage.REFUSE, SetRefusal.SAME_SET)
         others = [node for node in change.nodes if node != self._bench.settings.node]
         for node in others:

@@ -64,7 +64,7 @@ class Repair:
     def damaged(self, now_ns: int, index: int) -> None:
         """The records of this message could not be read."""
         log = self._bench.log
-        kept = log.places.first <= index <= min(log.agreed, log.durable)
+        kept = log.segment_index.first <= index <= min(log.agreed, log.durable)
         if not kept or index in self._mends or len(self._mends) >= MENDS_MAX:
             return
         self._bench.report("damaged: an agreed message cannot be read, and is asked of others", 0, index=index)
@@ -94,7 +94,7 @@ class Repair:
         mend = self._mends.get(index)
         if mend is None:
             return
-        following = self._bench.log.recall(event.records, index + 1)
+        following = self._bench.log.read_backward(event.records, index + 1)
         if not following:
             self.damaged(now_ns, index + 1)
         else:
@@ -114,7 +114,7 @@ class Repair:
         bench, kept = self._bench, given.messages[0]
         try:
             message = pinned(bench, kept, mend.pin.message)
-            operations, mend.place = bench.log.mend(message, kept.verdict, mend.pin.verdict)
+            operations, mend.place = bench.log.append_repaired(message, kept.verdict, mend.pin.verdict)
         except Malformed as wrong:
             bench.report("recalled message does not fit", node, index=given.index, reason=str(wrong))
             return
@@ -124,7 +124,7 @@ class Repair:
         """The log is on disk up to here: what was put back is now where it can be read."""
         for index, mend in list(self._mends.items()):
             if mend.place is not None and mend.place[1] <= position:
-                self._bench.log.move(index, *mend.place)
+                self._bench.log.relocate(index, *mend.place)
                 self._bench.report("mended: a damaged message is whole again", 0, index=index)
                 del self._mends[index]
 

@@ -151,7 +151,7 @@ class UnconfirmedSupplies:
             return None
         index = self._bench.log.agreed + 1
         nodes = [node for node, last in self._confirmed_to.items() if last >= index]
-        named = self._bench.log.named() == first.hash
+        named = self._bench.log.expected_next_hash() == first.hash
         # The mark says nothing about messages behind it: once we have the marked message, it confirms nothing more.
         marked = index <= self._marked[0] and self._hash_at(self._marked[0]) == self._marked[1]
         return first if named or marked or self.confirms(nodes) else None

@@ -17,7 +17,7 @@ def judge(bench: ConsensusContext, found: Recovered) -> None:
     """Write down the standing that is left, and say why if it is worse than before."""
     keeper = bench.keeper
     gone = "the log had begun, and nothing of it is here" if keeper.now.begun and found.empty else ""
-    lost = found.lost or bool(gone)
+    lost = found.data_lost or bool(gone)
     worse = (VotingState.SOUND, VotingState.DOUBTFUL) if lost else (VotingState.SOUND,)
     if (found.doubt or gone) and keeper.now.state in worse:
         what = "lost what was acknowledged" if lost else "in doubt"

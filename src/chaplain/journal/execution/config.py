@@ -55,7 +55,7 @@ from chaplain.journal.messages.membership import (
     is_opening,
 )
 from chaplain.journal.messages.signing import SignatureType, Wrapping
-from chaplain.journal.model.cluster_config import open_change, take_step
+from chaplain.journal.model.cluster_config import apply_stage, open_change
 from chaplain.journal.model.epochs import Decision, Epoch
 from chaplain.journal.model.records import ClientIdentity, LaneState, LaneStatus
 from chaplain.journal.model.results import ConfigVerdict
@@ -71,39 +71,39 @@ class Configuration:
     def execute(self, draft: StateDraft, number: int, entry: ConfigEntry) -> ConfigVerdict:
         """Carry out the entry of this number, or say why not."""
         verdict = self._decide(draft, number, entry)
-        return msgspec.structs.replace(verdict, entry_type=entry.entry_type, petition=sha256(entry.data).digest())
+        return msgspec.structs.replace(verdict, entry_type=entry.entry_type, request_digest=sha256(entry.data).digest())
 
     def _decide(self, draft: StateDraft, number: int, entry: ConfigEntry) -> ConfigVerdict:
         try:
             if not is_opening(entry.entry_type, entry.stage):
                 return _step(draft, decode_step(entry.entry_type, entry.stage, entry.data))
-            petition = config.decode(entry.entry_type, entry.stage, entry.data)
+            request = config.decode(entry.entry_type, entry.stage, entry.data)
         except Malformed:
             return _refused(Reason.UNKNOWN_TYPE)
-        signer = draft.client(petition.signer)
+        signer = draft.client(request.signer)
         if signer is None or signer.status != LaneStatus.ACTIVE:
             return _refused(Reason.UNKNOWN_SIGNER)
-        if not config.signature_holds(petition, self._cluster, signer.key):
+        if not config.signature_holds(request, self._cluster, signer.key):
             return _refused(Reason.SIGNATURE)
-        epoch = draft.epochs.find(petition.epoch)
+        epoch = draft.epochs.find(request.epoch)
         if epoch is None:
             return _refused(Reason.EXPIRED)
-        name = config.request_name(petition)
+        name = config.request_name(request)
         known = draft.epochs.decision(name)
-        if known is not None and (repeated := _repeated(draft, petition, known, epoch)) is not None:
+        if known is not None and (repeated := _repeated(draft, request, known, epoch)) is not None:
             return repeated
-        verdict = self._grant(draft, number, petition, signer)
-        if verdict.reason is Reason.APPLIED or not isinstance(petition.message, LeaseLane):
+        verdict = self._grant(draft, number, request, signer)
+        if verdict.reason is Reason.APPLIED or not isinstance(request.message, LeaseLane):
             draft.epochs.remember(Decision(name, epoch.index, verdict.reason, verdict.acl))
         return verdict
 
-    def _grant(self, draft: StateDraft, number: int, petition: ConfigRequest, signer: ClientIdentity) -> ConfigVerdict:
-        message = petition.message
+    def _grant(self, draft: StateDraft, number: int, request: ConfigRequest, signer: ClientIdentity) -> ConfigVerdict:
+        message = request.message
         match message:
             case AddIdentity():
-                return self._add(draft, number, petition, message, signer)
+                return self._add(draft, number, request, message, signer)
             case LeaseLane():
-                return _lease(draft, petition, message, signer)
+                return _lease(draft, request, message, signer)
             case RemoveIdentity():
                 return _remove(draft, message, signer)
             case ReleaseLane():
@@ -115,30 +115,30 @@ class Configuration:
             case MakeCheckpoint():
                 return _checkpoint(draft, number, message, signer)
             case AddNode() | RemoveNode() | NewSet():
-                return _change(draft, number, petition, message, signer)
+                return _change(draft, number, request, message, signer)
             case _:
                 assert_never(message)
 
     def _add(
-        self, draft: StateDraft, number: int, petition: ConfigRequest, message: AddIdentity, signer: ClientIdentity
+        self, draft: StateDraft, number: int, request: ConfigRequest, message: AddIdentity, signer: ClientIdentity
     ) -> ConfigVerdict:
         if not signer.admin:
             return _refused(Reason.NOT_ALLOWED)
-        nonce = sha256(petition.signer + petition.nonce).digest()
+        nonce = sha256(request.signer + request.nonce).digest()
         clients = draft.clients()
         for client in clients:
             if client.nonce == nonce:
                 return ConfigVerdict(0, Reason.APPLIED, acl=client.acl)
-        reason = self._why_not(clients, message, draft.state.founding.policy.identities_max)
+        reason = self._refusal(clients, message, draft.state.bootstrap.policy.identities_max)
         if reason is not Reason.APPLIED:
             return _refused(reason)
-        acl = acl_id(draft.moment.regime, draft.moment.index, number)
+        acl = acl_id(draft.position.regime, draft.position.index, number)
         key, secret = message.key[:KEY_BYTES], message.key[KEY_BYTES:]
         rights = (message.writes, message.reads, message.admin)
         draft.put_client(ClientIdentity(acl, message.name, key, message.signature_type, secret, *rights, nonce=nonce))
         return ConfigVerdict(0, Reason.APPLIED, acl=acl)
 
-    def _why_not(self, clients: list[ClientIdentity], message: AddIdentity, identities_max: int) -> Reason:
+    def _refusal(self, clients: list[ClientIdentity], message: AddIdentity, identities_max: int) -> Reason:
         active = [client for client in clients if client.status == LaneStatus.ACTIVE]
         if any(client.name == message.name for client in active):
             return Reason.NAME_TAKEN
@@ -161,13 +161,13 @@ def _refused(reason: Reason) -> ConfigVerdict:
     return ConfigVerdict(0, reason)
 
 
-def _repeated(draft: StateDraft, petition: ConfigRequest, known: Decision, epoch: Epoch) -> ConfigVerdict | None:
+def _repeated(draft: StateDraft, request: ConfigRequest, known: Decision, epoch: Epoch) -> ConfigVerdict | None:
     """The answer to a request that was decided before; None if deciding it again does no harm."""
     if known.reason != Reason.APPLIED:
         return _refused(Reason(known.reason)) if epoch.index <= known.epoch else None
-    match petition.message:
+    match request.message:
         case LeaseLane():
-            lane = draft.leased(petition.signer, petition.nonce)
+            lane = draft.leased(request.signer, request.nonce)
             if lane is None:
                 return _refused(Reason.UNKNOWN_LANE)
             return ConfigVerdict(0, Reason.APPLIED, lane.client_id, lane.acl, lane.last_id)
@@ -176,21 +176,23 @@ def _repeated(draft: StateDraft, petition: ConfigRequest, known: Decision, epoch
         case AddIdentity() | RemoveIdentity() | ReleaseLane() | RetireLane() | FenceLane():
             return None  # decided by ids that are never given twice: nothing more happens
         case _:
-            assert_never(petition.message)
+            assert_never(request.message)
 
 
 def _change(
-    draft: StateDraft, number: int, petition: ConfigRequest, message: NodeMessage, signer: ClientIdentity
+    draft: StateDraft, number: int, request: ConfigRequest, message: NodeMessage, signer: ClientIdentity
 ) -> ConfigVerdict:
     if not signer.admin:
         return _refused(Reason.NOT_ALLOWED)
-    asked = sha256(petition.signer + petition.nonce).digest()
-    known = draft.assembly.opened(asked)
+    asked = sha256(request.signer + request.nonce).digest()
+    known = draft.cluster_config.change_of_request(asked)
     if known is not None:
         return ConfigVerdict(0, Reason.APPLIED, acl=known.id)
-    change = acl_id(draft.moment.regime, draft.moment.index, number)
-    copies = draft.state.founding.copies
-    draft.assembly, reason = open_change(draft.assembly, message, change, asked, draft.moment.index, copies=copies)
+    change = acl_id(draft.position.regime, draft.position.index, number)
+    copies = draft.state.bootstrap.copies
+    draft.cluster_config, reason = open_change(
+        draft.cluster_config, message, change, asked, draft.position.index, copies=copies
+    )
     return ConfigVerdict(0, Reason.APPLIED, acl=change) if reason is Reason.APPLIED else _refused(reason)
 
 
@@ -199,23 +201,23 @@ def _checkpoint(draft: StateDraft, number: int, message: MakeCheckpoint, signer:
     if not signer.admin:
         return _refused(Reason.NOT_ALLOWED)
     draft.checkpoint = True
-    draft.released = max(draft.released, min(message.through, draft.moment.index))
-    return ConfigVerdict(0, Reason.APPLIED, acl=acl_id(draft.moment.regime, draft.moment.index, number))
+    draft.released = max(draft.released, min(message.through, draft.position.index))
+    return ConfigVerdict(0, Reason.APPLIED, acl=acl_id(draft.position.regime, draft.position.index, number))
 
 
 def _step(draft: StateDraft, step: StageStep) -> ConfigVerdict:
-    draft.assembly, reason = take_step(draft.assembly, step, draft.moment.index)
+    draft.cluster_config, reason = apply_stage(draft.cluster_config, step, draft.position.index)
     return ConfigVerdict(0, reason, acl=step.change)
 
 
-def _lease(draft: StateDraft, petition: ConfigRequest, message: LeaseLane, signer: ClientIdentity) -> ConfigVerdict:
+def _lease(draft: StateDraft, request: ConfigRequest, message: LeaseLane, signer: ClientIdentity) -> ConfigVerdict:
     if message.acl != signer.acl:
         return _refused(Reason.NOT_ALLOWED)
-    lane = draft.leased(signer.acl, petition.nonce)
+    lane = draft.leased(signer.acl, request.nonce)
     if lane is None:
         if not make_room(draft, signer.acl):
             return _refused(Reason.LANES_FULL)
-        lane = LaneState(draft.next_client, signer.acl, petition.nonce, draft.moment.timestamp_ns)
+        lane = LaneState(draft.next_client, signer.acl, request.nonce, draft.position.timestamp_ns)
         draft.next_client += 1
         draft.put_lane(lane)
     return ConfigVerdict(0, Reason.APPLIED, lane.client_id, lane.acl, lane.last_id)
@@ -268,5 +270,5 @@ def _fence(draft: StateDraft, message: FenceLane, signer: ClientIdentity) -> Con
     if isinstance(lane, Reason):
         return _refused(lane)
     if not lane.fenced:
-        draft.put_lane(msgspec.structs.replace(lane, fenced=True, active_ns=draft.moment.timestamp_ns))
+        draft.put_lane(msgspec.structs.replace(lane, fenced=True, active_ns=draft.position.timestamp_ns))
     return ConfigVerdict(0, Reason.APPLIED, lane.client_id, lane.acl, lane.last_id)

@@ -41,12 +41,12 @@ class PackStatus(Enum):
 
 
 class Ruling(NamedTuple):
-    standing: PackStatus
-    remembered: AppliedRequest | None = None
+    status: PackStatus
+    applied: AppliedRequest | None = None
     """SEEN: the request itself; CONFLICT: the one that has the id."""
 
 
-def rule(lane: LaneState, heading: Heading, digest: bytes) -> Ruling:
+def classify(lane: LaneState, heading: Heading, digest: bytes) -> Ruling:
     """Where a pack stands that its lane's identity has signed; `digest` names the request."""
     if heading.first_id == lane.last_id + 1:
         return Ruling(PackStatus.NEXT)
@@ -64,18 +64,18 @@ def rule(lane: LaneState, heading: Heading, digest: bytes) -> Ruling:
 
 def _overlapped(lane: LaneState, heading: Heading) -> AppliedRequest | None:
     """The latest remembered request that has an id of this pack."""
-    for remembered in reversed(lane.recent):
-        if remembered.first_id <= heading.last_id and heading.first_id <= remembered.last_id:
-            return remembered
+    for applied in reversed(lane.recent):
+        if applied.first_id <= heading.last_id and heading.first_id <= applied.last_id:
+            return applied
     return None
 
 
-def applied(lane: LaneState, remembered: AppliedRequest, policy: Policy) -> LaneState:
+def record_applied(lane: LaneState, applied: AppliedRequest, policy: Policy) -> LaneState:
     """The lane after a pack was applied."""
-    assert remembered.first_id == lane.last_id + 1, "a request was applied out of its turn"
-    recent = (*lane.recent, remembered)[-policy.remembered_packs :]
+    assert applied.first_id == lane.last_id + 1, "a request was applied out of its turn"
+    recent = (*lane.recent, applied)[-policy.remembered_packs :]
     return msgspec.structs.replace(
-        lane, last_id=remembered.last_id, active_ns=remembered.moment.timestamp_ns, recent=recent
+        lane, last_id=applied.last_id, active_ns=applied.position.timestamp_ns, recent=recent
     )
 
 
@@ -88,9 +88,9 @@ def is_retired(lane: LaneState) -> bool:
     return not lane.nonce
 
 
-def reclaim(draft: StateDraft) -> None:
+def drop_idle_lanes(draft: StateDraft) -> None:
     """End lanes that nobody has used for long, by cluster time."""
-    horizon_ns = draft.moment.timestamp_ns - draft.state.founding.policy.lane_idle_ns
+    horizon_ns = draft.position.timestamp_ns - draft.state.bootstrap.policy.lane_idle_ns
     for client_id, lane in draft.state.lanes.items():
         if lane.active_ns >= horizon_ns:
             break
@@ -99,23 +99,23 @@ def reclaim(draft: StateDraft) -> None:
 
 def make_room(draft: StateDraft, acl: bytes) -> bool:
     """Whether the identity may have one more lane; at a bound, one that was given back goes, or its longest unused."""
-    policy = draft.state.founding.policy
+    policy = draft.state.bootstrap.policy
     lanes = draft.lanes_by_use()
     own = [lane for lane in lanes if lane.acl == acl]
     if len(own) < policy.lanes_per_identity_max and len(lanes) < policy.lanes_max:
         return True
     spare = [lane for lane in (lanes if len(own) < policy.lanes_per_identity_max else own) if is_retired(lane)]
     if spare:
-        draft.drop_lane(min(spare, key=_use).client_id)
+        draft.drop_lane(min(spare, key=_last_use).client_id)
         return True
     if not own:
         return False
-    oldest = min(own, key=_use)
-    if draft.moment.timestamp_ns - oldest.active_ns < policy.lane_spare_ns:
+    oldest = min(own, key=_last_use)
+    if draft.position.timestamp_ns - oldest.active_ns < policy.lane_spare_ns:
         return False
     draft.drop_lane(oldest.client_id)
     return True
 
 
-def _use(lane: LaneState) -> tuple[int, int]:
+def _last_use(lane: LaneState) -> tuple[int, int]:
     return lane.active_ns, lane.client_id

@@ -31,80 +31,80 @@ class LocalRoles:
         self._execution = execution
         self._seen: ClusterConfig | None = None
         self._ingest = self._executor = self._config = Stage.NONE
-        self._known = self._belongs = False
-        self._said_ns = 0
+        self._was_member = self._is_member = False
+        self._drained_sent_ns = 0
         self.due_ns: int | None = None
         """When a node that has left is to stop."""
 
     @property
     def takes_writes(self) -> bool:
-        if self._execution.state.assembly is not self._seen:
-            self._look()
+        if self._execution.state.cluster_config is not self._seen:
+            self._refresh()
         return self._ingest is Stage.LIVE
 
     @property
-    def takes_from(self) -> tuple[str, ...]:
+    def accepted_clients(self) -> tuple[str, ...]:
         """Names of those whose packs are taken here; empty: everybody's. Who holds no data takes nobody's."""
-        assembly = self._execution.assembly
-        bare = self._execution.copies and not assembly.holds_data(self._node)
+        cluster_config = self._execution.cluster_config
+        bare = self._execution.copies and not cluster_config.holds_data(self._node)
         return (NOBODY,) if bare else self.reserved
 
-    def serves(self, acl: bytes) -> bool:
+    def accepts_client(self, acl: bytes) -> bool:
         """Whether what this identity writes is taken here. A name that nobody has yet may be given later."""
         client = self._execution.state.clients.get(acl) if self.reserved else None
         return not self.reserved or (client is not None and client.name in self.reserved)
 
     @property
     def blocked(self) -> bool:
-        if self._execution.state.assembly is not self._seen:
-            self._look()
+        if self._execution.state.cluster_config is not self._seen:
+            self._refresh()
         return Stage.BLOCK in (self._ingest, self._config)
 
     @property
-    def may_ship(self) -> bool:
+    def may_propose(self) -> bool:
         """What was taken before a block may still be ordered."""
         return self.takes_writes or self.blocked
 
     @property
     def answers_reads(self) -> bool:
-        self._look()
+        self._refresh()
         return self._executor is Stage.LIVE
 
     @property
     def takes_config(self) -> bool:
-        self._look()
+        self._refresh()
         return self._config is Stage.LIVE
 
     @property
-    def left(self) -> bool:
+    def was_removed(self) -> bool:
         """We were a member, and are none any more."""
-        self._look()
-        return self._known and not self._belongs
+        self._refresh()
+        return self._was_member and not self._is_member
 
-    def leave(self, now_ns: int, after_ns: int = PARTING_NS) -> None:
+    def schedule_stop(self, now_ns: int, after_ns: int = PARTING_NS) -> None:
         self.due_ns = now_ns + after_ns
 
-    def woken(self, now_ns: int) -> list[Halt]:
+    def on_timer(self, now_ns: int) -> list[Halt]:
         if self.due_ns is None or now_ns < self.due_ns:
             return []
         self.due_ns = None
         return [Halt(REMOVED, removed=True)]
 
-    def tells_drained(self, now_ns: int, master: int, idle: bool) -> int:
+    def drained_notice_to(self, now_ns: int, master: int, idle: bool) -> int:
         """The master, if it is to be told that nothing of ours waits; 0 if not, or not again yet."""
-        if not self.blocked or not idle or now_ns - self._said_ns < SAY_AGAIN_NS:
+        if not self.blocked or not idle or now_ns - self._drained_sent_ns < SAY_AGAIN_NS:
             return 0
-        self._said_ns = now_ns
+        self._drained_sent_ns = now_ns
         return master
 
-    def _look(self) -> None:
-        assembly = self._execution.state.assembly
-        if assembly is self._seen:
+    def _refresh(self) -> None:
+        cluster_config = self._execution.state.cluster_config
+        if cluster_config is self._seen:
             return
-        self._seen = assembly
-        placed = assembly.node(self._node)
-        self._known = placed is not None
-        if placed is not None:
-            self._belongs = assembly.has(placed)
-            self._ingest, self._executor = Stage(placed.ingest), Stage(placed.executor)
-            self._config = Stage(placed.config)
+        self._seen = cluster_config
+        member = cluster_config.node(self._node)
+        self._was_member = member is not None
+        if member is not None:
+            self._is_member = cluster_config.is_member(member)
+            self._ingest, self._executor = Stage(member.ingest), Stage(member.executor)
+            self._config = Stage(member.config)

@@ -25,9 +25,9 @@ from hashlib import sha256
 import msgspec
 
 from chaplain.errors import Malformed
-from chaplain.journal.execution.staged_packs import HoldingDraft, StagedPacks
+from chaplain.journal.execution.staged_packs import StagedPacks, StagedPacksDraft
 from chaplain.journal.messages.config import acl_id
-from chaplain.journal.model.bootstrap import Founding
+from chaplain.journal.model.bootstrap import ClusterBootstrap
 from chaplain.journal.model.epochs import Epochs, EpochsDraft, Exported
 from chaplain.journal.model.records import (
     ClientIdentity,
@@ -62,10 +62,10 @@ def stream_hash(previous: bytes, first_offset: int, count: int, digests: list[by
 class ExecutionState:
     """The whole of it. Changed by `StateDraft.commit` alone."""
 
-    def __init__(self, founding: Founding, genesis: bytes) -> None:
-        self.founding = founding
-        self._founding_digest = founding.digest()
-        self.moment = LogPosition(0, 0, 0, genesis)
+    def __init__(self, bootstrap: ClusterBootstrap, genesis: bytes) -> None:
+        self.bootstrap = bootstrap
+        self._bootstrap_digest = bootstrap.digest()
+        self.position = LogPosition(0, 0, 0, genesis)
         self.next_client = 1
         self.clients: dict[bytes, ClientIdentity] = {}
         self.lanes: dict[int, LaneState] = {}
@@ -74,20 +74,20 @@ class ExecutionState:
         self.proofs: dict[bytes, EquivocationEvidence] = {}
         self.journals: dict[int, tuple[int, int]] = {}
         """The journal and index of each ingest node's message that was ordered last."""
-        self.assembly = founding.assembly()
-        self.holding = StagedPacks()
+        self.cluster_config = bootstrap.cluster_config()
+        self.staged_packs = StagedPacks()
         self.weight_bytes = 0
         self.released = 0
         self.databases: dict[str, int] = {}
         self.verdict = NO_VERDICT
         """Hash of the verdict on the last message."""
-        self.epochs = Epochs(founding.policy.epochs, genesis)
+        self.epochs = Epochs(bootstrap.policy.epochs, genesis)
         self.leases: dict[tuple[bytes, bytes], int] = {}
         self.lane_counts: dict[bytes, int] = {}
         self._clients_hash = MappingHash(lambda: self.clients)
         self._lanes_hash = MappingHash(lambda: self.lanes)
         self._streams_hash = MappingHash(lambda: self.streams)
-        for number, seed in enumerate(founding.clients):
+        for number, seed in enumerate(bootstrap.clients):
             acl = acl_id(0, 0, number + 1)
             rights = (seed.writes, seed.reads, seed.admin)
             client = ClientIdentity(acl, seed.name, seed.key, seed.signature_type, b"", *rights, nonce=b"")
@@ -135,7 +135,7 @@ class ExecutionState:
                 tuple(self.clients[acl] for acl in sorted(self.clients)),
                 tuple(self.lanes[client_id] for client_id in sorted(self.lanes)),
                 tuple((name, self.streams[name]) for name in sorted(self.streams)),
-                self.holding.export(),
+                self.staged_packs.export(),
                 self.epochs.export(),
             )
         )
@@ -144,11 +144,10 @@ class ExecutionState:
         """Names this state, as `export` does, without writing all of it down: what there may be many thousands of is
         hashed only if it changed since the last fingerprint.
         """
-        rest = msgspec.msgpack.encode(
-            self._export((), (), (), StagedPacksRecord(paid=self.holding.paid), self.epochs.bare())
-        )
+        counters = StagedPacksRecord(replayed=self.staged_packs.replayed)
+        rest = msgspec.msgpack.encode(self._export((), (), (), counters, self.epochs.export_without_decisions()))
         parts = (self._clients_hash, self._lanes_hash, self._streams_hash, self.epochs.decisions_hash)
-        sets: tuple[SetHash, ...] = (*parts, *self.holding.hashes)
+        sets: tuple[SetHash, ...] = (*parts, *self.staged_packs.hashes)
         return sha256(b"".join((rest, *(one.digest() for one in sets)))).digest()
 
     def _export(
@@ -156,21 +155,21 @@ class ExecutionState:
         clients: tuple[ClientIdentity, ...],
         lanes: tuple[LaneState, ...],
         streams: tuple[tuple[str, StreamHead], ...],
-        holding: StagedPacksRecord,
+        staged_packs: StagedPacksRecord,
         epochs: Exported,
     ) -> Export:
         return Export(
             STATE_VERSION,
-            self._founding_digest,
-            self.moment,
+            self._bootstrap_digest,
+            self.position,
             self.next_client,
             clients,
             lanes,
             streams,
             tuple(self.proofs[acl] for acl in sorted(self.proofs)),
             tuple((node, *self.journals[node]) for node in sorted(self.journals)),
-            self.assembly,
-            holding,
+            self.cluster_config,
+            staged_packs,
             Past(self.weight_bytes, self.released, tuple(self.databases.items()), self.verdict),
             epochs,
         )
@@ -185,24 +184,24 @@ def read_export(
 ) -> tuple[LogPosition, tuple[tuple[str, StreamHead], ...], tuple[LaneState, ...], tuple[ClientIdentity, ...]]:
     """Of a state's octets what a proof of the log needs: where it is, its streams, lanes and identities."""
     exported = _decode(data)
-    return exported.moment, exported.streams, exported.lanes, exported.clients
+    return exported.position, exported.streams, exported.lanes, exported.clients
 
 
-def load(founding: Founding, data: bytes) -> ExecutionState:
+def load(bootstrap: ClusterBootstrap, data: bytes) -> ExecutionState:
     """The state again. Only what `export` wrote, for the same founding, is taken."""
     exported = _decode(data)
-    if exported.version != STATE_VERSION or exported.founding != founding.digest():
+    if exported.version != STATE_VERSION or exported.bootstrap != bootstrap.digest():
         raise Malformed("state: of another version, or of a cluster founded otherwise")
-    state = ExecutionState(founding, exported.moment.hash)
-    state.moment, state.next_client = exported.moment, exported.next_client
+    state = ExecutionState(bootstrap, exported.position.hash)
+    state.position, state.next_client = exported.position, exported.next_client
     state.put_clients({client.acl: client for client in exported.clients})
     for lane in sorted(exported.lanes, key=lambda lane: lane.active_ns):
         state.put_lane(lane)
     state.put_streams(dict(exported.streams))
     state.proofs = {proof.acl: proof for proof in exported.proofs}
     state.journals = {node: (journal, index) for node, journal, index in exported.journals}
-    state.assembly = exported.assembly
-    state.holding = StagedPacks(exported.holding)
+    state.cluster_config = exported.cluster_config
+    state.staged_packs = StagedPacks(exported.staged_packs)
     state.weight_bytes, state.released = exported.past.weight_bytes, exported.past.released
     state.databases, state.verdict = dict(exported.past.databases), exported.past.verdict
     state.epochs.load(exported.epochs)
@@ -225,26 +224,26 @@ class StreamWrite:
     def count(self) -> int:
         return self.next_offset - self.first_offset
 
-    def tail(self) -> StreamHead:
+    def head(self) -> StreamHead:
         return StreamHead(self.next_offset, stream_hash(self.chain, self.first_offset, self.count, self.digests))
 
 
 class StateDraft:
     """The changes that one message would make."""
 
-    def __init__(self, state: ExecutionState, moment: LogPosition) -> None:
+    def __init__(self, state: ExecutionState, position: LogPosition) -> None:
         self.state = state
-        self.moment = moment
+        self.position = position
         self.next_client = state.next_client
-        self.assembly = state.assembly
+        self.cluster_config = state.cluster_config
         self._clients: dict[bytes, ClientIdentity] = {}
         self._lanes: dict[int, LaneState | None] = {}
         self._leases: dict[tuple[bytes, bytes], int] = {}
         self._proofs: dict[bytes, EquivocationEvidence] = {}
         self._journals: dict[int, tuple[int, int]] = {}
-        self.writings: dict[str, StreamWrite] = {}
-        self._tails: dict[str, StreamHead] | None = None
-        self.holding = HoldingDraft(state.holding)
+        self.stream_writes: dict[str, StreamWrite] = {}
+        self._stream_heads: dict[str, StreamHead] | None = None
+        self.staged_packs = StagedPacksDraft(state.staged_packs)
         self.epochs = EpochsDraft(state.epochs)
         self.weight_bytes = state.weight_bytes
         self.released = state.released
@@ -260,7 +259,9 @@ class StateDraft:
         return self.state.lanes.get(client_id)
 
     def put_lane(self, lane: LaneState) -> None:
-        assert lane.active_ns == self.moment.timestamp_ns, "a lane that is touched is used: their order is that of use"
+        assert lane.active_ns == self.position.timestamp_ns, (
+            "a lane that is touched is used: their order is that of use"
+        )
         self._lanes.pop(lane.client_id, None)
         self._lanes[lane.client_id] = lane
         self._leases[lane.acl, lane.nonce] = lane.client_id
@@ -305,36 +306,36 @@ class StateDraft:
         """Statements for the stream's database, if there is one for it."""
         known = self.state.databases
         new = [one for one in self._databases if one not in known]
-        if stream in known or stream in new or len(known) + len(new) < self.state.founding.policy.databases_max:
-            self._databases[stream] = self.moment.index
+        if stream in known or stream in new or len(known) + len(new) < self.state.bootstrap.policy.databases_max:
+            self._databases[stream] = self.position.index
 
-    def weigh(self, size_bytes: int) -> None:
+    def add_payload_bytes(self, size_bytes: int) -> None:
         self.weight_bytes += size_bytes
 
-    def knows(self, stream: str) -> bool:
-        return stream in self.writings or stream in self.state.streams
+    def knows_stream(self, stream: str) -> bool:
+        return stream in self.stream_writes or stream in self.state.streams
 
     def streams_count(self) -> int:
-        return len(self.state.streams) + sum(stream not in self.state.streams for stream in self.writings)
+        return len(self.state.streams) + sum(stream not in self.state.streams for stream in self.stream_writes)
 
     def write(self, stream: str, count: int, digest: bytes) -> int:
         """Append so many messages; gives the offset of the first."""
-        writing = self.writings.get(stream)
+        writing = self.stream_writes.get(stream)
         if writing is None:
             tail = self.state.streams.get(stream)
-            writing = StreamWrite(tail or StreamHead(0, stream_genesis(self.state.founding.cluster, stream)))
-            self.writings[stream] = writing
+            writing = StreamWrite(tail or StreamHead(0, stream_genesis(self.state.bootstrap.cluster, stream)))
+            self.stream_writes[stream] = writing
         base = writing.next_offset
         writing.next_offset += count
         writing.digests.append(digest)
-        self._tails = None
+        self._stream_heads = None
         return base
 
-    def tails(self) -> dict[str, StreamHead]:
+    def stream_heads(self) -> dict[str, StreamHead]:
         """Where the streams that were written to go on."""
-        if self._tails is None:
-            self._tails = {stream: writing.tail() for stream, writing in self.writings.items()}
-        return self._tails
+        if self._stream_heads is None:
+            self._stream_heads = {stream: writing.head() for stream, writing in self.stream_writes.items()}
+        return self._stream_heads
 
     @property
     def clients_changed(self) -> bool:
@@ -342,11 +343,11 @@ class StateDraft:
 
     @property
     def nodes_changed(self) -> bool:
-        return self.assembly is not self.state.assembly
+        return self.cluster_config is not self.state.cluster_config
 
     def commit(self) -> None:
         state = self.state
-        assert self.moment.index == state.moment.index + 1, "a message was applied out of order"
+        assert self.position.index == state.position.index + 1, "a message was applied out of order"
         assert self.verdict, "a message was applied without its verdict"
         for client_id, lane in self._lanes.items():
             if lane is not None:
@@ -354,22 +355,22 @@ class StateDraft:
             elif client_id in state.lanes:
                 state.drop_lane(client_id)
         state.put_clients(self._clients)
-        state.put_streams(self.tails())
+        state.put_streams(self.stream_heads())
         if self._proofs:
             state.proofs = {**self._proofs, **state.proofs}
         state.journals.update(self._journals)
-        self.holding.commit()
-        self.epochs.commit(self.moment.index, self.moment.hash)
+        self.staged_packs.commit()
+        self.epochs.commit(self.position.index, self.position.hash)
         state.weight_bytes = 0 if self.checkpoint else self.weight_bytes
         state.released = self.released
         state.databases.update(self._databases)
         state.verdict = self.verdict
-        state.moment, state.next_client, state.assembly = self.moment, self.next_client, self.assembly
+        state.position, state.next_client, state.cluster_config = self.position, self.next_client, self.cluster_config
 
 
 def streams_of(draft: StateDraft) -> list[StreamVerdict]:
     verdicts: list[StreamVerdict] = []
-    for stream, tail in draft.tails().items():
-        first_offset = draft.writings[stream].first_offset
+    for stream, tail in draft.stream_heads().items():
+        first_offset = draft.stream_writes[stream].first_offset
         verdicts.append(StreamVerdict(stream, first_offset, tail.next_offset - first_offset, tail.chain))
     return verdicts

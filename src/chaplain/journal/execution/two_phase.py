@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from chaplain.core import Frozen
 from chaplain.errors import Malformed
-from chaplain.journal.execution.staged_packs import HoldingDraft
+from chaplain.journal.execution.staged_packs import StagedPacksDraft
 from chaplain.journal.model.records import Key, Staged, Transaction
 from chaplain.journal.storage.verdict import Reason
 from chaplain.segment.layout import Bytes
@@ -96,15 +96,15 @@ def commit_of(raw: Bytes) -> Commit:
 # Rules.
 
 
-def expire(draft: HoldingDraft, now_ns: int) -> None:
+def expire(draft: StagedPacksDraft, now_ns: int) -> None:
     draft.expire(now_ns - STAGED_NS)
 
 
-def why_not_stage(draft: HoldingDraft) -> Reason:
+def stage_decision(draft: StagedPacksDraft) -> Reason:
     return Reason.STAGED_FULL if draft.staged_count >= STAGED_MAX else Reason.STAGED
 
 
-def commit(draft: HoldingDraft, acl: bytes, wanted: Commit, now_ns: int) -> tuple[Reason, int]:
+def commit(draft: StagedPacksDraft, acl: bytes, wanted: Commit, now_ns: int) -> tuple[Reason, int]:
     """Grant a commit, or say why not; with it the ticket by which its end is known."""
     known = draft.transaction(acl, wanted.app) if wanted.app else None
     if known is not None and wanted.version <= known.version:
@@ -114,13 +114,13 @@ def commit(draft: HoldingDraft, acl: bytes, wanted: Commit, now_ns: int) -> tupl
         return Reason.NOT_STAGED, 0
     if wanted.app and known is None and not _room(draft, now_ns):
         return Reason.TRANSACTIONS_FULL, 0
-    draft.owe(found)
+    draft.put_committed(found)
     if wanted.app:
-        draft.put_transaction(Transaction(acl, wanted.app, wanted.version, draft.pledged, now_ns))
-    return Reason.COMMITTED, draft.pledged
+        draft.put_transaction(Transaction(acl, wanted.app, wanted.version, draft.committed_total, now_ns))
+    return Reason.COMMITTED, draft.committed_total
 
 
-def _find(draft: HoldingDraft, acl: bytes, spans: tuple[RequestRange, ...]) -> list[Staged] | None:
+def _find(draft: StagedPacksDraft, acl: bytes, spans: tuple[RequestRange, ...]) -> list[Staged] | None:
     """Everything that the spans name, in their order; None unless all of it is staged, by this identity, and once."""
     found: dict[Key, Staged] = {}
     for span in spans:
@@ -136,5 +136,5 @@ def _find(draft: HoldingDraft, acl: bytes, spans: tuple[RequestRange, ...]) -> l
     return list(found.values())
 
 
-def _room(draft: HoldingDraft, now_ns: int) -> bool:
+def _room(draft: StagedPacksDraft, now_ns: int) -> bool:
     return draft.transactions_count < TRANSACTIONS_MAX or draft.forget_transaction(now_ns - TRANSACTION_SPARE_NS)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from chaplain.errors import Malformed
 from chaplain.journal.events import PackWritten, Rehearsed
-from chaplain.journal.execution.dedup import PackStatus, rule
+from chaplain.journal.execution.dedup import PackStatus, classify
 from chaplain.journal.execution.local_roles import LocalRoles
 from chaplain.journal.execution.state_machine import JournalExecution
 from chaplain.journal.ingest.flow_control import CreditBook
@@ -85,7 +85,7 @@ class Admission:
                 check_headers(event.raw)
             except Malformed as wrong:
                 return _not_written(heading, kind_of(Reason.MALFORMED), str(wrong), lane.last_id + 1)
-        reason = self._execution.courtesy(lane, event.stream, heading)
+        reason = self._execution.precheck(lane, event.stream, heading)
         if reason is not Reason.APPLIED:
             return refuse(heading, reason, lane)
         return self._place(event, heading, lane)
@@ -93,14 +93,14 @@ class Admission:
     def _place(self, event: PackWritten, heading: Heading, lane: LaneState) -> Taken | NodeMessage | None:
         """Where the pack stands on its lane, behind what was executed and what is on its way."""
         digest = request_digest(self._execution.cluster, event.stream, heading.digest)
-        ruling = rule(lane, heading, digest)
-        if ruling.standing is PackStatus.SEEN and ruling.remembered is not None:
-            return answer_of(lane.client_id, ruling.remembered)
-        if ruling.standing is PackStatus.OLD:
+        ruling = classify(lane, heading, digest)
+        if ruling.status is PackStatus.SEEN and ruling.applied is not None:
+            return answer_of(lane.client_id, ruling.applied)
+        if ruling.status is PackStatus.OLD:
             return AlreadyWritten(lane.client_id, lane.last_id)
-        if lane.fenced and ruling.standing is not PackStatus.CONFLICT:
+        if lane.fenced and ruling.status is not PackStatus.CONFLICT:
             return refuse(heading, Reason.FENCED, lane)
-        if not self.seat.serves(lane.acl):
+        if not self.seat.accepts_client(lane.acl):
             return _not_written(heading, NOT_INGEST, reserved_reason(self._settings), lane.last_id + 1)
         queue = self._queues.get(lane.client_id) or _Queue()
         if (heading.first_id, digest) in queue.taken:
@@ -112,7 +112,7 @@ class Admission:
             return GoBack(lane.client_id, expected)
         if not self.seat.takes_writes:
             return not_ingest(heading, expected)
-        alone = ruling.standing is PackStatus.NEXT and not queue.taken and heading.requests == 1
+        alone = ruling.status is PackStatus.NEXT and not queue.taken and heading.requests == 1
         check = event.check and self._settings.prevalidate and alone and heading.message_type != DATA
         taken = Taken(event.instance, heading, IngestEntry(event.stream, event.raw), digest, check)
         self._queues[lane.client_id] = queue

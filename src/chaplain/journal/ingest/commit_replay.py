@@ -53,9 +53,9 @@ class CommitReplay:
 
     def woken(self, now_ns: int) -> None:
         """A master wakes with every heartbeat. What was brought and came to nothing is brought again."""
-        holding = self._execution.state.holding
-        if holding.paid != self._paid or not holding.owed:
-            self._paid, self._moved_ns = holding.paid, now_ns
+        holding = self._execution.state.staged_packs
+        if holding.replayed != self._paid or not holding.committed:
+            self._paid, self._moved_ns = holding.replayed, now_ns
         elif now_ns - self._moved_ns > self._settings.promotion_ns:
             self._moved_ns = now_ns
             self._sent.clear()
@@ -63,7 +63,7 @@ class CommitReplay:
 
     def pump(self) -> None:
         """Bring the next packs, as far as there is room."""
-        if self._reading or not self._execution.state.holding.owed or not self._is_mine():
+        if self._reading or not self._execution.state.staged_packs.committed or not self._is_mine():
             return
         wanted = next(self._wanted(), None)
         if wanted is None or not self._room():
@@ -76,7 +76,7 @@ class CommitReplay:
 
     def _is_mine(self) -> bool:
         """The master brings them, if it is an ingest node; if it is none, every one does: no copy counts twice."""
-        assembly, node = self._execution.state.assembly, self._settings.node
+        assembly, node = self._execution.state.cluster_config, self._settings.node
         ingest = [one.node for one in assembly.nodes if one.ingest == Stage.LIVE]
         return node in ingest and (self._master == node or (self._master > 0 and self._master not in ingest))
 
@@ -85,7 +85,7 @@ class CommitReplay:
 
     def _wanted(self) -> Iterator[Staged]:
         """What is owed and not on its way."""
-        owed = self._execution.state.holding.owed
+        owed = self._execution.state.staged_packs.committed
         there = {staged.key for staged in islice(owed, len(self._sent))}
         self._sent = {key: size for key, size in self._sent.items() if key in there}
         return islice(owed, len(self._sent), None)

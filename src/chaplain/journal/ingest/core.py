@@ -197,7 +197,7 @@ class IngestCore:
         for thing, results in self._checking.answered(event):
             if isinstance(thing, Arrival):
                 self._arriving.discard(thing.digest)
-                self._execution.learn(thing.digest, results, thing.opened)
+                self._execution.cache_checks(thing.digest, results, thing.opened)
                 self._distribution.received(thing.node, thing.reference, thing.digest, thing.payload)
             elif results[0]:
                 self._admit(thing)
@@ -230,7 +230,7 @@ class IngestCore:
     def _drained(self, now_ns: int) -> None:
         if self._checking.new:
             self._effects.append(self._checking.ask())
-        if self._checked and not self._intake.seat.may_ship:
+        if self._checked and not self._intake.seat.may_propose:
             self._dismiss()
         while self._ready and self._checked:
             self._ship(now_ns)
@@ -261,7 +261,7 @@ class IngestCore:
         payload, message = ingest.compose(reference, entries)
         digest = ingest.digest_of(payload)
         if headings:
-            self._execution.learn(digest, [True] * len(entries), IngestHeads(message, tuple(headings)))
+            self._execution.cache_checks(digest, [True] * len(entries), IngestHeads(message, tuple(headings)))
         self._distribution.send(now_ns, reference, digest, payload)
         if self._index == INDEX_MAX:
             self._journal, self._index = self._journal % JOURNAL_MAX + 1, 0
@@ -343,7 +343,7 @@ class IngestCore:
 
     def _keeper(self) -> int:
         """Where serializers are index-only: somebody else who may have what was ordered, each in turn."""
-        assembly = self._execution.assembly
+        assembly = self._execution.cluster_config
         if not self._execution.copies:
             return 0
         keepers = [node for node in assembly.members if node != self._settings.node and assembly.holds_data(node)]
@@ -353,7 +353,7 @@ class IngestCore:
     def _wanted(self, event: PayloadWanted) -> None:
         payload = self._distribution.cellar.get(event.reference, event.digest)
         if payload is None:
-            payload = self._execution.held(event.reference, event.digest)
+            payload = self._execution.cached_payload(event.reference, event.digest)
         if payload is not None:
             self._effects.append(ToPeer(event.node, Payload(payload)))
 

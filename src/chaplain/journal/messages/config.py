@@ -194,19 +194,19 @@ def sign(
     return covered + put_number(len(signature), 2) + signature
 
 
-def request_name(petition: ConfigRequest) -> bytes:
+def request_name(request: ConfigRequest) -> bytes:
     """Names a request, whichever epoch it was signed in: all but epoch and signature is in it."""
-    asked = bytes((entry_type_of(petition.message),)) + petition.covered[:-EPOCH_BYTES]
+    asked = bytes((entry_type_of(request.message),)) + request.covered[:-EPOCH_BYTES]
     return sha256(_NAME_LABEL + asked).digest()[:NAME_BYTES]
 
 
-def check_of(petition: ConfigRequest, cluster: str, key: bytes) -> ConfigCheck:
+def check_of(request: ConfigRequest, cluster: str, key: bytes) -> ConfigCheck:
     """What `signing.holds` has to look at."""
-    return ConfigCheck(key, _signed(cluster, petition.message, petition.covered), petition.signature)
+    return ConfigCheck(key, _signed(cluster, request.message, request.covered), request.signature)
 
 
-def signature_holds(petition: ConfigRequest, cluster: str, key: bytes) -> bool:
-    return holds(check_of(petition, cluster, key))
+def signature_holds(request: ConfigRequest, cluster: str, key: bytes) -> bool:
+    return holds(check_of(request, cluster, key))
 
 
 def _signed(cluster: str, message: ConfigMessage, covered: bytes) -> bytes:

@@ -253,7 +253,7 @@ def encode(message: OrderMessage, node: int = 0) -> bytes:
             return _head(14, 0, message.index, 0, node) + put_number(message.count, 2)
         case Recalled():
             pieces = [_head(15, 0, message.index, 0, node), put_number(len(message.messages), 2)]
-            return b"".join([*pieces, *map(_put_kept, message.messages)])
+            return b"".join([*pieces, *map(_put_recalled, message.messages)])
         case ElectionProof():
             votes = (put_number(voter, 1) + message.votes[voter] for voter in sorted(message.votes))
             return b"".join((_head(16, message.regime, 0, 0, node), put_number(len(message.votes), 1), *votes))
@@ -273,8 +273,12 @@ def _put_supplied(message: Supplied) -> bytes:
     return b"".join((*(put_number(size, 4) for size in sizes), message.body, *message.payloads))
 
 
-def _put_kept(kept: RecalledMessage) -> bytes:
-    return put_number(len(kept.verdict), 4) + _put_supplied(Supplied(kept.body, kept.payloads)) + kept.verdict
+def _put_recalled(recalled: RecalledMessage) -> bytes:
+    return (
+        put_number(len(recalled.verdict), 4)
+        + _put_supplied(Supplied(recalled.body, recalled.payloads))
+        + recalled.verdict
+    )
 
 
 def decode(data: bytes) -> OrderMessage:
@@ -339,7 +343,7 @@ def _decode_fields(cursor: Cursor, purpose: int, regime: int, index: int, flag: 
         case 14:
             return Recall(index, cursor.number(2, "count"))
         case 15:
-            return Recalled(index, tuple(_kept(cursor) for _ in range(cursor.number(2, "messages"))))
+            return Recalled(index, tuple(_recalled(cursor) for _ in range(cursor.number(2, "messages"))))
         case 16:
             return ElectionProof(regime, _votes(cursor))
         case _:
@@ -382,7 +386,7 @@ def _supplied(cursor: Cursor) -> Supplied:
     return Supplied(body, tuple(payloads))
 
 
-def _kept(cursor: Cursor) -> RecalledMessage:
+def _recalled(cursor: Cursor) -> RecalledMessage:
     verdict_bytes = cursor.number(4, "verdict size")
     supplied = _supplied(cursor)
     return RecalledMessage(supplied.body, cursor.take(verdict_bytes, "verdict"), supplied.payloads)

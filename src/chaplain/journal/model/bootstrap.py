@@ -12,7 +12,7 @@ import msgspec
 
 from chaplain.core import Frozen
 from chaplain.journal.messages.signing import SignatureType
-from chaplain.journal.model.cluster_config import ClusterConfig, MemberRoles, founded, without_data
+from chaplain.journal.model.cluster_config import ClusterConfig, MemberRoles, index_only_config, initial_config
 from chaplain.journal.model.epochs import EpochBounds
 from chaplain.units import SECOND_NS
 
@@ -42,7 +42,7 @@ class Policy(Frozen, frozen=True, array_like=True):
     """For how long a signed configuration request is accepted."""
 
 
-class FoundingMember(Frozen, frozen=True, array_like=True):
+class BootstrapMember(Frozen, frozen=True, array_like=True):
     """A founding node. It has all roles, unless serializers are index-only: then those only take configuration."""
 
     node: int
@@ -51,7 +51,7 @@ class FoundingMember(Frozen, frozen=True, array_like=True):
     disk: bytes
 
 
-class FoundingClient(Frozen, frozen=True, array_like=True):
+class BootstrapClient(Frozen, frozen=True, array_like=True):
     name: str
     key: bytes
     writes: tuple[str, ...] = ALL_STREAMS
@@ -60,10 +60,10 @@ class FoundingClient(Frozen, frozen=True, array_like=True):
     signature_type: int = SignatureType.ED25519
 
 
-class Founding(Frozen, frozen=True, array_like=True):
+class ClusterBootstrap(Frozen, frozen=True, array_like=True):
     cluster: str
-    members: tuple[FoundingMember, ...]
-    clients: tuple[FoundingClient, ...]
+    members: tuple[BootstrapMember, ...]
+    clients: tuple[BootstrapClient, ...]
     policy: Policy = Policy()
     wrapping_id: bytes = b""
     """Names the key that HMAC secrets are wrapped with; empty: there are none."""
@@ -72,10 +72,10 @@ class Founding(Frozen, frozen=True, array_like=True):
     copies: int = 0
     """Serializers are index-only, and so many nodes hold a payload before it is ordered; 0: serializers hold all."""
 
-    def assembly(self) -> ClusterConfig:
-        nodes = founded(MemberRoles(one.node, one.key, one.uri, one.disk) for one in self.members)
+    def cluster_config(self) -> ClusterConfig:
+        nodes = initial_config(MemberRoles(one.node, one.key, one.uri, one.disk) for one in self.members)
         nodes = msgspec.structs.replace(nodes, serializers=self.serializers or nodes.serializers)
-        return without_data(nodes) if self.copies else nodes
+        return index_only_config(nodes) if self.copies else nodes
 
     def digest(self) -> bytes:
         fields = msgspec.structs.astuple(self)

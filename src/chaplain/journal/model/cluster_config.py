@@ -97,9 +97,9 @@ class ClusterConfig(Frozen, frozen=True, array_like=True):
     """In the order in which they were opened."""
 
     def node(self, node: int) -> MemberRoles | None:
-        for placed in self.nodes:
-            if placed.node == node:
-                return placed
+        for member in self.nodes:
+            if member.node == node:
+                return member
         return None
 
     @property
@@ -119,183 +119,183 @@ class ClusterConfig(Frozen, frozen=True, array_like=True):
     @property
     def members(self) -> tuple[int, ...]:
         """Everybody who is told what is ordered."""
-        return tuple(placed.node for placed in self.nodes if self.has(placed))
+        return tuple(member.node for member in self.nodes if self.is_member(member))
 
-    def has(self, placed: MemberRoles) -> bool:
-        return bool(placed.executor or placed.ingest or placed.config) or placed.node in self.quorum.voters
+    def is_member(self, member: MemberRoles) -> bool:
+        return bool(member.executor or member.ingest or member.config) or member.node in self.quorum.voters
 
     def holds_data(self, node: int) -> bool:
         """Whether the payloads are this node's to keep, where serializers are index-only."""
-        placed = self.node(node)
-        return placed is None or bool(placed.executor or placed.ingest)
+        member = self.node(node)
+        return member is None or bool(member.executor or member.ingest)
 
     def takes_writes(self, node: int) -> bool:
         """Whether ingest messages of this node count: from Live until Drop."""
-        placed = self.node(node)
-        return placed is not None and placed.ingest in (Stage.LIVE, Stage.BLOCK)
+        member = self.node(node)
+        return member is not None and member.ingest in (Stage.LIVE, Stage.BLOCK)
 
-    def opened(self, asked: bytes) -> ConfigChange | None:
+    def change_of_request(self, asked: bytes) -> ConfigChange | None:
         return next((change for change in self.changes if change.asked == asked), None)
 
 
-def founded(nodes: Iterable[MemberRoles]) -> ClusterConfig:
+def initial_config(nodes: Iterable[MemberRoles]) -> ClusterConfig:
     """All have all roles, and all serialize."""
     live = {"executor": Stage.LIVE, "ingest": Stage.LIVE, "config": Stage.LIVE}
-    placed = tuple(msgspec.structs.replace(node, **live) for node in sorted(nodes, key=lambda one: one.node))
-    return ClusterConfig(placed, tuple(node.node for node in placed))
+    member = tuple(msgspec.structs.replace(node, **live) for node in sorted(nodes, key=lambda one: one.node))
+    return ClusterConfig(member, tuple(node.node for node in member))
 
 
-def without_data(assembly: ClusterConfig) -> ClusterConfig:
+def index_only_config(config: ClusterConfig) -> ClusterConfig:
     """The same with serializers that are index-only: they have no role for which one needs payloads."""
     bare = {"executor": Stage.NONE, "ingest": Stage.NONE}
     nodes = (
-        msgspec.structs.replace(node, **bare) if node.node in assembly.serializers else node for node in assembly.nodes
+        msgspec.structs.replace(node, **bare) if node.node in config.serializers else node for node in config.nodes
     )
-    return msgspec.structs.replace(assembly, nodes=tuple(nodes))
+    return msgspec.structs.replace(config, nodes=tuple(nodes))
 
 
 # The stage that a client asks for.
 
 
 def open_change(
-    assembly: ClusterConfig, message: NodeMessage, change: bytes, asked: bytes, index: int, *, copies: int = 0
+    config: ClusterConfig, message: NodeMessage, change: bytes, asked: bytes, index: int, *, copies: int = 0
 ) -> tuple[ClusterConfig, Reason]:
-    reason = _why_not(assembly, message)
+    reason = _refusal(config, message)
     if reason is Reason.APPLIED and copies:
-        reason = _parts_data(assembly, message, copies)
+        reason = _data_role_refusal(config, message, copies)
     if reason is not Reason.APPLIED:
-        return assembly, reason
+        return config, reason
     match message:
         case AddNode():
-            return _add(assembly, message, change, asked, index), reason
+            return _add(config, message, change, asked, index), reason
         case RemoveNode():
-            return _remove(assembly, message, change, asked, index), reason
+            return _remove(config, message, change, asked, index), reason
         case NewSet():
             nominated = ConfigChange(change, asked, type_of(message), message.nodes, Stage.NOMINATE, index)
-            return _note(assembly, nominated), reason
+            return _with_change(config, nominated), reason
 
 
-def _why_not(assembly: ClusterConfig, message: NodeMessage) -> Reason:
-    if _busy(assembly, message):
+def _refusal(config: ClusterConfig, message: NodeMessage) -> Reason:
+    if _change_under_way(config, message):
         return Reason.CHANGE_UNDER_WAY
     match message:
         case AddNode():
-            return _why_not_add(assembly, message)
+            return _refusal_of_add(config, message)
         case RemoveNode():
-            return _why_not_remove(assembly, message)
+            return _refusal_of_remove(config, message)
         case NewSet():
-            members = assembly.members
+            members = config.members
             return Reason.APPLIED if all(node in members for node in message.nodes) else Reason.UNKNOWN_NODE
 
 
-def _busy(assembly: ClusterConfig, message: NodeMessage) -> bool:
+def _change_under_way(config: ClusterConfig, message: NodeMessage) -> bool:
     """One change at a time; but a node that never catches up can be removed again."""
     if isinstance(message, NewSet):
-        return assembly.new_set is not None
-    for change in assembly.changes:
+        return config.new_set is not None
+    for change in config.changes:
         cancels = isinstance(message, RemoveNode) and change.entry_type in ADDS
         if change.open and message.node in change.nodes and not cancels:
             return True
     return False
 
 
-def _why_not_add(assembly: ClusterConfig, message: AddNode) -> Reason:
-    placed = assembly.node(message.node)
-    if placed is None:
+def _refusal_of_add(config: ClusterConfig, message: AddNode) -> Reason:
+    member = config.node(message.node)
+    if member is None:
         if not message.uri:
             return Reason.UNKNOWN_NODE
         if not is_endpoint(message.uri):
             return Reason.BAD_ADDRESS  # every member would dial it, for ever
-        return Reason.KEY_TAKEN if any(one.key == message.key for one in assembly.nodes) else Reason.APPLIED
-    if not assembly.has(placed):
+        return Reason.KEY_TAKEN if any(one.key == message.key for one in config.nodes) else Reason.APPLIED
+    if not config.is_member(member):
         return Reason.NODE_TAKEN  # it was removed: that id, and that key, are spent
-    if message.uri and (message.key, message.disk) != (placed.key, placed.disk):
+    if message.uri and (message.key, message.disk) != (member.key, member.disk):
         return Reason.NODE_TAKEN
-    return Reason.ROLE_HELD if getattr(placed, _ROLES[message.entry_type]) else Reason.APPLIED
+    return Reason.ROLE_HELD if getattr(member, _ROLES[message.entry_type]) else Reason.APPLIED
 
 
-def _why_not_remove(assembly: ClusterConfig, message: RemoveNode) -> Reason:
-    placed, role = assembly.node(message.node), _ROLES[message.entry_type]
-    if placed is None or not assembly.has(placed):
+def _refusal_of_remove(config: ClusterConfig, message: RemoveNode) -> Reason:
+    member, role = config.node(message.node), _ROLES[message.entry_type]
+    if member is None or not config.is_member(member):
         return Reason.UNKNOWN_NODE
-    if not getattr(placed, role) and not (role == "ingest" and placed.config):
+    if not getattr(member, role) and not (role == "ingest" and member.config):
         return Reason.ROLE_MISSING
-    left = [one for one in assembly.nodes if getattr(one, role) == Stage.LIVE and one.node != message.node]
+    left = [one for one in config.nodes if getattr(one, role) == Stage.LIVE and one.node != message.node]
     return Reason.APPLIED if left else Reason.NEEDED
 
 
-def _parts_data(assembly: ClusterConfig, message: NodeMessage, copies: int) -> Reason:
+def _data_role_refusal(config: ClusterConfig, message: NodeMessage, copies: int) -> Reason:
     """Where serializers are index-only: nobody begins to hold data who did not, or stops, and enough are left."""
     if isinstance(message, NewSet):
-        return Reason.INDEX_ONLY if any(map(assembly.holds_data, message.nodes)) else Reason.APPLIED
-    placed = assembly.node(message.node)
-    if placed is None:
+        return Reason.INDEX_ONLY if any(map(config.holds_data, message.nodes)) else Reason.APPLIED
+    member = config.node(message.node)
+    if member is None:
         return Reason.APPLIED
     if isinstance(message, AddNode):
         needs = message.entry_type != EntryType.ADD_CONFIG_NODE
-        return Reason.INDEX_ONLY if needs and not assembly.holds_data(message.node) else Reason.APPLIED
-    if not assembly.holds_data(message.node):
+        return Reason.INDEX_ONLY if needs and not config.holds_data(message.node) else Reason.APPLIED
+    if not config.holds_data(message.node):
         return Reason.APPLIED
-    after = _lose(placed, _ROLES[message.entry_type], Stage.DROP)
+    after = _without_role(member, _ROLES[message.entry_type], Stage.DROP)
     if after.executor or after.ingest:
         return Reason.APPLIED
-    left = [node for node in assembly.members if node != message.node and assembly.holds_data(node)]
+    left = [node for node in config.members if node != message.node and config.holds_data(node)]
     return Reason.INDEX_ONLY if after.config else Reason.APPLIED if len(left) >= copies else Reason.NEEDED
 
 
-def _add(assembly: ClusterConfig, message: AddNode, change: bytes, asked: bytes, index: int) -> ClusterConfig:
-    placed = assembly.node(message.node) or MemberRoles(message.node, message.key, message.uri, message.disk)
-    placed = msgspec.structs.replace(placed, **{_ROLES[message.entry_type]: Stage.CATCHUP})
+def _add(config: ClusterConfig, message: AddNode, change: bytes, asked: bytes, index: int) -> ClusterConfig:
+    member = config.node(message.node) or MemberRoles(message.node, message.key, message.uri, message.disk)
+    member = msgspec.structs.replace(member, **{_ROLES[message.entry_type]: Stage.CATCHUP})
     opened = ConfigChange(change, asked, message.entry_type, nodes_of(message), Stage.CATCHUP, index)
-    return _note(_place(assembly, placed), opened)
+    return _with_change(_with_member(config, member), opened)
 
 
-def _remove(assembly: ClusterConfig, message: RemoveNode, change: bytes, asked: bytes, index: int) -> ClusterConfig:
-    placed = assembly.node(message.node)
-    assert placed is not None
+def _remove(config: ClusterConfig, message: RemoveNode, change: bytes, asked: bytes, index: int) -> ClusterConfig:
+    member = config.node(message.node)
+    assert member is not None
     role = _ROLES[message.entry_type]
-    live = role == "ingest" and Stage.LIVE in (placed.ingest, placed.config)
+    live = role == "ingest" and Stage.LIVE in (member.ingest, member.config)
     stage = Stage.BLOCK if live else Stage.IMPLEMENT if role == "executor" else Stage.DROP
-    cancelled = tuple(_cancel(one, message, index) for one in assembly.changes)
-    assembly = msgspec.structs.replace(assembly, changes=cancelled)
+    cancelled = tuple(_cancel(one, message, index) for one in config.changes)
+    config = msgspec.structs.replace(config, changes=cancelled)
     opened = ConfigChange(change, asked, message.entry_type, nodes_of(message), stage, index)
-    return _note(_place(assembly, _lose(placed, role, stage)), opened)
+    return _with_change(_with_member(config, _without_role(member, role, stage)), opened)
 
 
-def _lose(placed: MemberRoles, role: str, stage: Stage) -> MemberRoles:
+def _without_role(member: MemberRoles, role: str, stage: Stage) -> MemberRoles:
     if role == "executor":
-        return msgspec.structs.replace(placed, executor=Stage.NONE)
+        return msgspec.structs.replace(member, executor=Stage.NONE)
     after = Stage.BLOCK if stage is Stage.BLOCK else Stage.NONE
-    blocked = {name: after for name in ("ingest", "config") if getattr(placed, name)}
-    return msgspec.structs.replace(placed, **blocked)
+    blocked = {name: after for name in ("ingest", "config") if getattr(member, name)}
+    return msgspec.structs.replace(member, **blocked)
 
 
 def _cancel(change: ConfigChange, message: RemoveNode, index: int) -> ConfigChange:
     """A node that is removed while it catches up was never live."""
     same = message.node in change.nodes and change.entry_type in ADDS
-    if not change.open or not same or _role_family(change.entry_type) != _role_family(message.entry_type):
+    if not change.open or not same or _is_executor_type(change.entry_type) != _is_executor_type(message.entry_type):
         return change
     return msgspec.structs.replace(change, stage=Stage.DROP, since=index)
 
 
-def _role_family(entry_type: int) -> bool:
+def _is_executor_type(entry_type: int) -> bool:
     return _ROLES[EntryType(entry_type)] == "executor"
 
 
 # The stages that a master adds.
 
 
-def take_step(assembly: ClusterConfig, step: StageStep, index: int) -> tuple[ClusterConfig, Reason]:
-    change = next((one for one in assembly.changes if one.id == step.change and one.open), None)
-    if change is None or not _due(assembly, change, step, index):
-        return assembly, Reason.NOT_DUE
+def apply_stage(config: ClusterConfig, step: StageStep, index: int) -> tuple[ClusterConfig, Reason]:
+    change = next((one for one in config.changes if one.id == step.change and one.open), None)
+    if change is None or not _is_due(config, change, step, index):
+        return config, Reason.NOT_DUE
     after = msgspec.structs.replace(change, stage=step.stage, since=index, reason=step.reason, about=step.about)
-    changes = tuple(after if one.id == change.id else one for one in assembly.changes)
-    assembly = msgspec.structs.replace(assembly, changes=changes)
-    return _effect(assembly, step), Reason.APPLIED
+    changes = tuple(after if one.id == change.id else one for one in config.changes)
+    config = msgspec.structs.replace(config, changes=changes)
+    return _apply_effect(config, step), Reason.APPLIED
 
 
-def _due(assembly: ClusterConfig, change: ConfigChange, step: StageStep, index: int) -> bool:
+def _is_due(config: ClusterConfig, change: ConfigChange, step: StageStep, index: int) -> bool:
     """Never two stages in one message: between them lies what is agreed under the first."""
     if (change.entry_type, change.nodes) != (step.entry_type, step.nodes) or index <= change.since:
         return False
@@ -307,7 +307,7 @@ def _due(assembly: ClusterConfig, change: ConfigChange, step: StageStep, index: 
         case Stage.REFUSE:
             return change.stage == Stage.NOMINATE
         case Stage.IMPLEMENT:
-            members = assembly.members
+            members = config.members
             return change.stage == Stage.NOMINATE and all(node in members for node in change.nodes)
         case Stage.CONFIRM:
             return change.stage == Stage.IMPLEMENT
@@ -315,30 +315,30 @@ def _due(assembly: ClusterConfig, change: ConfigChange, step: StageStep, index: 
             return False
 
 
-def _effect(assembly: ClusterConfig, step: StageStep) -> ClusterConfig:
+def _apply_effect(config: ClusterConfig, step: StageStep) -> ClusterConfig:
     if step.stage is Stage.CONFIRM:
-        return msgspec.structs.replace(assembly, serializers=step.nodes)
+        return msgspec.structs.replace(config, serializers=step.nodes)
     if step.stage not in (Stage.LIVE, Stage.DROP):
-        return assembly
-    placed = assembly.node(step.nodes[0])
-    assert placed is not None
+        return config
+    member = config.node(step.nodes[0])
+    assert member is not None
     if step.stage is Stage.DROP:
-        return _place(assembly, _lose(placed, "ingest", Stage.DROP))
-    return _place(assembly, msgspec.structs.replace(placed, **{_ROLES[step.entry_type]: Stage.LIVE}))
+        return _with_member(config, _without_role(member, "ingest", Stage.DROP))
+    return _with_member(config, msgspec.structs.replace(member, **{_ROLES[step.entry_type]: Stage.LIVE}))
 
 
 # Keeping it.
 
 
-def _place(assembly: ClusterConfig, placed: MemberRoles) -> ClusterConfig:
-    others = [node for node in assembly.nodes if node.node != placed.node]
-    nodes = tuple(sorted([*others, placed], key=lambda one: one.node))
-    return msgspec.structs.replace(assembly, nodes=nodes)
+def _with_member(config: ClusterConfig, member: MemberRoles) -> ClusterConfig:
+    others = [node for node in config.nodes if node.node != member.node]
+    nodes = tuple(sorted([*others, member], key=lambda one: one.node))
+    return msgspec.structs.replace(config, nodes=nodes)
 
 
-def _note(assembly: ClusterConfig, change: ConfigChange) -> ClusterConfig:
+def _with_change(config: ClusterConfig, change: ConfigChange) -> ClusterConfig:
     """Remember the change; forget the oldest that is over, if there are too many."""
-    over = [one.id for one in assembly.changes if not one.open]
+    over = [one.id for one in config.changes if not one.open]
     spare = set(over[: max(0, len(over) + 1 - CHANGES_KEPT)])
-    kept = tuple(one for one in assembly.changes if one.id not in spare)
-    return msgspec.structs.replace(assembly, changes=(*kept, change))
+    kept = tuple(one for one in config.changes if one.id not in spare)
+    return msgspec.structs.replace(config, changes=(*kept, change))

@@ -111,7 +111,7 @@ class Epochs:
             self.decisions_hash.note(name)
             self.decisions[name] = decision
 
-    def bare(self) -> Exported:
+    def export_without_decisions(self) -> Exported:
         """All but the decisions."""
         return Exported(self.kept, self._decided, ())
 

@@ -33,12 +33,12 @@ class Execution(Protocol):
     """A pure function of the agreed prefix. Called in order: `preview(i)` only after `settle(i - 1)`."""
 
     @property
-    def settled(self) -> int:
+    def applied_index(self) -> int:
         """The last index whose message was settled; at start, what a snapshot covers."""
         ...
 
     @property
-    def assembly(self) -> ClusterConfig:
+    def cluster_config(self) -> ClusterConfig:
         """The nodes of the cluster after the last message that was settled."""
         ...
 
@@ -47,7 +47,7 @@ class Execution(Protocol):
         """How many nodes hold a payload before it is ordered, where serializers are index-only; else 0."""
         ...
 
-    def held(self, reference: Reference, digest: bytes, /) -> bytes | None:
+    def cached_payload(self, reference: Reference, digest: bytes, /) -> bytes | None:
         """A payload of a message behind the agreed prefix, or of its last: whatever was ever held there."""
         ...
 
@@ -57,11 +57,11 @@ class Execution(Protocol):
         """
         ...
 
-    def settle(self, message: AgreedEntry, /) -> None:
+    def apply(self, message: AgreedEntry, /) -> None:
         """The message is agreed: apply it."""
         ...
 
-    def look_back(self, records: Sequence[Record], /) -> None:
+    def observe_stored(self, records: Sequence[Record], /) -> None:
         """At start: these records of an agreed message are in the log, though a snapshot covers it."""
         ...
 
@@ -70,7 +70,7 @@ class Execution(Protocol):
         """Hash of the verdict on the last message that was settled, see `verdict_chain`."""
         ...
 
-    def refile(self, body: Body, payloads: Sequence[bytes], verdict: bytes, expected: bytes, /) -> Preview:
+    def rebuild_records(self, body: Body, payloads: Sequence[bytes], verdict: bytes, expected: bytes, /) -> Preview:
         """What `preview` made of an agreed message at its time, given the verdict that it gave. Raises `Malformed` if
         the verdict does not have the expected hash, or is no verdict on these payloads.
         """
@@ -99,7 +99,7 @@ class LogEntry(Frozen, frozen=True):
         return self.body.data_entries
 
     @property
-    def bare(self) -> bool:
+    def lacks_payloads(self) -> bool:
         """Its payloads are not here."""
         return not self.payloads and bool(self.body.data_entries)
 

@@ -7,25 +7,25 @@ from chaplain.journal.model.records import AppliedRequest
 from chaplain.segment.layout import NO_OFFSET
 
 
-def run_of(client_id: int, remembered: AppliedRequest) -> Run:
+def run_of(client_id: int, applied: AppliedRequest) -> Run:
     """The receipt of something that was applied before."""
-    moment = remembered.moment
+    position = applied.position
     return Run(
         client_id,
-        remembered.first_id,
-        remembered.requests,
-        remembered.stream,
-        remembered.base_offset,
-        remembered.messages,
-        moment.index,
-        moment.regime,
-        moment.timestamp_ns,
-        moment.hash,
+        applied.first_id,
+        applied.requests,
+        applied.stream,
+        applied.base_offset,
+        applied.messages,
+        position.index,
+        position.regime,
+        position.timestamp_ns,
+        position.hash,
     )
 
 
-def answer_of(client_id: int, remembered: AppliedRequest) -> Receipts | AlreadyWritten:
+def answer_of(client_id: int, applied: AppliedRequest) -> Receipts | AlreadyWritten:
     """What to say again about something that was taken before; what is staged lies nowhere yet."""
-    if remembered.base_offset == NO_OFFSET:
-        return AlreadyWritten(client_id, remembered.last_id)
-    return Receipts((run_of(client_id, remembered),))
+    if applied.base_offset == NO_OFFSET:
+        return AlreadyWritten(client_id, applied.last_id)
+    return Receipts((run_of(client_id, applied),))

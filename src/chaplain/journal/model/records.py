@@ -36,7 +36,7 @@ class AppliedRequest(Frozen, frozen=True, array_like=True):
     stream: str
     base_offset: int
     messages: int
-    moment: LogPosition
+    position: LogPosition
     entry: int
     pack: int
 
@@ -157,22 +157,22 @@ class StagedPacksRecord(Frozen, frozen=True, array_like=True):
     """The one form of a `Holding`."""
 
     staged: tuple[Staged, ...] = ()
-    owed: tuple[Staged, ...] = ()
+    committed: tuple[Staged, ...] = ()
     transactions: tuple[Transaction, ...] = ()
-    paid: int = 0
+    replayed: int = 0
 
 
 class Export(Frozen, frozen=True, array_like=True, forbid_unknown_fields=True):
     version: int
-    founding: bytes
-    moment: LogPosition
+    bootstrap: bytes
+    position: LogPosition
     next_client: int
     clients: tuple[ClientIdentity, ...]
     lanes: tuple[LaneState, ...]
     streams: tuple[tuple[str, StreamHead], ...]
     proofs: tuple[EquivocationEvidence, ...]
     journals: tuple[tuple[int, int, int], ...]
-    assembly: ClusterConfig
-    holding: StagedPacksRecord
+    cluster_config: ClusterConfig
+    staged_packs: StagedPacksRecord
     past: Past
     epochs: epochs.Exported

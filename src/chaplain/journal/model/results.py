@@ -46,7 +46,7 @@ class ConfigVerdict(Frozen, frozen=True):
     """The identity that was added or removed, or whose lane it is."""
     last_id: int = 0
     """The last request that was applied on the lane."""
-    petition: bytes = b""
+    request_digest: bytes = b""
     """SHA-256 of the entry's data, by which who asked knows it again. Not on disk."""
 
 
@@ -72,7 +72,7 @@ class ExecutionVerdict(Frozen, frozen=True):
 class AppliedMessage(Frozen, frozen=True):
     """One agreed message, carried out: for those who answer clients and readers."""
 
-    moment: LogPosition
+    position: LogPosition
     verdict: ExecutionVerdict
     batches: tuple[Record, ...]
     """What it wrote, one record for each ingest message and stream."""
@@ -82,7 +82,7 @@ class AppliedMessage(Frozen, frozen=True):
     """The state behind it is to be written down."""
 
 
-class Filed(Frozen, frozen=True):
+class ExecutedIngest(Frozen, frozen=True):
     """One ingest message and what was decided about it; `message` is None if it is malformed."""
 
     reference: Reference
@@ -91,6 +91,6 @@ class Filed(Frozen, frozen=True):
     verdict: DataVerdict
 
 
-class Unfiled(Frozen, frozen=True):
+class DecodedIngest(Frozen, frozen=True):
     payload: bytes
     reasons: tuple[Reason, ...]

@@ -37,7 +37,7 @@ class Checkpoint(Frozen, frozen=True):
 class CheckpointBase(Frozen, frozen=True):
     """What a checkpoint said, when this node started from it, that others than execution need."""
 
-    moment: LogPosition
+    position: LogPosition
     databases: dict[str, int]
     """The last message with statements for each."""
     owners: dict[int, bytes]

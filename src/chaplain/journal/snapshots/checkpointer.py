@@ -33,7 +33,7 @@ KEPT = 2
 LOOK_NS = 1_000_000_000
 """How often it is asked whether something can go, and who lacks what went is told of our checkpoint."""
 _NOTHING = bytes(32)
-ArchiveEffect: TypeAlias = ToPeer | Persist | Report | Halt
+CheckpointEffect: TypeAlias = ToPeer | Persist | Report | Halt
 
 
 class Checkpointer:
@@ -41,26 +41,26 @@ class Checkpointer:
         self._settings = settings
         self._execution = execution
         self._log: ReplicatedLog | None = None
-        self._kept: dict[int, Checkpoint] = {}
+        self._checkpoints: dict[int, Checkpoint] = {}
         self._ticket = 0
         self._writing: dict[int, int] = {}
         """Checkpoints on their way to the disk, by ticket; 0 for segments that go."""
         self.durable = 0
         """The latest checkpoint that is on our disk."""
-        self.said: dict[int, Covered] = {}
+        self.offers: dict[int, Covered] = {}
         """What connected peers said last."""
-        self._returning = LaggingMembers()
+        self._lagging = LaggingMembers()
         self._due_ns: int | None = None
-        self.needs: list[Callable[[], int]] = []
+        self.first_needed_by: list[Callable[[], int]] = []
         """Each says which message is the first that somebody still needs."""
         self.dropped_segments = self.dropped_bytes = 0
-        self.effects: list[ArchiveEffect] = []
+        self.effects: list[CheckpointEffect] = []
 
     def attach(self, log: ReplicatedLog, found: Checkpoint | None) -> None:
         """From now on, work: execution has caught up with the disk, where this checkpoint was."""
         self._log = log
         if found is not None:
-            self._kept.setdefault(found.index, found)
+            self._checkpoints.setdefault(found.index, found)
             self.durable = found.index
 
     @property
@@ -69,18 +69,18 @@ class Checkpointer:
 
     @property
     def latest(self) -> Checkpoint | None:
-        return self._kept[max(self._kept)] if self._kept else None
+        return self._checkpoints[max(self._checkpoints)] if self._checkpoints else None
 
     # Our own.
 
-    def executed(self, executed: AppliedMessage) -> None:
+    def on_applied(self, executed: AppliedMessage) -> None:
         """A message was executed, and none behind it."""
         if not executed.checkpoint:
             return
-        made = checkpoint.make(executed.moment.index, self._execution.state.export())
-        self._kept[made.index] = made
-        while len(self._kept) > KEPT:
-            del self._kept[min(self._kept)]
+        made = checkpoint.make(executed.position.index, self._execution.state.export())
+        self._checkpoints[made.index] = made
+        while len(self._checkpoints) > KEPT:
+            del self._checkpoints[min(self._checkpoints)]
         if self._log is not None:
             self._write(made)
 
@@ -93,60 +93,62 @@ class Checkpointer:
     def _write(self, made: Checkpoint) -> None:
         assert self._log is not None
         file = checkpoint_name(self._settings.order)
-        data = checkpoint.encode(checkpoint.Checkpoint(made.index, made.digest, made.state, self._log.places.begins))
+        data = checkpoint.encode(
+            checkpoint.Checkpoint(made.index, made.digest, made.state, self._log.segment_index.in_order_from)
+        )
         self._ticket += 1
         self._writing[self._ticket] = made.index
         self.effects.append(Persist(self._ticket, (Replace(file, data),)))
 
-    def written(self, now_ns: int, ticket: int) -> None:
+    def on_written(self, now_ns: int, ticket: int) -> None:
         index = self._writing.pop(ticket, 0)
         if index > self.durable:
             self.durable = index
-            self._judge()
+            self._compare_states()
             self.effects.append(Report("checkpoint", detail={"index": index}))
-            self.tell_all()
-            self.look(now_ns)
+            self.broadcast_offer()
+            self.drop_segments(now_ns)
 
     # Others'.
 
-    def up(self, node: int) -> None:
+    def on_connected(self, node: int) -> None:
         """A member is connected: until it speaks, nothing is covered there."""
-        self.said[node] = Covered(0, _NOTHING, 0, 1, 0, confirmed=False)
-        self._returning.came(node)
-        self._tell(node)
+        self.offers[node] = Covered(0, _NOTHING, 0, 1, 0, confirmed=False)
+        self._lagging.on_connected(node)
+        self._send_offer(node)
 
-    def _tell(self, node: int) -> None:
-        self.effects.append(ToPeer(node, self._covered()))
+    def _send_offer(self, node: int) -> None:
+        self.effects.append(ToPeer(node, self._offer()))
 
-    def down(self, now_ns: int, node: int) -> None:
-        said = self.said.pop(node, None)
-        if said is not None:
-            self._returning.left(now_ns, node, said.index)
+    def on_disconnected(self, now_ns: int, node: int) -> None:
+        offer = self.offers.pop(node, None)
+        if offer is not None:
+            self._lagging.on_disconnected(now_ns, node, offer.index)
 
-    def _covered(self) -> Covered:
+    def _offer(self) -> Covered:
         assert self._log is not None
-        made = self._kept.get(self.durable)
+        made = self._checkpoints.get(self.durable)
         index, digest, size = (0, _NOTHING, 0) if made is None else (made.index, made.digest, len(made.state))
-        return Covered(index, digest, size, self._log.places.first, self._log.agreed, self.confirmed)
+        return Covered(index, digest, size, self._log.segment_index.first, self._log.agreed, self.confirmed)
 
-    def tell_all(self) -> None:
-        for node in self.said:
-            self._tell(node)
+    def broadcast_offer(self) -> None:
+        for node in self.offers:
+            self._send_offer(node)
 
-    def heard(self, now_ns: int, node: int, said: Covered) -> None:
+    def on_offer(self, now_ns: int, node: int, offer: Covered) -> None:
         before = self.confirmed
-        self.said[node] = said
-        self._returning.heard(node, lacking=self._lacks(said), latest=said.index >= self.durable)
-        self._judge()
+        self.offers[node] = offer
+        self._lagging.on_offer(node, lacking=self._lacks_log(offer), latest=offer.index >= self.durable)
+        self._compare_states()
         if self.confirmed and not before:
-            self.tell_all()
-        self.look(now_ns)
+            self.broadcast_offer()
+        self.drop_segments(now_ns)
 
-    def asked(self, node: int, ask: AskState) -> None:
+    def on_ask_state(self, node: int, ask: AskState) -> None:
         """Somebody lacks what we have dropped."""
-        made = self._kept.get(ask.index)
+        made = self._checkpoints.get(ask.index)
         if made is None or ask.position > len(made.state):
-            self._tell(node)  # it does not know of our latest
+            self._send_offer(node)  # it does not know of our latest
             return
         piece = made.state[ask.position : ask.position + PIECE_BYTES]
         self.effects.append(ToPeer(node, StatePiece(ask.index, ask.position, piece)))
@@ -154,21 +156,21 @@ class Checkpointer:
     @property
     def confirmed(self) -> bool:
         """Whether a quorum has our latest checkpoint, or a later one, on disk."""
-        made = self._kept.get(self.durable)
+        made = self._checkpoints.get(self.durable)
         if made is None:
             return False
-        alike = [node for node, said in self.said.items() if self._agrees(said, made)]
-        return self._execution.assembly.quorum.reached([*alike, self._settings.node])
+        alike = [node for node, offer in self.offers.items() if self._agrees(offer, made)]
+        return self._execution.cluster_config.quorum.reached([*alike, self._settings.node])
 
-    def _agrees(self, said: Covered, made: Checkpoint) -> bool:
-        return said.index > made.index or (said.index == made.index and said.digest == made.digest)
+    def _agrees(self, offer: Covered, made: Checkpoint) -> bool:
+        return offer.index > made.index or (offer.index == made.index and offer.digest == made.digest)
 
-    def _judge(self) -> None:
+    def _compare_states(self) -> None:
         """Compare states behind one message: the minority stops."""
-        made = self._kept.get(self.durable)
+        made = self._checkpoints.get(self.durable)
         if made is None:
             return
-        others = {node: said.digest for node, said in self.said.items() if said.index == made.index}
+        others = {node: offer.digest for node, offer in self.offers.items() if offer.index == made.index}
         differing = sorted(node for node, digest in others.items() if digest != made.digest)
         if not differing:
             return
@@ -177,7 +179,7 @@ class Checkpointer:
         self.effects.append(Report("states differ", nodes, detail))
         winner = max(others.values(), key=list(others.values()).count)
         count = list(others.values()).count(winner)
-        if winner != made.digest and 2 * count > len(self._execution.assembly.members):
+        if winner != made.digest and 2 * count > len(self._execution.cluster_config.members):
             self.effects.append(Halt(f"the state after message {made.index} is not the one that nodes {nodes} have"))
 
     # What can go.
@@ -187,69 +189,69 @@ class Checkpointer:
         """Up to this message segments will go some day, as far as rules and admins say; 0: none will."""
         assert self._log is not None
         rules, released = self._settings.rules, self._execution.state.released
-        return self.durable if rules.keep_bytes or rules.keep_ns or released >= self._log.places.first else 0
+        return self.durable if rules.keep_bytes or rules.keep_ns or released >= self._log.segment_index.first else 0
 
-    def woken(self, now_ns: int) -> None:
+    def on_timer(self, now_ns: int) -> None:
         if self._due_ns is not None and now_ns >= self._due_ns:
             self._due_ns = None
-            for node in self._lacking():
-                self._tell(node)
-            self.look(now_ns)
+            for node in self._nodes_lacking_log():
+                self._send_offer(node)
+            self.drop_segments(now_ns)
 
-    def _lacking(self) -> list[int]:
+    def _nodes_lacking_log(self) -> list[int]:
         """Who needs a checkpoint, as far as they said: told again and again, because what we said may have been lost
         to them, or have come before they knew that we are here.
         """
-        return [node for node, said in self.said.items() if self._lacks(said)]
+        return [node for node, offer in self.offers.items() if self._lacks_log(offer)]
 
-    def _lacks(self, said: Covered) -> bool:
+    def _lacks_log(self, offer: Covered) -> bool:
         assert self._log is not None
-        return said.agreed + 1 < self._log.places.first
+        return offer.agreed + 1 < self._log.segment_index.first
 
-    def look(self, now_ns: int) -> None:
+    def drop_segments(self, now_ns: int) -> None:
         """Drop what can be dropped now."""
         log = self._log
         assert log is not None
-        waiting = (self.durable and len(log.places.segments) > 1) or self._lacking()
+        waiting = (self.durable and len(log.segment_index.segments) > 1) or self._nodes_lacking_log()
         if waiting and self._due_ns is None:
             self._due_ns = now_ns + LOOK_NS
-        self._returning.look(now_ns)
-        limit = min(self.covered(), self.first_needed() - 1)
+        self._lagging.expire(now_ns)
+        limit = min(self.covered_through(), self.first_needed() - 1)
         going = droppable(
-            log.places, self._settings.rules, now_ns, limit=limit, released=self._execution.state.released
+            log.segment_index, self._settings.rules, now_ns, limit=limit, released=self._execution.state.released
         )
         if not going:
             return
         self.dropped_segments += going
-        self.dropped_bytes += sum(segment.size_bytes for segment in log.places.segments[:going])
+        self.dropped_bytes += sum(segment.size_bytes for segment in log.segment_index.segments[:going])
         operations = log.drop(going, limit)
         self._ticket += 1
         self._writing[self._ticket] = 0
         self.effects.append(Persist(self._ticket, operations))
-        self.effects.append(Report("segments dropped", detail={"segments": going, "first": log.places.first}))
-        self.tell_all()
+        self.effects.append(Report("segments dropped", detail={"segments": going, "first": log.segment_index.first}))
+        self.broadcast_offer()
 
-    def held_bytes(self, now_ns: int, index: int) -> int:
+    def retained_bytes(self, now_ns: int, index: int) -> int:
         """Octets of segments that could go if nobody needed the messages from this one on."""
         assert self._log is not None
-        places, released = self._log.places, self._execution.state.released
+        segment_index, released = self._log.segment_index, self._execution.state.released
         without, with_it = (
-            droppable(places, self._settings.rules, now_ns, limit=limit, released=released)
-            for limit in (self.covered(), min(self.covered(), index - 1))
+            droppable(segment_index, self._settings.rules, now_ns, limit=limit, released=released)
+            for limit in (self.covered_through(), min(self.covered_through(), index - 1))
         )
-        return sum(segment.size_bytes for segment in places.segments[with_it:without])
+        return sum(segment.size_bytes for segment in segment_index.segments[with_it:without])
 
-    def covered(self) -> int:
+    def covered_through(self) -> int:
         """Up to which message nobody can need the log to learn what it came to."""
         if not self.confirmed:
             return 0
-        return min([self.durable, *(said.index for said in self.said.values()), *self._returning.checkpoints()])
+        return min([self.durable, *(offer.index for offer in self.offers.values()), *self._lagging.checkpoints()])
 
-    def keeps(self, now_ns: int, index: int, timestamp_ns: int) -> bool:
+    def would_retain(self, now_ns: int, index: int, timestamp_ns: int) -> bool:
         """Whether a message that only others have would be kept here, too."""
         assert self._log is not None
         released = index <= self._execution.state.released
-        return not released and keeps(self._log.places, self._settings.rules, now_ns, timestamp_ns)
+        return not released and keeps(self._log.segment_index, self._settings.rules, now_ns, timestamp_ns)
 
     def first_needed(self) -> int:
-        return first_needed(self._execution.state.holding, [need() for need in self.needs])
+        return first_needed(self._execution.state.staged_packs, [need() for need in self.first_needed_by])

@@ -21,10 +21,10 @@ class Fingerprints:
     def __init__(self, fingerprint: Callable[[], bytes]) -> None:
         self._fingerprint = fingerprint
         self._kept: dict[int, bytes] = {}
-        self._asked = (-1, b"")
+        self._latest = (-1, b"")
         """Where a fingerprint was asked for last, and the fingerprint."""
 
-    def passed(self, index: int) -> None:
+    def on_applied(self, index: int) -> None:
         """The message of this index was executed, and none behind it."""
         if index % APART == 0:
             self._kept[index] = self._fingerprint()
@@ -33,9 +33,9 @@ class Fingerprints:
 
     def at(self, index: int) -> dict[int, bytes]:
         """The fingerprints that can be given now, at this index, by position."""
-        if index not in self._kept and self._asked[0] != index:
-            self._asked = (index, self._fingerprint())
-        return {**self._kept, index: self._kept.get(index) or self._asked[1]}
+        if index not in self._kept and self._latest[0] != index:
+            self._latest = (index, self._fingerprint())
+        return {**self._kept, index: self._kept.get(index) or self._latest[1]}
 
 
 def common(held: dict[int, dict[int, str]]) -> tuple[int, dict[int, str]]:

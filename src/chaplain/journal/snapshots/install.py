@@ -36,29 +36,29 @@ from chaplain.journal.snapshots.checkpoint import STATE_BYTES_MAX, Checkpoint, c
 from chaplain.journal.snapshots.checkpointer import Checkpointer
 from chaplain.journal.storage.log import ReplicatedLog
 
-AdoptionEffect: TypeAlias = ToPeer | Persist | Report | Halt
+InstallEffect: TypeAlias = ToPeer | Persist | Report | Halt
 _Named = tuple[int, bytes, int]
 """Index, digest and size."""
 
 
 class SnapshotInstaller:
-    def __init__(self, settings: JournalSettings, execution: JournalExecution, archive: Checkpointer) -> None:
+    def __init__(self, settings: JournalSettings, execution: JournalExecution, checkpointer: Checkpointer) -> None:
         self._settings = settings
         self._execution = execution
-        self._archive = archive
+        self._checkpointer = checkpointer
         self._log: ReplicatedLog | None = None
-        self._teachers: Callable[[], Quorum] = lambda: execution.assembly.quorum
-        self._wanted: _Named | None = None
+        self._quorum: Callable[[], Quorum] = lambda: execution.cluster_config.quorum
+        self._target: _Named | None = None
         self._data = bytearray()
-        self._asked = 0
-        self._confirms: Callable[[Collection[int]], bool] = bool
-        self._few_ns: int | None = None
+        self._source = 0
+        self._accepts_messages_of: Callable[[Collection[int]], bool] = bool
+        self._too_few_since_ns: int | None = None
         """Since when those that have what follows are too few for us to believe them."""
-        self._since_ns: int | None = None
+        self._needed_since_ns: int | None = None
         """Since when nobody has what follows."""
         self._writing = False
         self.due_ns: int | None = None
-        self.effects: list[AdoptionEffect] = []
+        self.effects: list[InstallEffect] = []
 
     def attach(
         self,
@@ -70,35 +70,35 @@ class SnapshotInstaller:
         whether messages that these nodes call agreed are taken.
         """
         self._log = log
-        self._teachers = teachers or self._teachers
-        self._confirms = confirms or self._confirms
+        self._quorum = teachers or self._quorum
+        self._accepts_messages_of = confirms or self._accepts_messages_of
 
-    def look(self, now_ns: int) -> None:
+    def update(self, now_ns: int) -> None:
         """Something was said, or somebody came or went."""
         if self._writing:
             return
         if not self._is_needed(now_ns):
             patience_ns = self._settings.order.patience_ns
-            self.due_ns = None if self._few_ns is None else self._few_ns + patience_ns
-            self._wanted, self._since_ns = None, None
+            self.due_ns = None if self._too_few_since_ns is None else self._too_few_since_ns + patience_ns
+            self._target, self._needed_since_ns = None, None
             return
-        if self._since_ns is None:
-            self._since_ns = now_ns
+        if self._needed_since_ns is None:
+            self._needed_since_ns = now_ns
         wanted = self._trusted(now_ns)
-        if wanted is not None and wanted != self._wanted:
-            self._wanted, self._data = wanted, bytearray()
+        if wanted is not None and wanted != self._target:
+            self._target, self._data = wanted, bytearray()
             self._ask(now_ns)
         elif self.due_ns is None:
             self.due_ns = now_ns + self._settings.order.retry_ns
 
-    def woken(self, now_ns: int) -> None:
+    def on_timer(self, now_ns: int) -> None:
         if self.due_ns is None or now_ns < self.due_ns:
             return
         self.due_ns = None
-        if self._wanted is not None and self._is_needed(now_ns) and self._trusted(now_ns) == self._wanted:
+        if self._target is not None and self._is_needed(now_ns) and self._trusted(now_ns) == self._target:
             self._ask(now_ns)
         else:
-            self.look(now_ns)
+            self.update(now_ns)
 
     def _is_needed(self, now_ns: int) -> bool:
         """Whether others are further on, and none of them has what follows our own; or only members have it that are
@@ -107,35 +107,39 @@ class SnapshotInstaller:
         Only those count that have it with payloads: nobody may skip what was ordered because it cannot be found.
         """
         assert self._log is not None
-        following, copies, assembly = self._log.agreed + 1, self._execution.copies, self._execution.assembly
-        able = (said for node, said in self._archive.said.items() if not copies or assembly.holds_data(node))
+        following, copies, cluster_config = self._log.agreed + 1, self._execution.copies, self._execution.cluster_config
+        able = (
+            said for node, said in self._checkpointer.offers.items() if not copies or cluster_config.holds_data(node)
+        )
         further = [said for said in able if max(said.index, said.agreed) >= following]
         if not further or all(said.first > following for said in further):
-            self._few_ns = None
+            self._too_few_since_ns = None
             return bool(further)
-        having = [node for node, said in self._archive.said.items() if said.first <= following]
-        if self._confirms(having):
-            self._few_ns = None
+        having = [node for node, said in self._checkpointer.offers.items() if said.first <= following]
+        if self._accepts_messages_of(having):
+            self._too_few_since_ns = None
             return False
-        if not any(node in self._teachers().voters for node in having):
+        if not any(node in self._quorum().voters for node in having):
             return True  # a member without a vote says so, and nobody would take the messages from it
-        if not self._teachers().reached([*self._archive.said, self._settings.node]):
-            self._few_ns = None
-        elif self._few_ns is None:
-            self._few_ns = now_ns
-        return self._few_ns is not None and now_ns - self._few_ns >= self._settings.order.patience_ns
+        if not self._quorum().reached([*self._checkpointer.offers, self._settings.node]):
+            self._too_few_since_ns = None
+        elif self._too_few_since_ns is None:
+            self._too_few_since_ns = now_ns
+        return (
+            self._too_few_since_ns is not None and now_ns - self._too_few_since_ns >= self._settings.order.patience_ns
+        )
 
     def _trusted(self, now_ns: int) -> _Named | None:
         assert self._log is not None
-        said = self._archive.said
+        said = self._checkpointer.offers
         named = {_name(one) for one in said.values() if one.index > self._log.agreed}
-        assert self._since_ns is not None
-        patient = now_ns - self._since_ns < self._settings.order.patience_ns
+        assert self._needed_since_ns is not None
+        patient = now_ns - self._needed_since_ns < self._settings.order.patience_ns
         for wanted in sorted(named, reverse=True):
             alike = [node for node, one in said.items() if _name(one) == wanted]
             if wanted[2] > STATE_BYTES_MAX:
                 continue
-            quorum = self._teachers()
+            quorum = self._quorum()
             if quorum.reached(alike):
                 return wanted
             vouched = any(said[node].confirmed and node in quorum.voters for node in alike)
@@ -145,22 +149,22 @@ class SnapshotInstaller:
 
     def _ask(self, now_ns: int) -> None:
         """Ask the next one who has it for the next piece."""
-        assert self._wanted is not None
-        holders = sorted(node for node, one in self._archive.said.items() if one.index >= self._wanted[0])
-        self._asked = next((node for node in holders if node > self._asked), holders[0])
+        assert self._target is not None
+        holders = sorted(node for node, one in self._checkpointer.offers.items() if one.index >= self._target[0])
+        self._source = next((node for node in holders if node > self._source), holders[0])
         self.due_ns = now_ns + self._settings.order.retry_ns
         self._ask_more()
 
     def _ask_more(self) -> None:
-        assert self._wanted is not None
-        self.effects.append(ToPeer(self._asked, AskState(self._wanted[0], len(self._data))))
+        assert self._target is not None
+        self.effects.append(ToPeer(self._source, AskState(self._target[0], len(self._data))))
 
-    def came(self, now_ns: int, node: int, piece: StatePiece) -> None:
-        wanted = self._wanted
+    def on_piece(self, now_ns: int, node: int, piece: StatePiece) -> None:
+        wanted = self._target
         if wanted is None or self._writing or (piece.index, piece.position) != (wanted[0], len(self._data)):
             return
         self._data += piece.data[: wanted[2] - len(self._data)]
-        self._asked, self.due_ns = node, now_ns + self._settings.order.retry_ns
+        self._source, self.due_ns = node, now_ns + self._settings.order.retry_ns
         if len(self._data) < wanted[2]:
             if piece.data:
                 self._ask_more()
@@ -172,9 +176,9 @@ class SnapshotInstaller:
         try:
             if sha256(state).digest() != wanted[1]:
                 raise Malformed("not the state that it was said to be")
-            found = load(self._execution.state.founding, state)
-            if found.moment.index != wanted[0]:
-                raise Malformed(f"a state after message {found.moment.index}")
+            found = load(self._execution.state.bootstrap, state)
+            if found.position.index != wanted[0]:
+                raise Malformed(f"a state after message {found.position.index}")
         except Malformed as wrong:
             self.effects.append(Report("checkpoint does not fit", str(node), {"reason": str(wrong)}))
             return  # asked again, of the next one, when it is due
@@ -185,7 +189,7 @@ class SnapshotInstaller:
         self.effects.append(Report("checkpoint taken from others", str(node), {"index": wanted[0]}))
         self.effects.append(Persist(1, (file,)))
 
-    def written(self) -> None:
+    def on_written(self) -> None:
         """It is on disk: everything begins from it."""
         assert self._writing
         self.effects.append(Halt("a checkpoint was taken from others", again=True))

@@ -19,30 +19,30 @@ RETURN_NS = 60_000_000_000
 
 class LaggingMembers:
     def __init__(self) -> None:
-        self._late: set[int] = set()
+        self._lagging: set[int] = set()
         """Members that lacked what went, and have not come to our latest checkpoint since."""
         self._away: dict[int, tuple[int, int]] = {}
         """Those of them that left: the last checkpoint that they said they have, and until when they are waited for."""
 
-    def heard(self, node: int, *, lacking: bool, latest: bool) -> None:
+    def on_offer(self, node: int, *, lacking: bool, latest: bool) -> None:
         """A member said what it has."""
         if lacking:
-            self._late.add(node)
+            self._lagging.add(node)
         elif latest:
-            self._late.discard(node)
+            self._lagging.discard(node)
 
-    def came(self, node: int) -> None:
+    def on_connected(self, node: int) -> None:
         self._away.pop(node, None)
 
-    def left(self, now_ns: int, node: int, index: int) -> None:
-        if node in self._late:
+    def on_disconnected(self, now_ns: int, node: int, index: int) -> None:
+        if node in self._lagging:
             self._away[node] = (index, now_ns + RETURN_NS)
 
-    def look(self, now_ns: int) -> None:
+    def expire(self, now_ns: int) -> None:
         """Wait no longer for who has been away too long."""
         for node in [node for node, (_, until_ns) in self._away.items() if now_ns >= until_ns]:
             del self._away[node]
-            self._late.discard(node)
+            self._lagging.discard(node)
 
     def checkpoints(self) -> list[int]:
         """What those that are away have."""

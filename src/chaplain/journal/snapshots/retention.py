@@ -23,13 +23,13 @@ NOBODY = (1 << 63) - 1
 """In place of the first message that somebody needs."""
 
 
-def droppable(places: SegmentIndex, rules: RetentionRules, now_ns: int, *, limit: int, released: int) -> int:
+def droppable(segment_index: SegmentIndex, rules: RetentionRules, now_ns: int, *, limit: int, released: int) -> int:
     """How many segments go from the front, if nothing behind `limit` may."""
     going = 0
-    left_bytes = sum(segment.size_bytes for segment in places.segments)
-    for segment in places.droppable(limit):
+    left_bytes = sum(segment.size_bytes for segment in segment_index.segments)
+    for segment in segment_index.droppable(limit):
         left_bytes -= segment.size_bytes
-        if not _spared(segment, rules, now_ns, left_bytes, max(released, places.first - 1)):
+        if not _spared(segment, rules, now_ns, left_bytes, max(released, segment_index.first - 1)):
             break
         going += 1
     return going
@@ -44,15 +44,15 @@ def _spared(segment: SegmentSpan, rules: RetentionRules, now_ns: int, left_bytes
     return too_large or too_old
 
 
-def keeps(places: SegmentIndex, rules: RetentionRules, now_ns: int, timestamp_ns: int) -> bool:
+def keeps(segment_index: SegmentIndex, rules: RetentionRules, now_ns: int, timestamp_ns: int) -> bool:
     """Whether the rules would let a message of this time stay: what would go at once is not fetched."""
-    full = 0 < rules.keep_bytes <= sum(segment.size_bytes for segment in places.segments)
+    full = 0 < rules.keep_bytes <= sum(segment.size_bytes for segment in segment_index.segments)
     too_old = bool(rules.keep_ns) and timestamp_ns < now_ns - rules.keep_ns
     return not full and not too_old
 
 
-def first_needed(holding: StagedPacks, others: Iterable[int]) -> int:
+def first_needed(staged_packs: StagedPacks, others: Iterable[int]) -> int:
     """The first message that somebody still needs."""
-    staged = next(iter(holding.staged.values()), None)
-    owed = min((one.index for one in holding.owed), default=NOBODY)
+    staged = next(iter(staged_packs.staged.values()), None)
+    owed = min((one.index for one in staged_packs.committed), default=NOBODY)
     return min(owed, staged.index if staged is not None else NOBODY, *others)

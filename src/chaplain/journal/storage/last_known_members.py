@@ -14,7 +14,7 @@ from chaplain.core import Frozen, Persist, Replace
 from chaplain.journal.model.cluster_config import ClusterConfig
 from chaplain.journal.model.quorum import Quorum
 
-ROSTER_FILE = "roster"
+LAST_KNOWN_MEMBERS_FILE = "roster"
 """In the data directory, not beside the segments: whoever empties that folder is to find the others."""
 
 
@@ -38,12 +38,12 @@ class LastKnownMembers(Frozen, frozen=True):
         return msgspec.json.encode(self).decode() + "\n"
 
 
-def roster_of(assembly: ClusterConfig, index: int) -> LastKnownMembers:
-    keys = {placed.node: placed.key.hex() for placed in assembly.nodes if assembly.has(placed)}
-    return LastKnownMembers(index, assembly.quorum.sets, keys)
+def last_known_members(config: ClusterConfig, index: int) -> LastKnownMembers:
+    keys = {member.node: member.key.hex() for member in config.nodes if config.is_member(member)}
+    return LastKnownMembers(index, config.quorum.sets, keys)
 
 
-def read_roster(data: bytes | None) -> LastKnownMembers | None:
+def read_last_known_members(data: bytes | None) -> LastKnownMembers | None:
     """What a file says; nothing, if it cannot be understood: the log goes before it anyway."""
     try:
         roster = None if data is None else msgspec.json.decode(data, type=LastKnownMembers)
@@ -53,16 +53,16 @@ def read_roster(data: bytes | None) -> LastKnownMembers | None:
 
 
 class LastKnownMembersStore:
-    def __init__(self, found: LastKnownMembers | None, founded: ClusterConfig) -> None:
+    def __init__(self, found: LastKnownMembers | None, initial: ClusterConfig) -> None:
         """`founded` is what an empty log says by itself."""
-        self.latest = found or roster_of(founded, 0)
+        self.latest = found or last_known_members(initial, 0)
 
-    def look(self, assembly: ClusterConfig, index: int) -> Persist | None:
+    def update(self, config: ClusterConfig, index: int) -> Persist | None:
         """What is to be written, now that so much is executed; nothing while we know less than the roster does."""
         before = self.latest
         if index < before.index:
             return None
-        self.latest = roster_of(assembly, index)
+        self.latest = last_known_members(config, index)
         if (before.sets, before.keys) == (self.latest.sets, self.latest.keys):
             return None
-        return Persist(0, (Replace(ROSTER_FILE, self.latest.text().encode()),))
+        return Persist(0, (Replace(LAST_KNOWN_MEMBERS_FILE, self.latest.text().encode()),))

@@ -32,7 +32,7 @@ from chaplain.journal.storage.records import (
     Group,
     Grouper,
     SyncHint,
-    encode_jot,
+    encode_sync_hint,
     is_message,
     mark_record,
     message_of,
@@ -52,15 +52,15 @@ from chaplain.segment.write import SegmentWriter
 LOG_KIND = 5
 _BARE = Preview(b"", ())
 """What an index-only serializer writes beside the order itself."""
-JOTS_UNSYNCED_MAX = 32
+SYNC_HINTS_UNSYNCED_MAX = 32
 """The jot is synced with every mark, and with every so many messages: a second sync each time would cost a third."""
 
 
-def jot_name(settings: ConsensusSettings) -> str:
+def sync_hint_name(settings: ConsensusSettings) -> str:
     return f"{settings.folder}{settings.log}.jot"
 
 
-def standing_name(settings: ConsensusSettings) -> str:
+def hard_state_name(settings: ConsensusSettings) -> str:
     return f"{settings.folder}{settings.log}.standing"
 
 
@@ -73,16 +73,16 @@ class ReplicatedLog:
         self._writer = SegmentWriter(layout, chance, recovered.survey, cut_doubt=True)
         self._settings = settings
         self.execution = execution
-        self.places = SegmentIndex(recovered.first, recovered.begins)
-        self.before = recovered.before
+        self.segment_index = SegmentIndex(recovered.first, recovered.in_order_from)
+        self.hash_before_first = recovered.hash_before_first
         """The hash of the message before the first; empty if there is none, or we dropped it ourselves."""
-        self.verdict_before = self._verdict_before(recovered, execution)
+        self.verdict_before_first = self._find_verdict_before_first(recovered, execution)
         """The hash of the verdict on the message before the first; empty where verdicts are not stored."""
-        self.restocked: list[list[Record]] = []
+        self.backfilled: list[list[Record]] = []
         """Messages that were put back before the first, until somebody has looked at them."""
         for ending in recovered.survey.endings:
             if ending.header.base <= self._writer.written:  # what lies behind a cut is begun anew
-                self.places.segment(ending.header)
+                self.segment_index.add_segment(ending.header)
         self._recent: deque[LogEntry] = deque()
         self._recent_bytes = 0
         self.agreed = recovered.base.index
@@ -93,7 +93,7 @@ class ReplicatedLog:
         """Regime and master that first proposed the last agreed message, if it is in this log."""
         self.tail: LogEntry | None = None
         self.floor = recovered.floor
-        self._islands: dict[int, Group] = {}
+        self._disconnected: dict[int, Group] = {}
         """Messages of ours behind damage, waiting for what is missing before them."""
         self._mark = recovered.mark
         self.durable = 0
@@ -101,9 +101,9 @@ class ReplicatedLog:
         self._replay(recovered)
 
     @property
-    def assembly(self) -> ClusterConfig:
+    def cluster_config(self) -> ClusterConfig:
         """The cluster's nodes, as the agreed prefix has them."""
-        return self.execution.assembly
+        return self.execution.cluster_config
 
     @property
     def copies(self) -> int:
@@ -113,11 +113,11 @@ class ReplicatedLog:
     @property
     def index_only(self) -> bool:
         """Whether this node keeps orders alone. It executes them, too, with payloads that it forgets."""
-        return self.copies > 0 and not self.assembly.holds_data(self._settings.node)
+        return self.copies > 0 and not self.cluster_config.holds_data(self._settings.node)
 
-    def held(self, entry: DataEntry) -> bytes | None:
+    def cached_payload(self, entry: DataEntry) -> bytes | None:
         """A payload of something that was held behind the agreed prefix, though another took its place since."""
-        return self.execution.held(entry.reference, entry.digest)
+        return self.execution.cached_payload(entry.reference, entry.digest)
 
     # How far we are.
 
@@ -129,7 +129,7 @@ class ReplicatedLog:
         return held if held > self.floor else self.floor
 
     @property
-    def whole(self) -> bool:
+    def has_no_gap(self) -> bool:
         """Nothing is missing between the agreed prefix and the furthest thing we ever held."""
         reach = self.tail.body.index if self.tail is not None else self.agreed
         return self.floor[0] <= reach <= self.agreed + 1
@@ -162,11 +162,11 @@ class ReplicatedLog:
         self.tail = msgspec.structs.replace(self.tail, ballot=ballot)
         return self._append([stamp_record(self.tail)])
 
-    def settle(self, payloads: tuple[bytes, ...]) -> LogEntry:
+    def commit_tail(self, payloads: tuple[bytes, ...]) -> LogEntry:
         """The tail is agreed, and here is what it refers to."""
         assert self.tail is not None
         message = self.tail if self.tail.payloads else msgspec.structs.replace(self.tail, payloads=payloads)
-        assert not message.bare, "a message was settled without its payloads"
+        assert not message.lacks_payloads, "a message was settled without its payloads"
         assert message.index == self.agreed + 1
         assert message.body.previous == self.agreed_hash
         self.tail = None
@@ -183,26 +183,28 @@ class ReplicatedLog:
         self._advance(message)
         return operations
 
-    def named(self) -> bytes | None:
+    def expected_next_hash(self) -> bytes | None:
         """The hash that something of ours further on gives to the next message, if it does."""
-        following = self._islands.get(self.agreed + 2)
+        following = self._disconnected.get(self.agreed + 2)
         if following is not None:
             return following.first.previous_hash
         return self._mark[1] if self._mark[0] == self.agreed + 1 else None
 
-    def reconnect(self) -> list[LogEntry]:
+    def apply_own_copies(self) -> list[LogEntry]:
         """What was missing has come: go on with our own copies behind it, each named by the next."""
         found: list[LogEntry] = []
-        while (group := self._islands.get(self.agreed + 1)) is not None and group.first.chain_hash == self.named():
+        while (
+            group := self._disconnected.get(self.agreed + 1)
+        ) is not None and group.first.chain_hash == self.expected_next_hash():
             assert group.first.previous_hash == self.agreed_hash
             message = message_of(group, self.execution.payloads)
-            if message.bare:
+            if message.lacks_payloads:
                 break  # our own order, and payloads that only others have
             if self.tail is not None and self.tail.index == message.index:
                 self.tail = None
             self._advance(message)
             found.append(message)
-        self._islands = {index: group for index, group in self._islands.items() if index > self.agreed}
+        self._disconnected = {index: group for index, group in self._disconnected.items() if index > self.agreed}
         return found
 
     def mark(self, regime: int) -> tuple[Operation, ...]:
@@ -228,18 +230,18 @@ class ReplicatedLog:
     def _append(self, records: list[Record], index: int = 0) -> tuple[Operation, ...]:
         start = self._writer.written
         operations = self._writer.append(records)
-        self.places.segment(self._writer.header)
+        self.segment_index.add_segment(self._writer.header)
         if index:
-            self.places.note(index, start, self._writer.written, records[0].timestamp_ns)
+            self.segment_index.set_position(index, start, self._writer.written, records[0].timestamp_ns)
         # Its position counts on this boot alone, so it need not be synced; its index may lag a little behind.
-        return (*operations, self._jot(lazy=index % JOTS_UNSYNCED_MAX != 0))
+        return (*operations, self._sync_hint(lazy=index % SYNC_HINTS_UNSYNCED_MAX != 0))
 
-    def _jot(self, *, lazy: bool) -> WriteAt:
-        jot = encode_jot(SyncHint(self._settings.boot, self._writer.written, self.durable))
-        return WriteAt(jot_name(self._settings), 0, jot, lazy)
+    def _sync_hint(self, *, lazy: bool) -> WriteAt:
+        hint = encode_sync_hint(SyncHint(self._settings.boot, self._writer.written, self.durable))
+        return WriteAt(sync_hint_name(self._settings), 0, hint, lazy)
 
     def _advance(self, message: LogEntry) -> None:
-        self.execution.settle(AgreedEntry(message.body, message.hash, message.payloads))
+        self.execution.apply(AgreedEntry(message.body, message.hash, message.payloads))
         self.agreed, self.agreed_hash = message.index, message.hash
         self.agreed_ns = message.body.timestamp_ns
         self.agreed_by = (message.body.regime, message.body.master)
@@ -251,7 +253,7 @@ class ReplicatedLog:
     # Start.
 
     @staticmethod
-    def _verdict_before(recovered: Recovered, execution: Execution) -> bytes:
+    def _find_verdict_before_first(recovered: Recovered, execution: Execution) -> bytes:
         """The verdict on the first message contains the hash. A log that begins behind the checkpoint has no such
         message yet: there, the state contains the hash of the last verdict that the checkpoint covers.
         """
@@ -264,17 +266,17 @@ class ReplicatedLog:
 
     def _replay(self, recovered: Recovered) -> None:
         """Give execution what it has not seen, and take the tail into hand."""
-        assert self.execution.settled == recovered.base.index, "execution goes on from another place than the log"
+        assert self.execution.applied_index == recovered.base.index, "execution goes on from another place than the log"
         first = recovered.groups.get(1)
         if first is not None and first.first.previous_hash != self._settings.genesis:
             raise StorageError(f"log {self._settings.log} belongs to another cluster: move it away")
         for index in sorted(recovered.groups):
             group = recovered.groups[index]
-            self.places.note(index, group.position, group.end, group.first.timestamp_ns)
+            self.segment_index.set_position(index, group.position, group.end, group.first.timestamp_ns)
             if index <= recovered.base.index:
-                self._look_back(group)
+                self._observe_stored(group)
             elif index <= recovered.agreed and index == self.agreed + 1:
-                self._catch_up(message_of(group, self.execution.payloads))
+                self._apply_recovered(message_of(group, self.execution.payloads))
         self.durable = recovered.agreed
         last = max(recovered.groups, default=0)
         if last > self.agreed:
@@ -282,21 +284,21 @@ class ReplicatedLog:
             self.tail = message_of(group, self.execution.payloads)
         for index, group in recovered.groups.items():
             if self.agreed < index and last > self.agreed + 1:
-                self._islands[index] = group
-        for group in recovered.former:
+                self._disconnected[index] = group
+        for group in recovered.replaced:
             with suppress(Malformed):
                 message_of(group, self.execution.payloads)  # execution keeps them for whoever has the order
 
-    def _look_back(self, group: Group) -> None:
+    def _observe_stored(self, group: Group) -> None:
         """What a checkpoint covers and is here still can be read."""
-        if group.first.index >= self.places.first:
+        if group.first.index >= self.segment_index.first:
             with suppress(Malformed):  # of one that cannot be read nothing is known: it is mended when it is wanted
-                self.execution.look_back(group.records)
+                self.execution.observe_stored(group.records)
 
-    def _catch_up(self, message: LogEntry) -> None:
-        if message.bare:
+    def _apply_recovered(self, message: LogEntry) -> None:
+        if message.lacks_payloads:
             return  # from here on others have to give the payloads once more
-        self.execution.settle(AgreedEntry(message.body, message.hash, message.payloads))
+        self.execution.apply(AgreedEntry(message.body, message.hash, message.payloads))
         self.agreed, self.agreed_hash = message.index, message.hash
         self.agreed_ns = message.body.timestamp_ns
         self.agreed_by = (message.body.regime, message.body.master)
@@ -306,12 +308,12 @@ class ReplicatedLog:
     def drop(self, segments_max: int, limit: int) -> tuple[Operation, ...]:
         """Remove segments from the front that hold nothing behind this message."""
         operations: list[Operation] = []
-        first = self.places.first
-        for segment in self.places.droppable(limit)[:segments_max]:
+        first = self.segment_index.first
+        for segment in self.segment_index.droppable(limit)[:segments_max]:
             operations += self._writer.release(segment.sequence)
-            self.places.drop(segment)
-        if self.places.first > first:
-            self.before = b""
+            self.segment_index.drop(segment)
+        if self.segment_index.first > first:
+            self.hash_before_first = b""
         return tuple(operations)
 
     # Giving messages to others.
@@ -335,14 +337,14 @@ class ReplicatedLog:
     def span(self, index: int, bytes_max: int) -> tuple[int, int] | None:
         """Positions that hold messages from this index on, one after the other; None if the first is not on disk."""
         through = min(self.agreed, self.durable, index + self._settings.supply_messages_max - 1)
-        return self.places.span(index, through, bytes_max)
+        return self.segment_index.span(index, through, bytes_max)
 
     def span_back(self, index: int, bytes_max: int, count_max: int) -> tuple[int, int] | None:
         """Positions that hold this message and those before it, one after the other; None if it is not on disk."""
         count_max = min(count_max, self._settings.supply_messages_max)
-        return self.places.span_back(index, min(self.agreed, self.durable), bytes_max, count_max)
+        return self.segment_index.span_back(index, min(self.agreed, self.durable), bytes_max, count_max)
 
-    def recall(self, records: Iterable[Record], index: int) -> list[tuple[LogEntry, bytes]]:
+    def read_backward(self, records: Iterable[Record], index: int) -> list[tuple[LogEntry, bytes]]:
         """The agreed message of this index in these records, then those before it, each named by the one behind it;
         and the verdicts beside them.
         """
@@ -357,45 +359,51 @@ class ReplicatedLog:
                 index -= 1
         return found
 
-    def records_again(self, message: LogEntry, verdict: bytes, expected: bytes) -> list[Record]:
+    def rebuild_records(self, message: LogEntry, verdict: bytes, expected: bytes) -> list[Record]:
         """The records of an agreed message, given the verdict that another node stored beside it. Raises `Malformed`
         unless the verdict has the expected hash.
         """
         assert message.index <= self.agreed, "only what is agreed is written again"
         if self.index_only:
             return message_records(message, _BARE)
-        return message_records(message, self.execution.refile(message.body, message.payloads, verdict, expected))
+        return message_records(
+            message, self.execution.rebuild_records(message.body, message.payloads, verdict, expected)
+        )
 
-    def mend(self, message: LogEntry, verdict: bytes, expected: bytes) -> tuple[tuple[Operation, ...], tuple[int, int]]:
+    def append_repaired(
+        self, message: LogEntry, verdict: bytes, expected: bytes
+    ) -> tuple[tuple[Operation, ...], tuple[int, int]]:
         """Write an agreed message once more, and where; nothing is read from there before `move`."""
-        operations, spans = self.write_again([self.records_again(message, verdict, expected)])
+        operations, spans = self.append_copies([self.rebuild_records(message, verdict, expected)])
         return operations, spans[0]
 
-    def write_again(self, messages: Sequence[list[Record]]) -> tuple[tuple[Operation, ...], list[tuple[int, int]]]:
+    def append_copies(self, messages: Sequence[list[Record]]) -> tuple[tuple[Operation, ...], list[tuple[int, int]]]:
         """Write the records of agreed messages, and where each is."""
         operations: list[Operation] = []
         spans: list[tuple[int, int]] = []
         for records in messages:
             start = self._writer.written
             operations += self._writer.append(records)
-            self.places.segment(self._writer.header)
+            self.segment_index.add_segment(self._writer.header)
             spans.append((start, self._writer.written))
-            self.places.touch(records[0].index, *spans[-1], records[0].timestamp_ns)
-        return (*operations, self._jot(lazy=False)), spans
+            self.segment_index.extend_segments(records[0].index, *spans[-1], records[0].timestamp_ns)
+        return (*operations, self._sync_hint(lazy=False)), spans
 
-    def restock(self, messages: Sequence[list[Record]], spans: Sequence[tuple[int, int]]) -> None:
+    def backfill(self, messages: Sequence[list[Record]], spans: Sequence[tuple[int, int]]) -> None:
         """The messages right before our first are on disk, there: the log begins with them."""
-        assert messages[-1][0].index == self.places.first - 1, "something is missing between what is put back and ours"
-        self.places.extend(spans)
-        self.before = messages[0][0].previous_hash if self.places.first > 1 else b""
-        self.verdict_before = previous_of(verdict_of(messages[0][0]))
-        self.restocked += messages
+        assert messages[-1][0].index == self.segment_index.first - 1, (
+            "something is missing between what is put back and ours"
+        )
+        self.segment_index.prepend(spans)
+        self.hash_before_first = messages[0][0].previous_hash if self.segment_index.first > 1 else b""
+        self.verdict_before_first = previous_of(verdict_of(messages[0][0]))
+        self.backfilled += messages
 
-    def move(self, index: int, start: int, end: int) -> None:
+    def relocate(self, index: int, start: int, end: int) -> None:
         """The message of this index is to be read from there."""
-        self.places.note(index, start, end)
+        self.segment_index.set_position(index, start, end)
 
-    def reread(self, records: Iterable[Record], index: int) -> list[LogEntry]:
+    def read_forward(self, records: Iterable[Record], index: int) -> list[LogEntry]:
         """The agreed messages in these records from this index on, in order. Each must be named by the one behind it,
         or be the last agreed.
         """

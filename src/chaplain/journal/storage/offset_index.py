@@ -21,19 +21,19 @@ class StreamIndex:
         self.messages = 0
         """In all streams together."""
 
-    def begin(self, nexts: Mapping[str, int]) -> None:
+    def load_heads(self, nexts: Mapping[str, int]) -> None:
         """What a checkpoint covers: streams go on from there, if the log has nothing older of them."""
         self._nexts = dict(nexts)
         self.names = sorted(nexts)
         self.messages = sum(nexts.values())
 
-    def forget(self, first: int) -> None:
+    def drop_before(self, first: int) -> None:
         """Messages before this one were dropped."""
         for stream, indexes in self._indexes.items():
             gone = bisect_left(indexes, first)
             del indexes[:gone], self._firsts[stream][:gone]
 
-    def put_back(self, earlier: Sequence[AppliedMessage]) -> None:
+    def prepend(self, earlier: Sequence[AppliedMessage]) -> None:
         """These, in their order, are before everything else that is here."""
         before = StreamIndex()
         for executed in earlier:
@@ -50,7 +50,7 @@ class StreamIndex:
     def add(self, executed: AppliedMessage) -> None:
         for written in executed.verdict.streams:
             self._firsts.setdefault(written.stream, array("Q")).append(written.first_offset)
-            self._indexes.setdefault(written.stream, array("Q")).append(executed.moment.index)
+            self._indexes.setdefault(written.stream, array("Q")).append(executed.position.index)
             self._advance(written.stream, written.first_offset + written.count)
 
     def _advance(self, stream: str, next_offset: int) -> None:

@@ -28,8 +28,8 @@ from chaplain.segment.record import Kind, Record
 STAMP_KIND = 16
 BOOT_BYTES = 16
 _SIZE = struct.Struct("<I")
-_JOT = struct.Struct("<8s16sQQ")
-_JOT_MAGIC = b"CHAPLJOT"
+_HINT = struct.Struct("<8s16sQQ")
+_HINT_MAGIC = b"CHAPLJOT"
 
 
 def message_records(message: LogEntry, preview: Preview) -> list[Record]:
@@ -137,16 +137,16 @@ class SyncHint(Frozen, frozen=True):
     """Messages up to here were known to be on disk."""
 
 
-def encode_jot(jot: SyncHint) -> bytes:
-    assert len(jot.boot) == 16, "another length would never compare as the same boot"
-    fields = _JOT.pack(_JOT_MAGIC, jot.boot, jot.position, jot.index)
+def encode_sync_hint(hint: SyncHint) -> bytes:
+    assert len(hint.boot) == 16, "another length would never compare as the same boot"
+    fields = _HINT.pack(_HINT_MAGIC, hint.boot, hint.position, hint.index)
     return fields + _SIZE.pack(checksum(fields))
 
 
-def decode_jot(data: bytes) -> SyncHint:
-    if len(data) != _JOT.size + _SIZE.size or data[_JOT.size :] != _SIZE.pack(checksum(data[: _JOT.size])):
+def decode_sync_hint(data: bytes) -> SyncHint:
+    if len(data) != _HINT.size + _SIZE.size or data[_HINT.size :] != _SIZE.pack(checksum(data[: _HINT.size])):
         raise Malformed("jot: checksum does not match")
-    magic, boot, position, index = _JOT.unpack_from(data)
-    if magic != _JOT_MAGIC:
+    magic, boot, position, index = _HINT.unpack_from(data)
+    if magic != _HINT_MAGIC:
         raise Malformed("jot: not a jot")
     return SyncHint(boot, position, index)

@@ -19,7 +19,7 @@ from contextlib import suppress
 from chaplain.core import Frozen
 from chaplain.errors import Malformed
 from chaplain.journal.model.records import LogPosition
-from chaplain.journal.storage.records import STAMP_KIND, Group, Grouper, SyncHint, body_of, decode_jot, is_message
+from chaplain.journal.storage.records import STAMP_KIND, Group, Grouper, SyncHint, body_of, decode_sync_hint, is_message
 from chaplain.segment.layout import Bytes, octets
 from chaplain.segment.record import ROLL_BYTES, Kind, Record
 from chaplain.segment.scan import Found, Scan, ScanFinding, ScanVerdict
@@ -41,7 +41,7 @@ class Recovered(Frozen, frozen=True):
     survey: Survey
     groups: Mapping[int, Group]
     """The message held at each index; some may be missing below the last."""
-    former: tuple[Group, ...]
+    replaced: tuple[Group, ...]
     """Messages that others took the place of, behind what is agreed: a serializer may still have them."""
     agreed: int
     """All up to here are in `groups`, chained from the first, and surely agreed."""
@@ -57,11 +57,11 @@ class Recovered(Frozen, frozen=True):
     """The message that the node's checkpoint covers; 0 if there is none."""
     first: int
     """Messages before this one are not here."""
-    before: bytes
+    hash_before_first: bytes
     """The hash of the message before the first; empty if it is not known, or there is none."""
-    begins: int
+    in_order_from: int
     """From this one on messages lie in their order."""
-    lost: bool
+    data_lost: bool
     """The doubt is none about a torn write: what is gone was written, on this boot, or known to be synced."""
     unproven: tuple[Stretch, ...]
     """The end of the log, as far as no record says that a sync confirmed it."""
@@ -79,7 +79,7 @@ class Recovered(Frozen, frozen=True):
 def recover(
     log: str,
     segments: Iterable[tuple[int, Bytes]],
-    jot_data: bytes | None,
+    hint_data: bytes | None,
     boot: bytes,
     base: LogPosition,
     *,
@@ -97,30 +97,30 @@ def recover(
             found += scan.records
             unproven = [(one, held) for one, held in (*unproven, (scan, data)) if one.header.end > scan.proven]
     survey = surveyor.finish()
-    jot, jot_doubt = _read_jot(jot_data)
+    hint, hint_doubt = _read_sync_hint(hint_data)
     cut = survey.cut
     if cut is not None:
         found = [(head, record) for head, record in found if head.position < cut.position]
-    heap = _Heap(found)
-    agreed = heap.agreed(base)
-    begins = max(first, _first(survey, heap, base))
-    first, before = heap.reach_back(begins, base)
-    gone = _lost(jot, heap) or _cut_short(survey, cut, jot, boot) or _headless(survey, heap, base)
-    doubt = _doubt(survey, cut, jot, boot) or gone or _damaged_end(survey.findings, heap.end) or jot_doubt
+    records = _RecordSet(found)
+    agreed = records.agreed(base)
+    in_order_from = max(first, _first(survey, records, base))
+    first, hash_before_first = records.reach_back(in_order_from, base)
+    gone = _messages_lost(hint, records) or _cut_short(survey, cut, hint, boot) or _headless(survey, records, base)
+    doubt = _doubt(survey, cut, hint, boot) or gone or _damaged_end(survey.findings, records.end) or hint_doubt
     return Recovered(
         survey=survey,
-        groups=heap.groups,
-        former=tuple(group for group in heap.former if group.first.index > agreed),
+        groups=records.groups,
+        replaced=tuple(group for group in records.replaced if group.first.index > agreed),
         agreed=agreed,
-        floor=heap.floor(),
-        mark=(heap.mark.index, heap.mark.chain_hash),
-        regime=heap.regime,
+        floor=records.floor(),
+        mark=(records.mark.index, records.mark.chain_hash),
+        regime=records.regime,
         doubt=doubt,
         base=base,
         first=first,
-        before=before,
-        begins=begins,
-        lost=bool(gone) or (bool(doubt) and jot is not None and jot.boot == boot),
+        hash_before_first=hash_before_first,
+        in_order_from=in_order_from,
+        data_lost=bool(gone) or (bool(doubt) and hint is not None and hint.boot == boot),
         unproven=tuple(_stretches(unproven, survey.proven, cut)),
     )
 
@@ -143,7 +143,7 @@ def _stretches(unproven: Iterable[tuple[Scan, Bytes]], proven: int, cut: ScanFin
             yield Stretch(header.sequence, start, piece)
 
 
-def _read_jot(data: bytes | None) -> tuple[SyncHint | None, str]:
+def _read_sync_hint(data: bytes | None) -> tuple[SyncHint | None, str]:
     """The jot, if there is one, and why its loss leaves the end of the log in doubt.
 
     A power cut may leave no jot, or a file without content. Anything else that cannot be decoded is damage: the jot
@@ -152,57 +152,57 @@ def _read_jot(data: bytes | None) -> tuple[SyncHint | None, str]:
     if data is None or not data.strip(b"\0"):
         return None, ""
     try:
-        return decode_jot(data), ""
+        return decode_sync_hint(data), ""
     except Malformed as wrong:
         return None, str(wrong)
 
 
-def _doubt(survey: Survey, cut: ScanFinding | None, jot: SyncHint | None, boot: bytes) -> str:
+def _doubt(survey: Survey, cut: ScanFinding | None, hint: SyncHint | None, boot: bytes) -> str:
     if cut is None or cut.verdict is ScanVerdict.TORN:
         return ""
-    if jot is not None and jot.boot == boot and cut.position >= jot.position:
+    if hint is not None and hint.boot == boot and cut.position >= hint.position:
         return ""  # the machine never stopped, so all that was acknowledged is what was written before the jot
     return f"log in doubt at position {cut.position}: {cut.reason}"
 
 
-def _cut_short(survey: Survey, cut: ScanFinding | None, jot: SyncHint | None, boot: bytes) -> str:
+def _cut_short(survey: Survey, cut: ScanFinding | None, hint: SyncHint | None, boot: bytes) -> str:
     """Whether the log ends before a position that was written on this boot.
 
     The operating system keeps what it was given until the machine stops, and a ticket writes its jot after its records.
     So a log that ends before the jot's position, however cleanly, lost a write; it may have been acknowledged.
     """
-    if jot is None or jot.boot != boot:
+    if hint is None or hint.boot != boot:
         return ""
     end = survey.endings[-1].end if survey.endings else 0
     end = end if cut is None else min(end, cut.position)
-    return f"the log was written up to position {jot.position}, and ends at {end}" if end < jot.position else ""
+    return f"the log was written up to position {hint.position}, and ends at {end}" if end < hint.position else ""
 
 
-def _lost(jot: SyncHint | None, heap: _Heap) -> str:
-    if jot is None or jot.index <= heap.floor()[0]:
+def _messages_lost(hint: SyncHint | None, records: _RecordSet) -> str:
+    if hint is None or hint.index <= records.floor()[0]:
         return ""
-    return f"messages up to {jot.index} were on disk, the log ends with {heap.floor()[0]}"
+    return f"messages up to {hint.index} were on disk, the log ends with {records.floor()[0]}"
 
 
-def _headless(survey: Survey, heap: _Heap, base: LogPosition) -> str:
+def _headless(survey: Survey, records: _RecordSet, base: LogPosition) -> str:
     """Segments were dropped because a checkpoint covered them: without it nobody knows what they came to.
 
     If the first message is here all the same, the beginning was lost before, and fetched again to the log's end.
     """
     begins = survey.endings[0].header.sequence if survey.endings else 0
-    headless = begins and not base.index and 1 not in heap.groups
+    headless = begins and not base.index and 1 not in records.groups
     return "the log's beginning was dropped, and its checkpoint is not here" if headless else ""
 
 
-def _first(survey: Survey, heap: _Heap, base: LogPosition) -> int:
+def _first(survey: Survey, records: _RecordSet, base: LogPosition) -> int:
     """Where a log that was dropped from the front begins. A log that has its first segment begins with 1."""
     if not base.index or not survey.endings or not survey.endings[0].header.sequence:
         return 1
     if _damage(survey.findings, 0) is not None:
-        return min(min(heap.groups, default=base.index + 1), base.index + 1)
+        return min(min(records.groups, default=base.index + 1), base.index + 1)
     # Nothing is hidden: what is before a hole was put back to the log's end, and its neighbours were dropped since.
     first = base.index + 1
-    while first - 1 in heap.groups:
+    while first - 1 in records.groups:
         first -= 1
     return first
 
@@ -220,12 +220,12 @@ def _damage(findings: Iterable[ScanFinding], since: int) -> ScanFinding | None:
     return None
 
 
-class _Heap:
+class _RecordSet:
     """What the records of a log add up to."""
 
     def __init__(self, found: Iterable[Found]) -> None:
         self.groups: dict[int, Group] = {}
-        self.former: list[Group] = []
+        self.replaced: list[Group] = []
         self.regime = 0
         self.last = 0
         """The highest message."""
@@ -249,7 +249,7 @@ class _Heap:
                 self.last, self.end = group.first.index, position
             replaced = self.groups.get(group.first.index)
             if replaced is not None and replaced.first.chain_hash != group.first.chain_hash:
-                self.former.append(replaced)
+                self.replaced.append(replaced)
             self.groups[group.first.index] = group
 
     def _stamp(self, position: int, stamp: Record) -> None:

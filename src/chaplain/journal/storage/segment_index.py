@@ -35,13 +35,13 @@ class SegmentIndex:
     def __init__(self, first: int = 1, begins: int = 0) -> None:
         self.first = first
         """No message before this one can be read."""
-        self.begins = begins or first
+        self.in_order_from = begins or first
         """From this one on messages lie in their order; those before it, if there are any, were put back later."""
         self.segments: list[SegmentSpan] = []
         self._origin = first
         self._starts, self._ends = array("Q"), array("Q")
 
-    def segment(self, header: SegmentHeader) -> None:
+    def add_segment(self, header: SegmentHeader) -> None:
         """The log has come to this segment."""
         known = self.segments[-1] if self.segments else None
         if known is None or known.sequence + 1 == header.sequence:
@@ -54,7 +54,7 @@ class SegmentIndex:
                 self.segments.append(SegmentSpan(known.sequence + 1 + place, base, base + share))
             self.segments.append(SegmentSpan(header.sequence, header.base, header.end))
 
-    def touch(self, index: int, start: int, end: int, timestamp_ns: int = 0) -> None:
+    def extend_segments(self, index: int, start: int, end: int, timestamp_ns: int = 0) -> None:
         """Something of a message is there: it goes with any of these segments."""
         for segment in reversed(self.segments):
             if segment.end <= start:
@@ -63,9 +63,9 @@ class SegmentIndex:
                 segment.last = max(segment.last, index)
                 segment.newest_ns = max(segment.newest_ns, timestamp_ns)
 
-    def note(self, index: int, start: int, end: int, timestamp_ns: int = 0) -> None:
+    def set_position(self, index: int, start: int, end: int, timestamp_ns: int = 0) -> None:
         """The newest copy of a message is there."""
-        self.touch(index, start, end, timestamp_ns)
+        self.extend_segments(index, start, end, timestamp_ns)
         place = index - self._origin
         if place < 0:
             return
@@ -75,7 +75,7 @@ class SegmentIndex:
             self._ends.extend(more)
         self._starts[place], self._ends[place] = start, end
 
-    def extend(self, spans: Sequence[tuple[int, int]]) -> None:
+    def prepend(self, spans: Sequence[tuple[int, int]]) -> None:
         """The messages right before the first are there, one after the other."""
         self._starts[:0] = array("Q", [start for start, _ in spans])
         self._ends[:0] = array("Q", [end for _, end in spans])
@@ -121,7 +121,7 @@ class SegmentIndex:
         assert len(self.segments) > 1, "the segment that is written to stays"
         del self.segments[0]
         self.first = max(self.first, segment.last + 1)
-        self.begins = max(self.begins, self.first)
+        self.in_order_from = max(self.in_order_from, self.first)
         spare = self.first - self._origin
         if spare > 0:
             del self._starts[:spare], self._ends[:spare]

@@ -34,7 +34,7 @@ from chaplain.wire.primitives import Cursor, put_number, put_string
 
 UNCHECKED = (Reason.UNKNOWN_LANE, Reason.REMOVED, Reason.COMPROMISED)
 """Decided without looking at the signature, or after it held: they say nothing about it."""
-FALSE = (Reason.MALFORMED, Reason.SIGNATURE)
+INVALID = (Reason.MALFORMED, Reason.SIGNATURE)
 """Decided because the pack is not whole or not signed by whom it should be."""
 
 
@@ -117,7 +117,7 @@ def take_reason(cursor: Cursor) -> Reason:
 # Of what is being executed.
 
 
-def void(
+def refused_pack(
     heading: Heading, stream: str, reason: Reason, lane: LaneState | None = None, original: AppliedRequest | None = None
 ) -> PackVerdict:
     """A pack that gets nothing, and why."""
@@ -133,15 +133,15 @@ def void(
     )
 
 
-def taken(heading: Heading, stream: str, reason: Reason, base_offset: int, expected_id: int = 0) -> PackVerdict:
+def accepted_pack(heading: Heading, stream: str, reason: Reason, base_offset: int, expected_id: int = 0) -> PackVerdict:
     """A pack that gets an offset, a ticket, or a place among what is staged."""
     ids = (heading.client_id, heading.first_id, heading.requests, heading.messages)
     return PackVerdict(*ids, stream, reason, base_offset, None, expected_id)
 
 
-def read_executed(records: Sequence[Record]) -> AppliedMessage:
+def read_applied(records: Sequence[Record]) -> AppliedMessage:
     """What was made of an agreed message, again, from its records in the log."""
     body, _ = body_of(records[0])
-    moment = LogPosition(body.index, body.regime, body.timestamp_ns, records[0].chain_hash)
+    position = LogPosition(body.index, body.regime, body.timestamp_ns, records[0].chain_hash)
     batches = tuple(record for record in records if record.kind == Kind.BATCH)
-    return AppliedMessage(moment, decode(verdict_of(records[0])), batches, clients_changed=False)
+    return AppliedMessage(position, decode(verdict_of(records[0])), batches, clients_changed=False)
