@@ -58,7 +58,7 @@ BUGS = [
         "an index-only serializer keeps payloads",
         "storage.log",
         "        preview = _BARE if self.index_only else execution.preview(",
-        "        preview = _BARE if message.bare else execution.preview(",
+        "        preview = _BARE if message.lacks_payloads else execution.preview(",
     ),
     _bug(
         "do without payloads after a restart",

@@ -148,9 +148,9 @@ BUGS = [
         "consensus.master",
         "        return AgreedMark(self._regime, self._bench.log.agreed, self._bench.log.agreed_hash)",
         "        return (\n"
-        "            Mark(self._regime, tail.index, tail.hash)\n"
+        "            AgreedMark(self._regime, tail.index, tail.hash)\n"
         "            if (tail := self._bench.log.tail)\n"
-        "            else Mark(self._regime, self._bench.log.agreed, self._bench.log.agreed_hash)\n"
+        "            else AgreedMark(self._regime, self._bench.log.agreed, self._bench.log.agreed_hash)\n"
         "        )",
     ),
     _bug(

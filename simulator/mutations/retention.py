@@ -32,7 +32,7 @@ BUGS = [
         "snapshots.checkpointer",
         "        self.effects.append(Persist(self._ticket, (Replace(file, data),)))",
         "        self.effects.append(Persist(self._ticket, (Replace(file, data),)))\n"
-        "        self.durable = made.index\n        self.tell_all()",
+        "        self.durable = made.index\n        self.broadcast_offer()",
     ),
     _bug("drop what is to be kept", "snapshots.retention", "    if segment.last <= released:", "    if segment.last:"),
     _bug(

@@ -14,7 +14,7 @@ BUGS = [
         "configuration requests of any epoch are accepted",
         "journal.execution.config",
         "        if epoch is None:\n            return _refused(Reason.EXPIRED)\n",
-        "        if epoch is None:\n            epoch = Epoch(petition.epoch, draft.moment.index)\n",
+        "        if epoch is None:\n            epoch = Epoch(request.epoch, draft.position.index)\n",
         "journal/test_epochs.py",
     ),
     _bug(

@@ -43,7 +43,7 @@ def test_a_write_is_answered_with_a_receipt_and_executed_everywhere(cluster, cli
     )
     assert (second.first_id, second.stream, second.base_offset) == (4, "other", 0)
     cluster.agree()
-    moment = cluster.nodes[2].core.execution.state.lanes[lane].recent[0].moment
+    moment = cluster.nodes[2].core.execution.state.lanes[lane].recent[0].position
     assert (first.index, first.regime, first.timestamp_ns, first.hash) == (
         moment.index,
         moment.regime,

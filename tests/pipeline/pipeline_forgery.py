@@ -227,7 +227,7 @@ def lawless() -> Iterator[None]:
     kept = dedup.classify, dedup.record_applied
     dedup.classify = lambda *_: Ruling(PackStatus.NEXT)  # type: ignore[assignment]
     dedup.record_applied = lambda lane, remembered, _: msgspec.structs.replace(  # type: ignore[assignment]
-        lane, last_id=remembered.last_id, active_ns=remembered.moment.timestamp_ns
+        lane, last_id=remembered.last_id, active_ns=remembered.position.timestamp_ns
     )
     try:
         yield

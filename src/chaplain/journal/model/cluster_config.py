@@ -1,20 +1,23 @@
-"""The nodes of a cluster as the configuration stream has them: who there is, in which roles, and who serializes.
+"""The cluster configuration as the configuration stream defines it: the nodes, their roles, and the serializer set.
 
-Decides what each configuration message about nodes changes, from the assembly and the message alone. Refuses to know
-who asked (`configuration` checks signatures) and when a stage is due (`stages` does, at the master).
+Decides how each configuration message about nodes changes the cluster configuration, from the configuration and the
+message alone. Refuses to know who sent a request (`execution.config` checks signatures) and when a later stage is due
+(the master decides that in `consensus.reconfiguration`).
 
 | message | stages, and what they change |
 |---|---|
-| Add Executor, Ingest or Config Node | Catchup: it is told everything; Live: it has the role |
-| Remove Executor Node | Implement: it has lost the role |
-| Remove Ingest Node | Block: it takes nothing more; Drop: it is neither ingest nor config node |
-| New Serializer Set | Nominate: they are watched; Refuse: over; Implement: both sets count; Confirm: the new one |
+| Add Executor, Ingest or Config Node | Catchup: the node receives everything; Live: it has the role |
+| Remove Executor Node | Implement: the node has lost the role |
+| Remove Ingest Node | Block: the node accepts nothing more; Drop: it is neither ingest nor config node |
+| New Serializer Set | Nominate: the master watches the set; Refuse: it is dropped; Implement: both sets must agree |
+| | Confirm: the new set alone must agree |
 
-Where serializers are index-only (`copies` is not 0), a member holds data or it does not, for as long as it is a member:
-ingest nodes and executors do, and never serialize; so many of them as there must be copies stay.
+Where serializers are index-only (`copies` is not 0), a member either stores payloads or does not, for as long as it is
+a member. Ingest nodes and executors store payloads and never serialize. At least `copies` of them must remain.
 
-Invariants: one new serializer set at a time, one change at a time for any other node and role; node ids and keys are
-never given again; both sets count from an agreed Implement to an agreed Confirm, and these are never in one message.
+Invariants: at most one new serializer set is under way, and at most one change of any other node and role. Node ids and
+keys are never reused. Both sets count from the agreed Implement to the agreed Confirm (joint consensus), and one
+message never contains both.
 """
 
 from __future__ import annotations
@@ -42,7 +45,7 @@ from chaplain.journal.model.reason import Reason
 from chaplain.link.settings import is_endpoint
 
 CHANGES_KEPT = 32
-"""Changes that are over and still known, so that whoever asks again is answered alike."""
+"""Number of finished changes that the state retains, so that a repeated request gets the same answer."""
 _ROLES = {
     EntryType.ADD_EXECUTOR_NODE: "executor",
     EntryType.REMOVE_EXECUTOR_NODE: "executor",
@@ -54,7 +57,7 @@ _OPEN = (Stage.CATCHUP, Stage.BLOCK, Stage.NOMINATE)
 
 
 class MemberRoles(Frozen, frozen=True, array_like=True):
-    """A node, and the stage of each of its roles: none, catching up, live, or blocked."""
+    """A node with the stage of each of its roles: none, catching up, live, or blocked."""
 
     node: int
     key: bytes
@@ -66,32 +69,39 @@ class MemberRoles(Frozen, frozen=True, array_like=True):
 
     @property
     def roles(self) -> list[str]:
+        """Names of the roles in which the node is live."""
         return [role for role in ("ingest", "executor", "config") if getattr(self, role) == Stage.LIVE]
 
 
 class ConfigChange(Frozen, frozen=True, array_like=True):
-    """What became of one request so far."""
+    """One requested change and the stage that it has reached."""
 
     id: bytes
     asked: bytes
-    """Names the request: asking for it again gives the same change."""
+    """Digest of signer and nonce of the request. A repeated request finds the same change by it."""
     entry_type: int
     nodes: tuple[int, ...]
     stage: int
     since: int
-    """Index of the message that brought it to this stage."""
+    """Index of the message that brought the change to this stage."""
     reason: int = SetRefusal.NONE
     about: int = 0
+    """The node because of which the change was refused."""
 
     @property
     def open(self) -> bool:
+        """True until the change has reached its last stage."""
         joint = self.entry_type == EntryType.NEW_SERIALIZER_SET and self.stage == Stage.IMPLEMENT
         return joint or self.stage in _OPEN
 
 
 class ClusterConfig(Frozen, frozen=True, array_like=True):
+    """All nodes that ever were members, the serializers, and the open and recently finished changes."""
+
     nodes: tuple[MemberRoles, ...]
-    """By id. Those without a role that do not serialize are gone, and stay here so that nobody gets their id."""
+    """Ordered by id. A node without a role that does not serialize was removed; its entry remains so that its id and
+    key are not reused.
+    """
     serializers: tuple[int, ...]
     changes: tuple[ConfigChange, ...] = ()
     """In the order in which they were opened."""
@@ -104,13 +114,13 @@ class ClusterConfig(Frozen, frozen=True, array_like=True):
 
     @property
     def new_set(self) -> ConfigChange | None:
-        """The serializer set that is on its way."""
+        """The open change of the serializer set, if there is one."""
         kind = EntryType.NEW_SERIALIZER_SET
         return next((change for change in self.changes if change.open and change.entry_type == kind), None)
 
     @property
     def quorum(self) -> Quorum:
-        """Who has to agree to the message behind the one that made this assembly."""
+        """The quorum that must agree on the message after the one that produced this configuration."""
         change = self.new_set
         if change is not None and change.stage == Stage.IMPLEMENT:
             return Quorum((self.serializers, change.nodes))
@@ -118,35 +128,37 @@ class ClusterConfig(Frozen, frozen=True, array_like=True):
 
     @property
     def members(self) -> tuple[int, ...]:
-        """Everybody who is told what is ordered."""
+        """Ids of the nodes that receive what is ordered."""
         return tuple(member.node for member in self.nodes if self.is_member(member))
 
     def is_member(self, member: MemberRoles) -> bool:
+        """True if the node has a role in any stage, or is a voter."""
         return bool(member.executor or member.ingest or member.config) or member.node in self.quorum.voters
 
     def holds_data(self, node: int) -> bool:
-        """Whether the payloads are this node's to keep, where serializers are index-only."""
+        """True if this node stores payloads, in a cluster whose serializers are index-only."""
         member = self.node(node)
         return member is None or bool(member.executor or member.ingest)
 
     def takes_writes(self, node: int) -> bool:
-        """Whether ingest messages of this node count: from Live until Drop."""
+        """True if ingest messages of this node count: from Live until Drop."""
         member = self.node(node)
         return member is not None and member.ingest in (Stage.LIVE, Stage.BLOCK)
 
     def change_of_request(self, asked: bytes) -> ConfigChange | None:
+        """The change that the request with this digest opened."""
         return next((change for change in self.changes if change.asked == asked), None)
 
 
 def initial_config(nodes: Iterable[MemberRoles]) -> ClusterConfig:
-    """All have all roles, and all serialize."""
+    """A configuration in which every node has all roles and serializes."""
     live = {"executor": Stage.LIVE, "ingest": Stage.LIVE, "config": Stage.LIVE}
     member = tuple(msgspec.structs.replace(node, **live) for node in sorted(nodes, key=lambda one: one.node))
     return ClusterConfig(member, tuple(node.node for node in member))
 
 
 def index_only_config(config: ClusterConfig) -> ClusterConfig:
-    """The same with serializers that are index-only: they have no role for which one needs payloads."""
+    """The same configuration with index-only serializers: they lose the roles that need payloads."""
     bare = {"executor": Stage.NONE, "ingest": Stage.NONE}
     nodes = (
         msgspec.structs.replace(node, **bare) if node.node in config.serializers else node for node in config.nodes
@@ -154,12 +166,13 @@ def index_only_config(config: ClusterConfig) -> ClusterConfig:
     return msgspec.structs.replace(config, nodes=tuple(nodes))
 
 
-# The stage that a client asks for.
+# The opening stage, which a client requests.
 
 
 def open_change(
     config: ClusterConfig, message: NodeMessage, change: bytes, asked: bytes, index: int, *, copies: int = 0
 ) -> tuple[ClusterConfig, Reason]:
+    """Apply the opening stage of a change, or return the unchanged configuration and the reason for the refusal."""
     reason = _refusal(config, message)
     if reason is Reason.APPLIED and copies:
         reason = _data_role_refusal(config, message, copies)
@@ -176,6 +189,7 @@ def open_change(
 
 
 def _refusal(config: ClusterConfig, message: NodeMessage) -> Reason:
+    """The reason why the request is refused; APPLIED if it is not."""
     if _change_under_way(config, message):
         return Reason.CHANGE_UNDER_WAY
     match message:
@@ -189,7 +203,7 @@ def _refusal(config: ClusterConfig, message: NodeMessage) -> Reason:
 
 
 def _change_under_way(config: ClusterConfig, message: NodeMessage) -> bool:
-    """One change at a time; but a node that never catches up can be removed again."""
+    """True if another change of the same node or set is open. A node that never catches up can still be removed."""
     if isinstance(message, NewSet):
         return config.new_set is not None
     for change in config.changes:
@@ -205,10 +219,10 @@ def _refusal_of_add(config: ClusterConfig, message: AddNode) -> Reason:
         if not message.uri:
             return Reason.UNKNOWN_NODE
         if not is_endpoint(message.uri):
-            return Reason.BAD_ADDRESS  # every member would dial it, for ever
+            return Reason.BAD_ADDRESS  # every member would try to connect to it for ever
         return Reason.KEY_TAKEN if any(one.key == message.key for one in config.nodes) else Reason.APPLIED
     if not config.is_member(member):
-        return Reason.NODE_TAKEN  # it was removed: that id, and that key, are spent
+        return Reason.NODE_TAKEN  # it was removed: its id and key are never reused
     if message.uri and (message.key, message.disk) != (member.key, member.disk):
         return Reason.NODE_TAKEN
     return Reason.ROLE_HELD if getattr(member, _ROLES[message.entry_type]) else Reason.APPLIED
@@ -225,7 +239,9 @@ def _refusal_of_remove(config: ClusterConfig, message: RemoveNode) -> Reason:
 
 
 def _data_role_refusal(config: ClusterConfig, message: NodeMessage, copies: int) -> Reason:
-    """Where serializers are index-only: nobody begins to hold data who did not, or stops, and enough are left."""
+    """Extra rules where serializers are index-only: no member begins or stops to store payloads, and enough of those
+    that do remain.
+    """
     if isinstance(message, NewSet):
         return Reason.INDEX_ONLY if any(map(config.holds_data, message.nodes)) else Reason.APPLIED
     member = config.node(message.node)
@@ -271,7 +287,7 @@ def _without_role(member: MemberRoles, role: str, stage: Stage) -> MemberRoles:
 
 
 def _cancel(change: ConfigChange, message: RemoveNode, index: int) -> ConfigChange:
-    """A node that is removed while it catches up was never live."""
+    """End the open addition of a role that a removal takes away again: the node was never live in that role."""
     same = message.node in change.nodes and change.entry_type in ADDS
     if not change.open or not same or _is_executor_type(change.entry_type) != _is_executor_type(message.entry_type):
         return change
@@ -282,10 +298,11 @@ def _is_executor_type(entry_type: int) -> bool:
     return _ROLES[EntryType(entry_type)] == "executor"
 
 
-# The stages that a master adds.
+# The later stages, which a master adds.
 
 
 def apply_stage(config: ClusterConfig, step: StageStep, index: int) -> tuple[ClusterConfig, Reason]:
+    """Apply a later stage that a master ordered; NOT_DUE if the change is not in the stage before it."""
     change = next((one for one in config.changes if one.id == step.change and one.open), None)
     if change is None or not _is_due(config, change, step, index):
         return config, Reason.NOT_DUE
@@ -296,7 +313,11 @@ def apply_stage(config: ClusterConfig, step: StageStep, index: int) -> tuple[Clu
 
 
 def _is_due(config: ClusterConfig, change: ConfigChange, step: StageStep, index: int) -> bool:
-    """Never two stages in one message: between them lies what is agreed under the first."""
+    """True if the change is ready for this stage.
+
+    Two stages of a change are never in one message: the quorum of a message follows from the configuration before it,
+    so at least one message must be agreed under each stage.
+    """
     if (change.entry_type, change.nodes) != (step.entry_type, step.nodes) or index <= change.since:
         return False
     match step.stage:
@@ -327,7 +348,7 @@ def _apply_effect(config: ClusterConfig, step: StageStep) -> ClusterConfig:
     return _with_member(config, msgspec.structs.replace(member, **{_ROLES[step.entry_type]: Stage.LIVE}))
 
 
-# Keeping it.
+# Copies with one change.
 
 
 def _with_member(config: ClusterConfig, member: MemberRoles) -> ClusterConfig:
@@ -337,7 +358,7 @@ def _with_member(config: ClusterConfig, member: MemberRoles) -> ClusterConfig:
 
 
 def _with_change(config: ClusterConfig, change: ConfigChange) -> ClusterConfig:
-    """Remember the change; forget the oldest that is over, if there are too many."""
+    """The configuration with this change. At `CHANGES_KEPT`, the oldest finished change is deleted."""
     over = [one.id for one in config.changes if not one.open]
     spare = set(over[: max(0, len(over) + 1 - CHANGES_KEPT)])
     kept = tuple(one for one in config.changes if one.id not in spare)

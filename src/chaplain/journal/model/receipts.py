@@ -1,4 +1,4 @@
-"""Builds receipts of requests that were applied before."""
+"""Builds receipts of requests that were applied earlier."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from chaplain.segment.layout import NO_OFFSET
 
 
 def run_of(client_id: int, applied: AppliedRequest) -> Run:
-    """The receipt of something that was applied before."""
+    """The receipt of an applied request."""
     position = applied.position
     return Run(
         client_id,
@@ -25,7 +25,9 @@ def run_of(client_id: int, applied: AppliedRequest) -> Run:
 
 
 def answer_of(client_id: int, applied: AppliedRequest) -> Receipts | AlreadyWritten:
-    """What to say again about something that was taken before; what is staged lies nowhere yet."""
+    """The answer to a copy of an applied request. A staged pack has no offset yet, so its copy only gets
+    `AlreadyWritten`.
+    """
     if applied.base_offset == NO_OFFSET:
         return AlreadyWritten(client_id, applied.last_id)
     return Receipts((run_of(client_id, applied),))
