@@ -63,7 +63,7 @@ BUGS = [
     _bug(
         "do without payloads after a restart",
         "storage.log",
-        "            return  # from here on others have to give the payloads once more",
+        "            return  # other nodes must send the payloads of this message and of all later ones",
         "            pass",
         by=("crash", *_BY),
     ),

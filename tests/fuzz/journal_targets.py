@@ -159,7 +159,7 @@ SEEDS = {
         bytes((_STEP.entry_type - 2, _STEP.stage)) + membership.encode_step(_STEP),
     ],
     "target_commit": [two_phase.encode(Commit("app", 1, (RequestRange(1, 1, 2), RequestRange(2, 1, 1))))],
-    "target_verdict": [verdict.encode(verdict.Verdict((), ()))],
+    "target_verdict": [verdict.encode(verdict.ExecutionVerdict((), ()))],
 }
 
 

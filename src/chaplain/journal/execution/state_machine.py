@@ -157,7 +157,7 @@ class JournalExecution:
         messages = decode_records(parts)
         entries = body.data_entries
         if len(messages) != len(entries):
-            raise Malformed("filed: not as many ingest messages as the message refers to")
+            raise Malformed("records: not as many ingest messages as the body refers to")
         for entry, one in zip(entries, messages, strict=True):
             # What we found before we wrote it need not be found again.
             self.cache_checks(entry.digest, map(_check_result, one.reasons))

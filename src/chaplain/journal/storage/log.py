@@ -1,14 +1,15 @@
-"""The running log: the agreed prefix, the one message behind it, and the operations that keep them on disk.
+"""The running log: the agreed prefix, the one message after it (the tail), and the operations that store them.
 
-Decides what is written and in which form; refuses to decide whether a message is agreed. Everything it does comes
-back as operations for one `Persist`.
+Decides what is written and in which form. Refuses to decide whether a message is agreed. Every method that writes
+returns its operations, which the caller puts into one `Persist`.
 
-    agreed      execution has settled everything up to here
-    tail        the message held behind it, not known to be agreed
-    floor       index and ballot of the furthest thing ever held, if damage has taken it; votes are measured against it
+    agreed      index up to which execution has applied all messages
+    tail        the stored message after `agreed`; it is not known to be agreed
+    floor       index and ballot of the last message that this log ever contained, even if damage has destroyed it;
+                this node votes only for candidates whose log reaches at least that far
 
-Invariants: `agreed` never falls and its hash never changes; a stored message continues the chain of its predecessor;
-the tail's ballot never falls while its index stays.
+Invariants: `agreed` never decreases and its hash never changes. A stored message continues the chain of its
+predecessor. The ballot of the tail never decreases while its index stays the same.
 """
 
 from __future__ import annotations
@@ -51,9 +52,11 @@ from chaplain.segment.write import SegmentWriter
 
 LOG_KIND = 5
 _BARE = Preview(b"", ())
-"""What an index-only serializer writes beside the order itself."""
+"""An index-only serializer stores neither verdict nor payloads."""
 SYNC_HINTS_UNSYNCED_MAX = 32
-"""The jot is synced with every mark, and with every so many messages: a second sync each time would cost a third."""
+"""The log syncs the sync hint with every mark and with every 32nd message. A second sync for every message would cost a
+third of the throughput.
+"""
 
 
 def sync_hint_name(settings: ConsensusSettings) -> str:
@@ -65,64 +68,75 @@ def hard_state_name(settings: ConsensusSettings) -> str:
 
 
 class ReplicatedLog:
+    """The log of one node, with the state machine that executes its agreed messages."""
+
     def __init__(
         self, settings: ConsensusSettings, chance: random.Random, recovered: Recovered, execution: Execution
     ) -> None:
         layout = LogSettings(settings.log, LOG_KIND, settings.folder, settings.segment_bytes, free_max=0)
-        # A doubtful end is cut by the first append, which comes only after the doubt itself is on disk.
+        # The first append truncates an end that is in doubt. By then the hard state on disk says that the vote is in
+        # doubt, so the truncation cannot hide a lost acknowledgement.
         self._writer = SegmentWriter(layout, chance, recovered.survey, cut_doubt=True)
         self._settings = settings
         self.execution = execution
         self.segment_index = SegmentIndex(recovered.first, recovered.in_order_from)
         self.hash_before_first = recovered.hash_before_first
-        """The hash of the message before the first; empty if there is none, or we dropped it ourselves."""
+        """Hash of the message before the first one in the log. Empty if the log begins with message 1, or if this node
+        dropped the earlier messages itself.
+        """
         self.verdict_before_first = self._find_verdict_before_first(recovered, execution)
-        """The hash of the verdict on the message before the first; empty where verdicts are not stored."""
+        """Hash of the verdict on the message before the first one; empty where verdicts are not stored."""
         self.backfilled: list[list[Record]] = []
-        """Messages that were put back before the first, until somebody has looked at them."""
+        """Records of messages that were fetched again and now precede the former first message. `SnapshotService` adds
+        them to the stream index and clears the list.
+        """
         for ending in recovered.survey.endings:
-            if ending.header.base <= self._writer.written:  # what lies behind a cut is begun anew
+            if ending.header.base <= self._writer.written:  # segments after a truncation are created anew
                 self.segment_index.add_segment(ending.header)
         self._recent: deque[LogEntry] = deque()
         self._recent_bytes = 0
         self.agreed = recovered.base.index
         self.agreed_hash = recovered.base.hash
         self.agreed_ns = recovered.base.timestamp_ns
-        """Timestamp of the last agreed message: the next one is later."""
+        """Timestamp of the last agreed message. The next message has a later one."""
         self.agreed_by = (0, 0)
-        """Regime and master that first proposed the last agreed message, if it is in this log."""
+        """Regime and master that first proposed the last agreed message; zeros if the message is not in this log."""
         self.tail: LogEntry | None = None
         self.floor = recovered.floor
         self._disconnected: dict[int, Group] = {}
-        """Messages of ours behind damage, waiting for what is missing before them."""
+        """Messages of this log that follow a damaged part. They wait until the missing messages are fetched."""
         self._mark = recovered.mark
         self.durable = 0
-        """Everything held up to this index is on disk."""
+        """All messages of this log up to this index are on disk."""
         self._replay(recovered)
 
     @property
     def cluster_config(self) -> ClusterConfig:
-        """The cluster's nodes, as the agreed prefix has them."""
+        """The cluster configuration after the agreed prefix."""
         return self.execution.cluster_config
 
     @property
     def copies(self) -> int:
-        """How many nodes hold a payload before it is ordered; 0 unless serializers are index-only."""
+        """Number of nodes that store a payload before it is ordered; 0 unless serializers are index-only."""
         return self.execution.copies
 
     @property
     def index_only(self) -> bool:
-        """Whether this node keeps orders alone. It executes them, too, with payloads that it forgets."""
+        """True if this node stores the order without payloads. It executes messages, too, but does not retain their
+        payloads.
+        """
         return self.copies > 0 and not self.cluster_config.holds_data(self._settings.node)
 
     def cached_payload(self, entry: DataEntry) -> bytes | None:
-        """A payload of something that was held behind the agreed prefix, though another took its place since."""
+        """A payload of a message that was stored after the agreed prefix, even if another message has replaced it
+        since.
+        """
         return self.execution.cached_payload(entry.reference, entry.digest)
 
-    # How far we are.
+    # The end of the log.
 
     def last(self) -> tuple[int, int]:
-        """Index and ballot that votes are measured by."""
+        """Index and ballot of the end of the log, as voters compare them (Raft: lastLogIndex and lastLogTerm)."""
         held, tail = (self.agreed, KNOWN_AGREED), self.tail
         if tail is not None and (tail.body.index, tail.ballot) > held:
             held = (tail.body.index, tail.ballot)
@@ -130,43 +144,44 @@ class ReplicatedLog:
 
     @property
     def has_no_gap(self) -> bool:
-        """Nothing is missing between the agreed prefix and the furthest thing we ever held."""
+        """True if no message is missing between the agreed prefix and the last message that this log ever contained."""
         reach = self.tail.body.index if self.tail is not None else self.agreed
         return self.floor[0] <= reach <= self.agreed + 1
 
     @property
     def written(self) -> int:
+        """Position up to which the log is written."""
         return self._writer.written
 
     @property
     def sequence(self) -> int:
-        """Of the segment that is written to."""
+        """Sequence number of the current segment."""
         return self._writer.header.sequence
 
-    # Taking messages.
+    # Storing messages.
 
     def store(self, message: LogEntry) -> tuple[Operation, ...]:
-        """Hold a message behind the agreed prefix, in place of any other there."""
+        """Store a message as the tail, in place of an earlier tail."""
         assert message.index == self.agreed + 1, "a message was stored before its predecessor was agreed"
         assert message.body.previous == self.agreed_hash, "a stored message does not continue the chain"
         old = self.tail
         if old is not None and old.index == message.index:
-            assert old.ballot < message.ballot, "a held message was replaced under the same regime or an earlier one"
+            assert old.ballot < message.ballot, "a stored message was replaced under the same regime or an earlier one"
         self.tail = message
         return self._append_message(message)
 
     def restamp(self, ballot: int) -> tuple[Operation, ...]:
-        """Hold the tail, the same bytes, under a later regime."""
+        """Store the tail under a later regime. Its octets do not change."""
         assert self.tail is not None
         assert self.tail.ballot < ballot
         self.tail = msgspec.structs.replace(self.tail, ballot=ballot)
         return self._append([stamp_record(self.tail)])
 
     def commit_tail(self, payloads: tuple[bytes, ...]) -> LogEntry:
-        """The tail is agreed, and here is what it refers to."""
+        """Apply the tail, which is now agreed. The caller passes the payloads if the tail lacks them."""
         assert self.tail is not None
         message = self.tail if self.tail.payloads else msgspec.structs.replace(self.tail, payloads=payloads)
-        assert not message.lacks_payloads, "a message was settled without its payloads"
+        assert not message.lacks_payloads, "a message was applied without its payloads"
         assert message.index == self.agreed + 1
         assert message.body.previous == self.agreed_hash
         self.tail = None
@@ -174,7 +189,7 @@ class ReplicatedLog:
         return message
 
     def append_agreed(self, message: LogEntry) -> tuple[Operation, ...]:
-        """Take a message that others say is agreed. What we hold further on stays held."""
+        """Append and apply a message that other nodes reported as agreed. A tail further on stays in place."""
         assert message.index == self.agreed + 1
         assert message.body.previous == self.agreed_hash
         operations = self._append_message(message)
@@ -184,14 +199,18 @@ class ReplicatedLog:
         return operations
 
     def expected_next_hash(self) -> bytes | None:
-        """The hash that something of ours further on gives to the next message, if it does."""
+        """The hash that the next message must have, if a later record of this log names it: the message after it, or a
+        mark.
+        """
         following = self._disconnected.get(self.agreed + 2)
         if following is not None:
             return following.first.previous_hash
         return self._mark[1] if self._mark[0] == self.agreed + 1 else None
 
     def apply_own_copies(self) -> list[LogEntry]:
-        """What was missing has come: go on with our own copies behind it, each named by the next."""
+        """Continue with this log's own messages behind a gap, now that the missing ones were fetched. Each must have
+        the hash that a later record names.
+        """
         found: list[LogEntry] = []
         while (
             group := self._disconnected.get(self.agreed + 1)
@@ -199,7 +218,7 @@ class ReplicatedLog:
             assert group.first.previous_hash == self.agreed_hash
             message = message_of(group, self.execution.payloads)
             if message.lacks_payloads:
-                break  # our own order, and payloads that only others have
+                break  # an index-only serializer stored it; only other nodes have the payloads
             if self.tail is not None and self.tail.index == message.index:
                 self.tail = None
             self._advance(message)
@@ -208,10 +227,11 @@ class ReplicatedLog:
         return found
 
     def mark(self, regime: int) -> tuple[Operation, ...]:
+        """Append a record which says that everything up to `agreed` is agreed."""
         return self._append([mark_record(self.agreed, self.agreed_hash, regime)])
 
     def rewrite(self, unproven: Iterable[Stretch]) -> tuple[Operation, ...]:
-        """Write octets of the log again, the same ones to the same places."""
+        """Write these octets of the log again, at the same positions."""
         settings = self._settings
         return tuple(
             WriteAt(settings.folder + segment_name(settings.log, one.sequence), one.offset, one.data)
@@ -219,6 +239,7 @@ class ReplicatedLog:
         )
 
     def synced(self, position: int, index: int) -> None:
+        """Record that the log is on disk up to this position and this message."""
         self._writer.synced(position)
         self.durable = max(self.durable, index)
 
@@ -233,7 +254,8 @@ class ReplicatedLog:
         self.segment_index.add_segment(self._writer.header)
         if index:
             self.segment_index.set_position(index, start, self._writer.written, records[0].timestamp_ns)
-        # Its position counts on this boot alone, so it need not be synced; its index may lag a little behind.
+        # The hint need not be synced: its position only counts within this boot, while the page cache survives, and its
+        # index may be a little too low.
         return (*operations, self._sync_hint(lazy=index % SYNC_HINTS_UNSYNCED_MAX != 0))
 
     def _sync_hint(self, *, lazy: bool) -> WriteAt:
@@ -254,8 +276,10 @@ class ReplicatedLog:
 
     @staticmethod
     def _find_verdict_before_first(recovered: Recovered, execution: Execution) -> bytes:
-        """The verdict on the first message contains the hash. A log that begins behind the checkpoint has no such
-        message yet: there, the state contains the hash of the last verdict that the checkpoint covers.
+        """The hash of the verdict on the message before the first one.
+
+        The verdict on the first message contains it. A log that begins right after the checkpoint does not have that
+        message yet; there, the state contains the hash of the last verdict that the checkpoint covers.
         """
         if recovered.first == recovered.base.index + 1:
             return execution.verdict_hash
@@ -265,8 +289,8 @@ class ReplicatedLog:
         return b""
 
     def _replay(self, recovered: Recovered) -> None:
-        """Give execution what it has not seen, and take the tail into hand."""
-        assert self.execution.applied_index == recovered.base.index, "execution goes on from another place than the log"
+        """Apply the agreed messages that the checkpoint does not cover, and load the tail."""
+        assert self.execution.applied_index == recovered.base.index, "execution and log start from different messages"
         first = recovered.groups.get(1)
         if first is not None and first.first.previous_hash != self._settings.genesis:
             raise StorageError(f"log {self._settings.log} belongs to another cluster: move it away")
@@ -287,26 +311,26 @@ class ReplicatedLog:
                 self._disconnected[index] = group
         for group in recovered.replaced:
             with suppress(Malformed):
-                message_of(group, self.execution.payloads)  # execution keeps them for whoever has the order
+                message_of(group, self.execution.payloads)  # caches the payloads: a serializer may need them
 
     def _observe_stored(self, group: Group) -> None:
-        """What a checkpoint covers and is here still can be read."""
+        """Report a message that the checkpoint covers: it is still in the log, so clients can read it."""
         if group.first.index >= self.segment_index.first:
-            with suppress(Malformed):  # of one that cannot be read nothing is known: it is mended when it is wanted
+            with suppress(Malformed):  # an unreadable message is repaired when a reader needs it
                 self.execution.observe_stored(group.records)
 
     def _apply_recovered(self, message: LogEntry) -> None:
         if message.lacks_payloads:
-            return  # from here on others have to give the payloads once more
+            return  # other nodes must send the payloads of this message and of all later ones
         self.execution.apply(AgreedEntry(message.body, message.hash, message.payloads))
         self.agreed, self.agreed_hash = message.index, message.hash
         self.agreed_ns = message.body.timestamp_ns
         self.agreed_by = (message.body.regime, message.body.master)
 
-    # Doing without.
+    # Dropping segments.
 
     def drop(self, segments_max: int, limit: int) -> tuple[Operation, ...]:
-        """Remove segments from the front that hold nothing behind this message."""
+        """Delete up to `segments_max` segments from the front whose messages are all at or below `limit`."""
         operations: list[Operation] = []
         first = self.segment_index.first
         for segment in self.segment_index.droppable(limit)[:segments_max]:
@@ -316,10 +340,10 @@ class ReplicatedLog:
             self.hash_before_first = b""
         return tuple(operations)
 
-    # Giving messages to others.
+    # Reading messages, and repairing them.
 
     def recent(self, index: int, bytes_max: int) -> list[LogEntry] | None:
-        """Agreed messages from this index on that are still in memory; None if the first is not."""
+        """Agreed messages from this index on that are still in memory; None if the first one is not."""
         if index > self.agreed:
             return []
         if not self._recent or index < self._recent[0].index:
@@ -335,18 +359,18 @@ class ReplicatedLog:
         return chosen
 
     def span(self, index: int, bytes_max: int) -> tuple[int, int] | None:
-        """Positions that hold messages from this index on, one after the other; None if the first is not on disk."""
+        """Start and end position of consecutive messages from this index on; None if the first one is not on disk."""
         through = min(self.agreed, self.durable, index + self._settings.supply_messages_max - 1)
         return self.segment_index.span(index, through, bytes_max)
 
     def span_back(self, index: int, bytes_max: int, count_max: int) -> tuple[int, int] | None:
-        """Positions that hold this message and those before it, one after the other; None if it is not on disk."""
+        """Start and end position of this message and consecutive ones before it; None if it is not on disk."""
         count_max = min(count_max, self._settings.supply_messages_max)
         return self.segment_index.span_back(index, min(self.agreed, self.durable), bytes_max, count_max)
 
     def read_backward(self, records: Iterable[Record], index: int) -> list[tuple[LogEntry, bytes]]:
-        """The agreed message of this index in these records, then those before it, each named by the one behind it;
-        and the verdicts beside them.
+        """Decode agreed messages from these records, with their verdicts: the one with this index, then those before
+        it. Stops at the first message whose hash is not the one that its successor names.
         """
         groups = _groups(records)
         found: list[tuple[LogEntry, bytes]] = []
@@ -360,10 +384,10 @@ class ReplicatedLog:
         return found
 
     def rebuild_records(self, message: LogEntry, verdict: bytes, expected: bytes) -> list[Record]:
-        """The records of an agreed message, given the verdict that another node stored beside it. Raises `Malformed`
-        unless the verdict has the expected hash.
+        """The records of an agreed message, rebuilt from the verdict that another node sent. Raises `Malformed` unless
+        the verdict has the expected hash.
         """
-        assert message.index <= self.agreed, "only what is agreed is written again"
+        assert message.index <= self.agreed, "only agreed messages are written again"
         if self.index_only:
             return message_records(message, _BARE)
         return message_records(
@@ -373,12 +397,14 @@ class ReplicatedLog:
     def append_repaired(
         self, message: LogEntry, verdict: bytes, expected: bytes
     ) -> tuple[tuple[Operation, ...], tuple[int, int]]:
-        """Write an agreed message once more, and where; nothing is read from there before `move`."""
+        """Append a new copy of a damaged agreed message. Returns the operations and the copy's span. Readers use the
+        copy after `relocate`.
+        """
         operations, spans = self.append_copies([self.rebuild_records(message, verdict, expected)])
         return operations, spans[0]
 
     def append_copies(self, messages: Sequence[list[Record]]) -> tuple[tuple[Operation, ...], list[tuple[int, int]]]:
-        """Write the records of agreed messages, and where each is."""
+        """Append the records of agreed messages. Returns the operations and the span of each message."""
         operations: list[Operation] = []
         spans: list[tuple[int, int]] = []
         for records in messages:
@@ -390,9 +416,11 @@ class ReplicatedLog:
         return (*operations, self._sync_hint(lazy=False)), spans
 
     def backfill(self, messages: Sequence[list[Record]], spans: Sequence[tuple[int, int]]) -> None:
-        """The messages right before our first are on disk, there: the log begins with them."""
+        """Make these messages the first ones of the log. They are on disk in these spans and directly precede the
+        current first message.
+        """
         assert messages[-1][0].index == self.segment_index.first - 1, (
-            "something is missing between what is put back and ours"
+            "messages are missing between the backfilled ones and this log"
         )
         self.segment_index.prepend(spans)
         self.hash_before_first = messages[0][0].previous_hash if self.segment_index.first > 1 else b""
@@ -400,12 +428,12 @@ class ReplicatedLog:
         self.backfilled += messages
 
     def relocate(self, index: int, start: int, end: int) -> None:
-        """The message of this index is to be read from there."""
+        """Read the message with this index from this span from now on."""
         self.segment_index.set_position(index, start, end)
 
     def read_forward(self, records: Iterable[Record], index: int) -> list[LogEntry]:
-        """The agreed messages in these records from this index on, in order. Each must be named by the one behind it,
-        or be the last agreed.
+        """Decode agreed messages from these records, from this index on. A message counts only if its successor names
+        its hash, or if it is the last one.
         """
         groups = _groups(records)
         found: list[LogEntry] = []
@@ -419,7 +447,7 @@ class ReplicatedLog:
 
 
 def _groups(records: Iterable[Record]) -> dict[int, Group]:
-    """The messages in these records. Of two copies the later holds, as at recovery."""
+    """The messages in these records, by index. Of two copies of a message the later one counts, as at recovery."""
     grouper, groups = Grouper(), {}
     for record in records:
         if is_message(record) and (group := grouper.feed(0, 0, record)) is not None:
@@ -428,13 +456,13 @@ def _groups(records: Iterable[Record]) -> dict[int, Group]:
 
 
 def records_between(files: Iterable[Bytes], start: int, end: int) -> tuple[Record, ...]:
-    """What stands between two positions, given segment files in order: how a host answers `ReadLog`."""
+    """The records between two positions, given segment files in order. Hosts use it to answer `ReadLog`."""
     records: list[Record] = []
     for data in files:
         header = read_headers(data).header
         if header is None or header.end <= start or header.base >= end:
             continue
-        wanted = octets(data)[: end - header.base]  # what follows is none of our business, and long
+        wanted = octets(data)[: end - header.base]  # do not scan what follows: it may be long
         found = scan(wanted, header, max(start, header.records_start), search=False)
         records += (record for head, record in found.records if head.position < end)
     return tuple(records)

@@ -1,6 +1,6 @@
-"""Packs in a stretch of the log, found again by where they were ordered.
+"""Finds packs in a range of the log by their position: cluster message, entry, and pack within the entry.
 
-Decides how a place (message, entry, pack) becomes octets. Refuses to judge them: whoever asked knows their digest.
+Decides which octets are at a position. Refuses to check them: the caller knows the digest that they must have.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from chaplain.segment.record import Record
 
 
 class PackLookup:
-    """Of two copies of a message the later holds, as at recovery."""
+    """Packs of the messages in some records. Of two copies of a message the later one counts, as at recovery."""
 
     def __init__(self, records: Iterable[Record]) -> None:
         grouper = Grouper()
@@ -31,7 +31,7 @@ class PackLookup:
         return index in self._messages
 
     def pack(self, index: int, entry: int, pack: int) -> bytes:
-        """Raises `Malformed` if there is nothing of the kind."""
+        """The pack at this position. Raises `Malformed` if there is none."""
         body, messages = self._decode(index)
         number = sum(isinstance(one, DataEntry) for one in body.entries[:entry])
         if number >= len(messages) or pack >= len(messages[number]):

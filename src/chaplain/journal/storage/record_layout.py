@@ -1,17 +1,19 @@
-"""How the ingest messages of one cluster message lie in the log: what readers want by stream, the rest beside it.
+"""Layout of the ingest messages of one cluster message in the log: applied packs by stream, everything else beside
+them.
 
-    skeleton   META   what is left of each ingest message when the packs that were applied are taken out
-    batch      BATCH  the packs that one ingest message brought for one stream and that were applied, in order
+    skeleton   META   what remains of each ingest message without the packs that were applied
+    batch      BATCH  the applied packs that one ingest message contains for one stream, in order
     …
 
     skeleton = messages 4 | message …
-    message  = malformed 1 | front size 4 | front | packs 4 | reason 1 … | void pack …
+    message  = malformed 1 | front size 4 | front | packs 4 | reason 1 … | refused pack …
 
-The batches follow in the order of their messages, and within one in the order in which its streams first appear.
+The batches follow the skeleton in the order of their ingest messages. The batches of one message are in the order in
+which its streams first appear.
 
-Decides where octets lie, and puts them together again exactly as they came. Refuses to judge.
+Decides where octets are stored, and restores the original octets. Refuses to judge packs.
 
-Invariant: `unfile(file(messages)) == messages`, octet by octet, whatever they are.
+Invariant: `decode_records(encode_records(messages))` returns the same messages, octet by octet, whatever they contain.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ _FRONT = Struct(">?I")
 
 
 def encode_records(messages: Sequence[ExecutedIngest]) -> tuple[Record, ...]:
-    """The skeleton and the batches; nothing at all for a message without data."""
+    """The skeleton and the batches; no records for a message without data."""
     if not messages:
         return ()
     pieces: list[bytes | memoryview] = [len(messages).to_bytes(4, "big")]
@@ -46,7 +48,7 @@ def encode_records(messages: Sequence[ExecutedIngest]) -> tuple[Record, ...]:
 def _lay_out(
     executed: ExecutedIngest, skeleton: list[bytes | memoryview]
 ) -> dict[str, list[tuple[IngestEntry, PackVerdict]]]:
-    """Add to the skeleton what is no batch's; gives what is, by stream."""
+    """Append to the skeleton everything that belongs to no batch. Returns the applied packs by stream."""
     packs, message = executed.verdict.packs, executed.message
     front = executed.payload if message is None else message.front
     skeleton += (_FRONT.pack(message is None, len(front)), front, len(packs).to_bytes(4, "big"))
@@ -76,9 +78,11 @@ def _batch(reference: Reference, stream: str, group: list[tuple[IngestEntry, Pac
 def pair_with_verdicts(
     entries: Sequence[DataEntry], payloads: Sequence[bytes], given: Sequence[DataVerdict]
 ) -> list[ExecutedIngest]:
-    """Ingest messages that were judged before, and their verdicts, if the ones can be about the others."""
+    """Ingest messages with the verdicts that another node stored. Raises `Malformed` if the verdicts cannot be about
+    these messages.
+    """
     if not len(entries) == len(payloads) == len(given):
-        raise Malformed("verdict: on another message than this")
+        raise Malformed("verdict: it is about another message")
     return [_pair(*one) for one in zip(entries, payloads, given, strict=True)]
 
 
@@ -87,22 +91,22 @@ def _pair(entry: DataEntry, payload: bytes, given: DataVerdict) -> ExecutedInges
         return ExecutedIngest(entry.reference, payload, None, given)
     message = ingest.decode(payload)
     if len(message.entries) != len(given.packs):
-        raise Malformed("verdict: packs differ in number")
+        raise Malformed("verdict: the message has another number of packs")
     return ExecutedIngest(entry.reference, payload, message, given)
 
 
 def decode_records(parts: Sequence[Record]) -> list[DecodedIngest]:
-    """The ingest messages again."""
+    """The original ingest messages."""
     if not parts:
         return []
     if parts[0].kind != Kind.META:
-        raise Malformed("filed: the skeleton is missing")
+        raise Malformed("records: the skeleton is missing")
     cursor = Cursor(bytes(parts[0].body))
     batches = iter(parts[1:])
     messages = [_decode_message(cursor, batches) for _ in range(cursor.number(4, "messages"))]
     cursor.end("skeleton")
     if next(batches, None) is not None:
-        raise Malformed("filed: a batch too many")
+        raise Malformed("records: a batch too many")
     return messages
 
 
@@ -114,21 +118,22 @@ def _decode_message(cursor: Cursor, batches: Iterator[Record]) -> DecodedIngest:
         return DecodedIngest(front, reasons)
     heads = ingest.heads_of(front)
     if len(heads) != len(reasons):
-        raise Malformed("filed: packs and reasons differ in number")
-    executed = _opened([stream for (stream, _), reason in zip(heads, reasons, strict=True) if not reason], batches)
+        raise Malformed("records: packs and reasons differ in number")
+    applied = [stream for (stream, _), reason in zip(heads, reasons, strict=True) if reason == Reason.APPLIED]
+    cursors = _batch_cursors(applied, batches)
     pieces = [front]
     for (stream, size), reason in zip(heads, reasons, strict=True):
-        source = executed[stream] if reason == Reason.APPLIED else cursor
+        source = cursors[stream] if reason == Reason.APPLIED else cursor
         pieces.append(source.take(size, "pack"))
     return DecodedIngest(b"".join(pieces), reasons)
 
 
-def _opened(streams: list[str], batches: Iterator[Record]) -> dict[str, Cursor]:
+def _batch_cursors(streams: list[str], batches: Iterator[Record]) -> dict[str, Cursor]:
     """The next batches, which must be those of these streams."""
-    opened: dict[str, Cursor] = {}
+    cursors: dict[str, Cursor] = {}
     for stream in dict.fromkeys(streams):
         batch = next(batches, None)
         if batch is None or batch.kind != Kind.BATCH or batch.stream != stream:
-            raise Malformed(f"filed: the batch of {stream!r} is missing")
-        opened[stream] = Cursor(bytes(batch.body))
-    return opened
+            raise Malformed(f"records: the batch of {stream!r} is missing")
+        cursors[stream] = Cursor(bytes(batch.body))
+    return cursors
