@@ -159,7 +159,7 @@ def test_foreign_or_broken_state_is_refused():
     for broken in (b"", data[:-1], data + b"\0", bytes((data[0] ^ 1,)) + data[1:]):
         with pytest.raises(Malformed):
             load(stage.founding, broken)
-    with pytest.raises(Malformed, match="founded otherwise"):
+    with pytest.raises(Malformed, match="another initial configuration"):
         load(founding(Policy(streams_max=5)), data)
 
 

@@ -1,24 +1,26 @@
-"""Executes the configuration stream: identities, their rights, lane leases, fences, and who asked for other nodes.
+"""Executes the configuration stream: identities and their rights, lane leases, fences, checkpoints, and node changes.
 
-Decides whether a petition is granted and what it changes, from the state and the petition alone. Refuses to know who
-asked over which connection: a signature by an identity of the state is all that counts. What a change of nodes does is
-decided in `assembly`; its later stages bear no signature, for only a master can order them.
+Decides whether a configuration request is granted and what it changes, from the state and the request alone. Refuses to
+know which connection the request came from: only the signature of an identity in the state counts.
+`model.cluster_config` decides how a node change affects the cluster configuration. Later stages of a node change have
+no signature, because only a master can order them.
 
-A request is accepted in the epoch in which it was signed and in those right behind it (`epochs`). A request that was
-decided is remembered for as long, so a copy of it changes nothing, whoever brings it and however late.
+A request is valid in the epoch in which it was signed and in the ones that directly follow (`model.epochs`). The
+decision on a request is stored for as long as the request is valid. A copy of it therefore changes nothing, whoever
+sends it and however late.
 
-| petition | who may | a copy of it, or the same request signed again |
+| request | allowed for | a copy of it, or the same request signed again |
 |---|---|---|
-| Add Client, new identity | an admin | same nonce, same signer: the same ACL id, even when it has been removed since |
-| Add Client, lane | the identity | the same lane; UNKNOWN_LANE once that lane is over |
-| Remove Client, identity | an admin, or the identity; never the last admin | nothing more happens |
-| Remove Client, lane, for good or remembered; Fence | an admin, or its identity | nothing more happens |
+| Add Client, new identity | an admin | same signer and nonce: the same ACL id, even after its removal |
+| Add Client, lane | the identity | the same lane; UNKNOWN_LANE after that lane has ended |
+| Remove Client, identity | an admin, or the identity; never the last admin | no further effect |
+| Remove Client, lane (released or retired); Fence | an admin, or the lane's identity | no further effect |
 | Checkpoint | an admin | the same checkpoint |
 | everything about nodes | an admin | the same change |
-| anything that was refused | | a copy: the same refusal; signed in a later epoch: decided anew |
-| a lane that was refused | | decided anew |
+| a refused request | | a copy: the same refusal; signed in a later epoch: decided again |
+| a refused lane lease | | decided again |
 
-Invariants: an ACL id and a client id are given once; a name and a key have at most one active identity; asking never
+Invariants: an ACL id and a client id are assigned once. A name and a key have at most one active identity. No request
 leaves a cluster without an admin.
 """
 
@@ -64,12 +66,14 @@ from chaplain.link.auth.identity import KEY_BYTES
 
 
 class Configuration:
+    """Executes config entries on a draft of the state."""
+
     def __init__(self, cluster: str, wrapping: Wrapping | None) -> None:
         self._cluster = cluster
         self._wrapping = wrapping
 
     def execute(self, draft: StateDraft, number: int, entry: ConfigEntry) -> ConfigVerdict:
-        """Carry out the entry of this number, or say why not."""
+        """Apply the entry with this number, or return the reason for the refusal."""
         verdict = self._decide(draft, number, entry)
         return msgspec.structs.replace(verdict, entry_type=entry.entry_type, request_digest=sha256(entry.data).digest())
 
@@ -162,7 +166,7 @@ def _refused(reason: Reason) -> ConfigVerdict:
 
 
 def _repeated(draft: StateDraft, request: ConfigRequest, known: Decision, epoch: Epoch) -> ConfigVerdict | None:
-    """The answer to a request that was decided before; None if deciding it again does no harm."""
+    """The answer to a request that was decided before; None if it is safe to decide it again."""
     if known.reason != Reason.APPLIED:
         return _refused(Reason(known.reason)) if epoch.index <= known.epoch else None
     match request.message:
@@ -174,7 +178,7 @@ def _repeated(draft: StateDraft, request: ConfigRequest, known: Decision, epoch:
         case AddNode() | RemoveNode() | NewSet() | MakeCheckpoint():
             return ConfigVerdict(0, Reason.APPLIED, acl=known.acl)
         case AddIdentity() | RemoveIdentity() | ReleaseLane() | RetireLane() | FenceLane():
-            return None  # decided by ids that are never given twice: nothing more happens
+            return None  # their ids are never reused, so deciding again changes nothing
         case _:
             assert_never(request.message)
 
@@ -182,6 +186,7 @@ def _repeated(draft: StateDraft, request: ConfigRequest, known: Decision, epoch:
 def _change(
     draft: StateDraft, number: int, request: ConfigRequest, message: NodeMessage, signer: ClientIdentity
 ) -> ConfigVerdict:
+    """Open a change of nodes."""
     if not signer.admin:
         return _refused(Reason.NOT_ALLOWED)
     asked = sha256(request.signer + request.nonce).digest()
@@ -197,7 +202,9 @@ def _change(
 
 
 def _checkpoint(draft: StateDraft, number: int, message: MakeCheckpoint, signer: ClientIdentity) -> ConfigVerdict:
-    """Who asked finds its position in the full id of the entry."""
+    """Grant a checkpoint. The returned ACL id is the full id of the entry, which contains the index of
+    the checkpoint.
+    """
     if not signer.admin:
         return _refused(Reason.NOT_ALLOWED)
     draft.checkpoint = True
@@ -241,6 +248,7 @@ def _is_admin(client: ClientIdentity) -> bool:
 
 
 def _own_lane(draft: StateDraft, client_id: int, signer: ClientIdentity) -> LaneState | Reason:
+    """The lane, if the signer may change it; otherwise the reason for the refusal."""
     lane = draft.lane(client_id)
     if lane is None:
         return Reason.UNKNOWN_LANE

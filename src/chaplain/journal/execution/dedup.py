@@ -1,18 +1,21 @@
-"""What becomes of a pack on its lane: the rule that makes each request apply at most once, in order, for ever.
+"""Deduplication of packs on a lane: each request is applied at most once, and in the order of its id.
 
-    first id = last + 1     next: it may apply           the very request that is remembered     seen: its receipt again
-    first id > last + 1     gap: go back to last + 1     below everything remembered             old: already written
-    anything else           conflict: an id was signed twice, over different octets
+    first id = last id + 1      NEXT: it may be applied
+    first id > last id + 1      GAP: the client must go back to last id + 1
+    same digest as a recent one SEEN: the stored receipt is returned
+    below all recent ones       OLD: it was written, and its receipt is no longer stored
+    anything else               CONFLICT: two different requests were signed for one id
 
-On the lane of a retry, which whoever retries the same request gets, the first request is the only one there is: any
-other is answered with its receipt, for those who retry need not know of each other (docs/decisions/0168). A lane that
-was given back stays for a while, fenced, so that somebody can still ask how far it came (docs/decisions/0169).
+A lane that was leased for a retry has one request only. All clients that retry the same request get the same lane, and
+they need not know of each other. Any other pack on that lane therefore gets the receipt of the first one
+(docs/decisions/0168). A retired lane stays in the state for a while, fenced, so that a client can still ask for its
+last request (docs/decisions/0169).
 
-Decides by ids and digests alone; whether signatures hold was decided before. A client keeps the octets of a request
-until it is answered and sends the same ones again, so a pack that overlaps another one with other bounds is a
-conflict, too: no pack is ever applied in part (docs/decisions/0031).
+Decides by ids and digests alone; the caller has already verified signatures. A client retains the octets of a request
+until it is answered, and sends the same octets again. A pack that overlaps an applied one with other bounds is
+therefore a conflict, too: no pack is ever applied in part (docs/decisions/0031).
 
-Invariants: `last_id` never falls; a lane that is over comes never back, because client ids are not given twice.
+Invariants: `last_id` never decreases. A lane that has ended never returns, because client ids are not reused.
 """
 
 from __future__ import annotations
@@ -29,10 +32,12 @@ from chaplain.journal.model.bootstrap import Policy
 from chaplain.journal.model.records import AppliedRequest, LaneState
 
 RETIRED_PACKS = 8
-"""Packs of a lane whose receipts can be given again after it was given back."""
+"""Number of packs of a retired lane whose receipts are retained."""
 
 
 class PackStatus(Enum):
+    """How a pack relates to the requests that were applied on its lane."""
+
     NEXT = auto()
     GAP = auto()
     SEEN = auto()
@@ -41,13 +46,15 @@ class PackStatus(Enum):
 
 
 class Ruling(NamedTuple):
+    """The status of a pack, and the applied request that it repeats or contradicts."""
+
     status: PackStatus
     applied: AppliedRequest | None = None
-    """SEEN: the request itself; CONFLICT: the one that has the id."""
+    """SEEN: the request itself. CONFLICT: the request that has the id."""
 
 
 def classify(lane: LaneState, heading: Heading, digest: bytes) -> Ruling:
-    """Where a pack stands that its lane's identity has signed; `digest` names the request."""
+    """Compare a pack with its lane. The lane's identity has signed the pack; `digest` names the request."""
     if heading.first_id == lane.last_id + 1:
         return Ruling(PackStatus.NEXT)
     if heading.first_id > lane.last_id + 1:
@@ -63,7 +70,7 @@ def classify(lane: LaneState, heading: Heading, digest: bytes) -> Ruling:
 
 
 def _overlapped(lane: LaneState, heading: Heading) -> AppliedRequest | None:
-    """The latest remembered request that has an id of this pack."""
+    """The latest stored request that shares an id with this pack."""
     for applied in reversed(lane.recent):
         if applied.first_id <= heading.last_id and heading.first_id <= applied.last_id:
             return applied
@@ -80,7 +87,7 @@ def record_applied(lane: LaneState, applied: AppliedRequest, policy: Policy) -> 
 
 
 def retired(lane: LaneState) -> LaneState:
-    """The lane after it was given back: nothing more is applied on it, and it cannot be leased again."""
+    """The lane after its client gave it back: no further request is applied on it, and its lease cannot be repeated."""
     return msgspec.structs.replace(lane, nonce=b"", fenced=True, recent=lane.recent[-RETIRED_PACKS:])
 
 
@@ -89,7 +96,7 @@ def is_retired(lane: LaneState) -> bool:
 
 
 def drop_idle_lanes(draft: StateDraft) -> None:
-    """End lanes that nobody has used for long, by cluster time."""
+    """End the lanes that were not used for `lane_idle_ns`, by cluster time."""
     horizon_ns = draft.position.timestamp_ns - draft.state.bootstrap.policy.lane_idle_ns
     for client_id, lane in draft.state.lanes.items():
         if lane.active_ns >= horizon_ns:
@@ -98,7 +105,11 @@ def drop_idle_lanes(draft: StateDraft) -> None:
 
 
 def make_room(draft: StateDraft, acl: bytes) -> bool:
-    """Whether the identity may have one more lane; at a bound, one that was given back goes, or its longest unused."""
+    """True if the identity may have one more lane.
+
+    At a bound, one lane is ended to make room: a retired lane if there is one, otherwise the identity's least recently
+    used lane if it was not used for `lane_spare_ns`.
+    """
     policy = draft.state.bootstrap.policy
     lanes = draft.lanes_by_use()
     own = [lane for lane in lanes if lane.acl == acl]

@@ -1,8 +1,9 @@
-"""One node's own seat in the assembly: what its roles let it do for clients.
+"""The local node's roles in the cluster configuration: which requests of clients it accepts, and when it must stop.
 
-Decides from the executed state alone, and looks again only when the assembly changed. A node that is not in the
-assembly yet has no role; one that was in it and lost everything has left, and stops: at once if it knew when it was
-started, else after a while in which others can take what it had elsewhere, as its seat in the sequence.
+Decides from the executed state alone, and evaluates it again only after the cluster configuration changed. A node that
+is not in the configuration yet has no role. A node that was in it and lost all roles was removed and stops. If it
+already knew this at its start, it stops at once. Otherwise it runs on for `PARTING_NS`, so that other nodes can take
+over its duties elsewhere, such as its seat in the sequence.
 """
 
 from __future__ import annotations
@@ -14,17 +15,19 @@ from chaplain.journal.model.cluster_config import ClusterConfig
 from chaplain.journal.settings import JournalSettings
 
 SAY_AGAIN_NS = 200_000_000
-"""A blocked ingest node says so often that nothing of it waits, until it is dropped."""
+"""A blocked ingest node repeats its drained notice at this interval until the master drops it."""
 
 PARTING_NS = 5_000_000_000
-"""How long a node goes on after it was removed; the sequence takes a second or two to let it go."""
+"""How long a node runs on after its removal. The sequence needs a second or two to replace it."""
 REMOVED = "the cluster removed this node, for ever: do not start it again; `chaplain member add` makes a new one"
-"""What to do with a node that left."""
+"""Tells the operator what to do with a removed node."""
 NOBODY = ""
 """A name that no client has."""
 
 
 class LocalRoles:
+    """The roles of this node, cached per cluster configuration."""
+
     def __init__(self, settings: JournalSettings, execution: JournalExecution) -> None:
         self._node = settings.node
         self.reserved = settings.reserved
@@ -34,7 +37,7 @@ class LocalRoles:
         self._was_member = self._is_member = False
         self._drained_sent_ns = 0
         self.due_ns: int | None = None
-        """When a node that has left is to stop."""
+        """When a removed node must stop."""
 
     @property
     def takes_writes(self) -> bool:
@@ -44,13 +47,17 @@ class LocalRoles:
 
     @property
     def accepted_clients(self) -> tuple[str, ...]:
-        """Names of those whose packs are taken here; empty: everybody's. Who holds no data takes nobody's."""
+        """Names of the clients whose packs this node accepts; empty for all clients. A node without payloads accepts
+        packs of no client.
+        """
         cluster_config = self._execution.cluster_config
         bare = self._execution.copies and not cluster_config.holds_data(self._node)
         return (NOBODY,) if bare else self.reserved
 
     def accepts_client(self, acl: bytes) -> bool:
-        """Whether what this identity writes is taken here. A name that nobody has yet may be given later."""
+        """True if this node accepts packs of this identity. Reserved names are compared at each call, because an
+        identity with a reserved name may be added later.
+        """
         client = self._execution.state.clients.get(acl) if self.reserved else None
         return not self.reserved or (client is not None and client.name in self.reserved)
 
@@ -62,7 +69,7 @@ class LocalRoles:
 
     @property
     def may_propose(self) -> bool:
-        """What was taken before a block may still be ordered."""
+        """True if this node may still send packs to be ordered: those that it accepted before it was blocked count."""
         return self.takes_writes or self.blocked
 
     @property
@@ -77,11 +84,12 @@ class LocalRoles:
 
     @property
     def was_removed(self) -> bool:
-        """We were a member, and are none any more."""
+        """True if this node was a member and no longer is."""
         self._refresh()
         return self._was_member and not self._is_member
 
     def schedule_stop(self, now_ns: int, after_ns: int = PARTING_NS) -> None:
+        """Stop this node after `after_ns`."""
         self.due_ns = now_ns + after_ns
 
     def on_timer(self, now_ns: int) -> list[Halt]:
@@ -91,7 +99,7 @@ class LocalRoles:
         return [Halt(REMOVED, removed=True)]
 
     def drained_notice_to(self, now_ns: int, master: int, idle: bool) -> int:
-        """The master, if it is to be told that nothing of ours waits; 0 if not, or not again yet."""
+        """The master, if it is time to tell it that none of this node's messages waits to be ordered; otherwise 0."""
         if not self.blocked or not idle or now_ns - self._drained_sent_ns < SAY_AGAIN_NS:
             return 0
         self._drained_sent_ns = now_ns

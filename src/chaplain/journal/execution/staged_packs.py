@@ -1,12 +1,13 @@
-"""Packs that lie in the log and wait to be committed, and the transactions that committed some: a part of the state.
+"""Packs that wait in the log for a commit, and the transactions that committed some: a part of the execution state.
 
-    staged        in the log, without offsets; committed, or forgotten after a while
-    owed          committed: they get offsets in this order, once a copy of each is ordered again
-    transactions  of each writer of batches, the last version that was committed
+    staged        in the log, without offsets; a commit takes them, or they expire
+    committed     committed and without offsets; each gets them, in this order, when a node orders a copy of it again
+    transactions  for each writer of batches, the last version that it committed
 
-Decides nothing: the rules are in `transaction`. `HoldingDraft` lies over it as `Draft` lies over the state.
+Decides nothing: the rules are in `two_phase`. `StagedPacksDraft` overlays it as `StateDraft` overlays the state.
 
-Invariants: a pack is staged or owed, never both; what is owed is paid in order; `paid` never passes `pledged`.
+Invariants: a pack is staged or committed, never both. Committed packs are replayed in order. `replayed` never exceeds
+`committed_total`.
 """
 
 from __future__ import annotations
@@ -19,31 +20,31 @@ from chaplain.journal.model.set_hash import MappingHash, SetHash
 
 
 class StagedPacks:
-    """Changed by `HoldingDraft.commit` alone."""
+    """The staged and committed packs. Only `StagedPacksDraft.commit` changes them."""
 
-    def __init__(self, held: StagedPacksRecord = StagedPacksRecord()) -> None:  # noqa: B008 frozen
+    def __init__(self, record: StagedPacksRecord = StagedPacksRecord()) -> None:  # noqa: B008 frozen
         self.staged: dict[Key, Staged] = {}
-        """In the order in which they came."""
+        """In the order in which they were staged."""
         self.committed: deque[Staged] = deque()
         self.transactions: dict[tuple[bytes, str], Transaction] = {}
-        """The longest unused first."""
-        self.replayed = held.replayed
+        """The least recently used first."""
+        self.replayed = record.replayed
         self._staged_hash = MappingHash(lambda: self.staged)
         self._committed_hash = SetHash()
         self._transactions_hash = MappingHash(lambda: self.transactions)
         self.hashes: tuple[SetHash, ...] = (self._staged_hash, self._committed_hash, self._transactions_hash)
-        """Of all that is here but `paid`. Their order in `staged`, `owed` and `transactions` follows from the values:
-        time, ticket and time.
+        """Hashes of everything here except `replayed`. They do not depend on the order of the collections, and need
+        not: timestamp, ticket and timestamp determine it.
         """
-        for staged in held.staged:
+        for staged in record.staged:
             self.stage(staged.key, staged)
-        for owed in held.committed:
+        for owed in record.committed:
             self.put_committed(owed)
-        for transaction in held.transactions:
+        for transaction in record.transactions:
             self.put_transaction(transaction)
 
     def stage(self, key: Key, staged: Staged | None) -> None:
-        """Keep this pack, or with None forget it."""
+        """Store this pack; None deletes it."""
         self._staged_hash.note(key)
         if staged is not None:
             self.staged[key] = staged
@@ -51,15 +52,17 @@ class StagedPacks:
             self.staged.pop(key, None)
 
     def put_committed(self, staged: Staged) -> None:
+        """Append a pack to those that wait for their replay."""
         self._committed_hash.add((self.committed_total, staged))
         self.committed.append(staged)
 
     def mark_replayed(self) -> None:
+        """Remove the first committed pack: it has its offsets now."""
         self._committed_hash.remove((self.replayed, self.committed.popleft()))
         self.replayed += 1
 
     def put_transaction(self, transaction: Transaction) -> None:
-        """It is the last used from now on."""
+        """Store the transaction as the most recently used one."""
         self.forget_transaction((transaction.acl, transaction.app))
         self.transactions[transaction.acl, transaction.app] = transaction
 
@@ -69,7 +72,7 @@ class StagedPacks:
 
     @property
     def committed_total(self) -> int:
-        """Packs ever committed."""
+        """Number of packs that were ever committed."""
         return self.replayed + len(self.committed)
 
     def export(self) -> StagedPacksRecord:
@@ -106,32 +109,33 @@ class StagedPacksDraft:
         self._staged[staged.key] = staged
 
     def expire(self, horizon_ns: int) -> None:
-        """Forget what was staged before this; called before anything else changes."""
+        """Delete the packs that were staged before this time. Must be called before any other change."""
         for key, staged in self._base.staged.items():
             if staged.timestamp_ns >= horizon_ns:
                 break
             self._staged[key] = None
 
-    # Owed.
+    # Committed.
 
     @property
     def committed_total(self) -> int:
         return self._base.committed_total + len(self._committed)
 
     def put_committed(self, committed: list[Staged]) -> None:
+        """Move staged packs to the committed ones."""
         for staged in committed:
-            assert self.staged(staged.key) == staged, "something was committed that is not staged"
+            assert self.staged(staged.key) == staged, "a pack was committed that is not staged"
             self._staged[staged.key] = None
         self._committed += committed
 
     def next_to_replay(self) -> Staged | None:
-        """What gets its offsets next."""
+        """The committed pack that gets its offsets next."""
         if self._replayed < len(self._base.committed):
             return self._base.committed[self._replayed]
         return next(islice(self._committed, self._replayed - len(self._base.committed), None), None)
 
     def mark_replayed(self) -> None:
-        assert self.next_to_replay() is not None, "something was paid that is not owed"
+        assert self.next_to_replay() is not None, "a pack was replayed that is not committed"
         self._replayed += 1
 
     # Transactions.
@@ -150,7 +154,7 @@ class StagedPacksDraft:
         return len(self._base.transactions) + new - len(self._forgotten)
 
     def forget_transaction(self, horizon_ns: int) -> bool:
-        """Make room by the longest unused one, if that was used before this."""
+        """Delete the least recently used transaction if it was last used before this time. Returns whether it did."""
         for key, transaction in islice(self._base.transactions.items(), len(self._forgotten), None):
             if transaction.timestamp_ns < horizon_ns and key not in self._transactions:
                 self._forgotten.append(key)

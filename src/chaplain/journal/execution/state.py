@@ -1,20 +1,23 @@
-"""The state that the agreed prefix adds up to, as values; a draft of what one message would change; and its octets.
+"""The state of the journal after the agreed prefix, a draft of the changes of one message, and the state's serialized
+form.
 
-    identities  who there is, by ACL id       streams  the next offset and the chain of each
-    lanes       by client id                  proofs   of those who signed two things for one id
-    assembly    the nodes, and who serializes
-    holding     what is staged and committed, see there
-    epochs      which configuration requests are accepted, and what was decided about them
-    past        what the log may do without, and which databases it has filled
+    clients         identities, by ACL id
+    lanes           by client id
+    streams         the next offset and the chain hash of each stream
+    proofs          evidence against identities that signed two requests for one id
+    cluster_config  the nodes, their roles, and the serializers
+    staged_packs    staged and committed packs, see `staged_packs`
+    epochs          which configuration requests are valid, and the decisions on them
+    released, databases, verdict …   facts about messages that may no longer be in the log
 
-Decides nothing: rules are in `lanes`, `configuration` and `execution`. A `StateDraft` lies over the state, so that a
-message can be tried without being agreed; `commit` lays it down. Whatever is in `export` is compared between nodes;
-whatever can be derived from it (who has which name, which nonce got which lane) is not.
+Decides nothing: the rules are in `dedup`, `config`, `two_phase` and `state_machine`. A `StateDraft` overlays the state,
+so that a message can be executed before it is agreed; `commit` writes the draft to the state. Nodes compare what
+`export` contains. Indexes that follow from it, such as `leases`, are not exported.
 
-`fingerprint` names the same state in time that does not grow with the number of streams and lanes.
+`fingerprint` identifies the same state, in time that does not grow with the number of streams and lanes.
 
-Invariants: client ids rise and are never given twice; `export` has one form for one state, and `load` gives that state
-back.
+Invariants: client ids increase and are never reused. One state has exactly one serialized form, and `load` restores the
+state from it.
 """
 
 from __future__ import annotations
@@ -54,13 +57,13 @@ def stream_genesis(cluster: str, stream: str) -> bytes:
 
 
 def stream_hash(previous: bytes, first_offset: int, count: int, digests: list[bytes]) -> bytes:
-    """The stream's chain after one cluster message that wrote to it."""
+    """The stream's chain hash after one cluster message that wrote to it."""
     place = first_offset.to_bytes(8, "big") + count.to_bytes(8, "big")
     return sha256(b"".join((_STREAM_CHAIN, previous, place, *digests))).digest()
 
 
 class ExecutionState:
-    """The whole of it. Changed by `StateDraft.commit` alone."""
+    """The complete state. Only `StateDraft.commit` changes it."""
 
     def __init__(self, bootstrap: ClusterBootstrap, genesis: bytes) -> None:
         self.bootstrap = bootstrap
@@ -73,16 +76,18 @@ class ExecutionState:
         self.streams: dict[str, StreamHead] = {}
         self.proofs: dict[bytes, EquivocationEvidence] = {}
         self.journals: dict[int, tuple[int, int]] = {}
-        """The journal and index of each ingest node's message that was ordered last."""
+        """For each ingest node, journal and index of its message that was ordered last."""
         self.cluster_config = bootstrap.cluster_config()
         self.staged_packs = StagedPacks()
         self.weight_bytes = 0
+        """Octets of ingest messages since the last checkpoint."""
         self.released = 0
         self.databases: dict[str, int] = {}
         self.verdict = NO_VERDICT
         """Hash of the verdict on the last message."""
         self.epochs = Epochs(bootstrap.policy.epochs, genesis)
         self.leases: dict[tuple[bytes, bytes], int] = {}
+        """The lane that each pair of ACL id and nonce leased."""
         self.lane_counts: dict[bytes, int] = {}
         self._clients_hash = MappingHash(lambda: self.clients)
         self._lanes_hash = MappingHash(lambda: self.lanes)
@@ -102,7 +107,7 @@ class ExecutionState:
         before = self.lanes.get(lane.client_id)
         self._lanes_hash.note(lane.client_id)
         if before is not None and before.active_ns != lane.active_ns:
-            del self.lanes[lane.client_id]  # it was used, and goes to the end
+            del self.lanes[lane.client_id]  # a used lane moves to the end of the dictionary
         self.lanes[lane.client_id] = lane
         if before is None and lane.nonce:
             self.leases[lane.acl, lane.nonce] = lane.client_id
@@ -121,7 +126,7 @@ class ExecutionState:
 
     def _end_lease(self, lane: LaneState) -> None:
         if not lane.nonce:
-            return  # it was given back before
+            return  # the lane was retired: its lease has ended already
         if self.leases[lane.acl, lane.nonce] == lane.client_id:
             del self.leases[lane.acl, lane.nonce]
         self.lane_counts[lane.acl] -= 1
@@ -129,7 +134,7 @@ class ExecutionState:
             del self.lane_counts[lane.acl]
 
     def export(self) -> bytes:
-        """The one form of this state."""
+        """The serialized form of this state. Equal states have equal octets."""
         return msgspec.msgpack.encode(
             self._export(
                 tuple(self.clients[acl] for acl in sorted(self.clients)),
@@ -141,8 +146,10 @@ class ExecutionState:
         )
 
     def fingerprint(self) -> bytes:
-        """Names this state, as `export` does, without writing all of it down: what there may be many thousands of is
-        hashed only if it changed since the last fingerprint.
+        """A hash that identifies this state, as the digest of `export` would.
+
+        Collections that may have many thousands of items are hashed incrementally: an item is hashed again only if it
+        changed since the last fingerprint.
         """
         counters = StagedPacksRecord(replayed=self.staged_packs.replayed)
         rest = msgspec.msgpack.encode(self._export((), (), (), counters, self.epochs.export_without_decisions()))
@@ -182,16 +189,18 @@ def _decode(data: bytes) -> Export:
 def read_export(
     data: bytes,
 ) -> tuple[LogPosition, tuple[tuple[str, StreamHead], ...], tuple[LaneState, ...], tuple[ClientIdentity, ...]]:
-    """Of a state's octets what a proof of the log needs: where it is, its streams, lanes and identities."""
+    """The parts of a serialized state that a verification of the log needs: position, streams, lanes and identities."""
     exported = _decode(data)
     return exported.position, exported.streams, exported.lanes, exported.clients
 
 
 def load(bootstrap: ClusterBootstrap, data: bytes) -> ExecutionState:
-    """The state again. Only what `export` wrote, for the same founding, is taken."""
+    """Restore a state. Raises `Malformed` unless `export` wrote the data, in this version and for the same initial
+    configuration.
+    """
     exported = _decode(data)
     if exported.version != STATE_VERSION or exported.bootstrap != bootstrap.digest():
-        raise Malformed("state: of another version, or of a cluster founded otherwise")
+        raise Malformed("state: another version, or a cluster with another initial configuration")
     state = ExecutionState(bootstrap, exported.position.hash)
     state.position, state.next_client = exported.position, exported.next_client
     state.put_clients({client.acl: client for client in exported.clients})
@@ -206,12 +215,12 @@ def load(bootstrap: ClusterBootstrap, data: bytes) -> ExecutionState:
     state.databases, state.verdict = dict(exported.past.databases), exported.past.verdict
     state.epochs.load(exported.epochs)
     if state.export() != data:
-        raise Malformed("state: not in its one form")
+        raise Malformed("state: not in its canonical form")
     return state
 
 
 class StreamWrite:
-    """What one message writes to one stream, so far."""
+    """What one message has written to one stream so far."""
 
     __slots__ = ("chain", "digests", "first_offset", "next_offset")
 
@@ -248,10 +257,10 @@ class StateDraft:
         self.weight_bytes = state.weight_bytes
         self.released = state.released
         self.checkpoint = False
-        """Whether the state is to be written down behind this message."""
+        """True if every node makes a checkpoint after this message."""
         self._databases: dict[str, int] = {}
         self.verdict = b""
-        """Hash of the verdict on this message, once everything in it is decided."""
+        """Hash of the verdict on this message, set after every entry is decided."""
 
     def lane(self, client_id: int) -> LaneState | None:
         if client_id in self._lanes:
@@ -260,30 +269,30 @@ class StateDraft:
 
     def put_lane(self, lane: LaneState) -> None:
         assert lane.active_ns == self.position.timestamp_ns, (
-            "a lane that is touched is used: their order is that of use"
+            "a changed lane counts as used: the dictionary is ordered by use"
         )
         self._lanes.pop(lane.client_id, None)
         self._lanes[lane.client_id] = lane
         self._leases[lane.acl, lane.nonce] = lane.client_id
 
     def amend_lane(self, lane: LaneState) -> None:
-        """Change a lane without its being used."""
+        """Change a lane without marking it as used."""
         before = self.lane(lane.client_id)
-        assert before is not None, "a lane that is over is changed"
-        assert before.active_ns == lane.active_ns, "to change when a lane was used is to use it"
+        assert before is not None, "a lane was changed after its end"
+        assert before.active_ns == lane.active_ns, "`amend_lane` must not change when the lane was used"
         self._lanes[lane.client_id] = lane
 
     def drop_lane(self, client_id: int) -> None:
         self._lanes[client_id] = None
 
     def leased(self, acl: bytes, nonce: bytes) -> LaneState | None:
-        """The lane that this wish was granted before."""
+        """The lane that the same request leased before."""
         client_id = self._leases.get((acl, nonce)) or self.state.leases.get((acl, nonce))
         lane = self.lane(client_id) if client_id else None
         return lane if lane is not None and lane.nonce == nonce else None
 
     def lanes_by_use(self) -> list[LaneState]:
-        """All lanes, the longest unused first."""
+        """All lanes, the least recently used first."""
         old = [lane for client_id, lane in self.state.lanes.items() if client_id not in self._lanes]
         return old + [lane for lane in self._lanes.values() if lane is not None]
 
@@ -303,7 +312,7 @@ class StateDraft:
         self._journals[node] = (journal, index)
 
     def put_statements(self, stream: str) -> None:
-        """Statements for the stream's database, if there is one for it."""
+        """Record statements for the stream's database, if the stream has a database or can still get one."""
         known = self.state.databases
         new = [one for one in self._databases if one not in known]
         if stream in known or stream in new or len(known) + len(new) < self.state.bootstrap.policy.databases_max:
@@ -319,7 +328,7 @@ class StateDraft:
         return len(self.state.streams) + sum(stream not in self.state.streams for stream in self.stream_writes)
 
     def write(self, stream: str, count: int, digest: bytes) -> int:
-        """Append so many messages; gives the offset of the first."""
+        """Append this many messages to the stream. Returns the offset of the first."""
         writing = self.stream_writes.get(stream)
         if writing is None:
             tail = self.state.streams.get(stream)
@@ -332,7 +341,7 @@ class StateDraft:
         return base
 
     def stream_heads(self) -> dict[str, StreamHead]:
-        """Where the streams that were written to go on."""
+        """The new heads of the streams that were written to."""
         if self._stream_heads is None:
             self._stream_heads = {stream: writing.head() for stream, writing in self.stream_writes.items()}
         return self._stream_heads
@@ -369,6 +378,7 @@ class StateDraft:
 
 
 def streams_of(draft: StateDraft) -> list[StreamVerdict]:
+    """The verdicts on the streams that the draft writes to."""
     verdicts: list[StreamVerdict] = []
     for stream, tail in draft.stream_heads().items():
         first_offset = draft.stream_writes[stream].first_offset

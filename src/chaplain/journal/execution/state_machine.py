@@ -1,18 +1,19 @@
-"""Execution: what the agreed prefix means. The truth about every request is decided here and nowhere else.
+"""The state machine of the journal: applies agreed messages. Only this module decides what becomes of a request.
 
-A pure function of the founding configuration and the agreed messages: two executors that were given the same prefix
-have the same state, whatever else happened to them. What an ingest node checked before is a courtesy and counts for
-nothing.
+It is a pure function of the initial configuration and the agreed messages: two executors with the same prefix have the
+same state, whatever else happened to them. The checks of an ingest node only save work; they decide nothing.
 
-For each pack, in order: is the lane there, its identity active, the pack whole and signed by it, may it write the
-stream? These answers never change for the same octets, so a request that was refused may be replaced. Only then its
-ids are looked at (`lanes`), and only a pack that is its lane's next takes offsets.
+For each pack, in order, execution checks that the lane exists, that its identity is active, that the pack is intact and
+signed by that identity, and that the identity may write to the stream. The results for the same octets never change, so
+a client may send another request under the id of a refused one. Only after these checks does execution compare the
+request ids (`dedup`). Only the next pack of a lane gets offsets.
 
-Whether signatures hold is remembered per ingest message: an ingest node has checked its own before, and a host may
-check those of others in threads while they wait to be ordered (`learn`). What is not known is checked here.
+Results of signature checks are cached per ingest message: an ingest node has checked its own packs, and a host may
+check those of other nodes in threads while they wait to be ordered (`cache_checks`). Execution checks what is not in
+the cache.
 
-Invariants: `preview` changes nothing; messages are settled in order, each once; offsets of a stream are dense; a
-request is applied once; what is stored can be put together again to the very octets that were ordered.
+Invariants: `preview` changes no state. Messages are applied in order, each once. The offsets of a stream have no gaps.
+A request is applied once. The stored records restore the exact octets that were ordered.
 """
 
 from __future__ import annotations
@@ -63,13 +64,15 @@ from chaplain.segment.record import Kind, Record
 
 _ACCEPTED = (Reason.APPLIED, Reason.STAGED, Reason.COMMITTED)
 CHECKED_MAX = 4096
-"""Ingest messages whose checks are remembered; the oldest are forgotten first."""
+"""Bound of ingest messages whose check results are cached; at the bound the oldest one is deleted."""
 OPENED_MAX = 16
-"""Ingest messages that are kept as they were read, until they are settled: they are held in memory by that."""
+"""Bound of decoded ingest messages that are cached until they are applied. A decoded message keeps its payload in
+memory.
+"""
 
 
 class _Plan:
-    """A message that was carried out on a draft, and waits to be agreed."""
+    """A message that was executed on a draft and waits to be agreed."""
 
     def __init__(
         self, body: Body, payloads: tuple[bytes, ...], draft: StateDraft, executed: AppliedMessage, preview: Preview
@@ -82,7 +85,7 @@ class _Plan:
 
 
 class JournalExecution:
-    """The `Execution` that the serializer asks, and what the rest of the journal looks things up in."""
+    """The `Execution` that consensus uses, and the state that the rest of the journal reads."""
 
     def __init__(
         self,
@@ -92,7 +95,7 @@ class JournalExecution:
         snapshot: bytes | None = None,
         on_applied: Callable[[AppliedMessage], None] | None = None,
     ) -> None:
-        assert (wrapping.id if wrapping else b"") == bootstrap.wrapping_id, "founded with another wrapping key"
+        assert (wrapping.id if wrapping else b"") == bootstrap.wrapping_id, "the cluster has another wrapping key"
         self.state = load(bootstrap, snapshot) if snapshot else ExecutionState(bootstrap, genesis(bootstrap.cluster))
         self.cluster = bootstrap.cluster
         self._policy = bootstrap.policy
@@ -103,11 +106,11 @@ class JournalExecution:
         self._decoded: dict[bytes, IngestHeads] = {}
         self._plan: _Plan | None = None
         self._payload_cache: dict[tuple[Reference, bytes], bytes] = {}
-        """Payloads of every message that was looked at or read back behind the agreed prefix, and of its last."""
+        """Payloads of the last applied message, and of every message that was previewed or read back after it."""
         self._on_applied = on_applied
         self._clients_by_key = self._index_clients()
 
-    # What the serializer asks.
+    # The interface of the serializer.
 
     @property
     def applied_index(self) -> int:
@@ -126,7 +129,7 @@ class JournalExecution:
 
     def apply(self, message: AgreedEntry, /) -> None:
         plan = self._plan_for(message.body, message.payloads, message.hash)
-        assert plan.executed.position.hash == message.hash, "settled under another hash than it has"
+        assert plan.executed.position.hash == message.hash, "a message was applied under another hash than its own"
         self._plan = None
         plan.draft.commit()
         self._payload_cache.clear()
@@ -140,7 +143,7 @@ class JournalExecution:
             self._on_applied(plan.executed)
 
     def observe_stored(self, records: Sequence[Record], /) -> None:
-        """A message below what the snapshot covers is in the log: whoever looks things up there must know of it."""
+        """Report a message that the snapshot covers and the log still contains, so that readers can find it."""
         if self._on_applied is not None:
             self._on_applied(read_applied(records))
 
@@ -159,20 +162,22 @@ class JournalExecution:
         if len(messages) != len(entries):
             raise Malformed("records: not as many ingest messages as the body refers to")
         for entry, one in zip(entries, messages, strict=True):
-            # What we found before we wrote it need not be found again.
+            # This node checked the signatures before it wrote the records.
             self.cache_checks(entry.digest, map(_check_result, one.reasons))
         payloads = tuple(one.payload for one in messages)
         if body.index > self.applied_index:
             self._cache_payloads(body, payloads)
         return payloads
 
-    # What others ask.
+    # The interface of the rest of the journal.
 
     def fingerprint(self) -> bytes:
         return self.state.fingerprint()
 
     def cached_payload(self, reference: Reference, digest: bytes, /) -> bytes | None:
-        """An ingest message of a cluster message that waits to be agreed: whoever proposes it again must have it."""
+        """An ingest message of a cluster message that waits to be agreed. A master that proposes the cluster message
+        again needs it.
+        """
         return self._payload_cache.get((reference, digest))
 
     def _cache_payloads(self, body: Body, payloads: Sequence[bytes]) -> None:
@@ -180,28 +185,28 @@ class JournalExecution:
             self._payload_cache[entry.reference, entry.digest] = payload
 
     def client_of_key(self, key: bytes) -> ClientIdentity | None:
-        """The active identity that has this key; else one that had it."""
+        """The active identity with this key; if there is none, a former one."""
         return self._clients_by_key.get(key)
 
     def _index_clients(self) -> dict[bytes, ClientIdentity]:
         return {client.key: client for client in sorted(self.state.clients.values(), key=lambda one: -one.status)}
 
     def precheck(self, lane: LaneState, stream: str, heading: Heading) -> Reason:
-        """What execution would refuse by, without its ids and unless the signature is wrong, if it came to it now."""
+        """The reason for which execution would refuse the pack now, without a look at its ids and its signature."""
         client = self.state.clients[lane.acl]
         if client.status != LaneStatus.ACTIVE:
             return _inactive_reason(client)
         return self._rights_refusal(client, stream, heading)
 
     def check_of(self, stream: str, raw: bytes | memoryview, heading: Heading) -> PackCheck | None:
-        """What to check so that execution need not; None if it will be refused unchecked."""
+        """The signature check that execution would make; None if execution will refuse the pack without it."""
         lane = self.state.lanes.get(heading.client_id)
         client = self.state.clients.get(lane.acl) if lane is not None else None
         return None if client is None else self._check(client, stream, raw)
 
     def cache_checks(self, digest: bytes, results: Iterable[bool | None], opened: IngestHeads | None = None) -> None:
-        """The packs of the ingest message with this digest were checked against their lanes' identities. Whoever has
-        read it gives it, so that it is not read again.
+        """Store the check results for the packs of the ingest message with this digest. A caller that has decoded the
+        message passes it, so that execution does not decode it again.
         """
         self._checked[digest] = tuple(results)
         if len(self._checked) > CHECKED_MAX:
@@ -211,7 +216,7 @@ class JournalExecution:
             if len(self._decoded) > OPENED_MAX:
                 del self._decoded[next(iter(self._decoded))]
 
-    # Carrying out.
+    # Execution.
 
     def _plan_for(self, body: Body, payloads: tuple[bytes, ...], digest: bytes) -> _Plan:
         plan = self._plan
@@ -222,9 +227,9 @@ class JournalExecution:
 
     def _make_plan(self, body: Body, payloads: tuple[bytes, ...], digest: bytes) -> _Plan:
         before = self.state.position
-        assert body.index == before.index + 1, "a message was looked at before its predecessor was settled"
+        assert body.index == before.index + 1, "a message was executed before its predecessor was applied"
         assert body.previous == before.hash, "a message does not continue the chain"
-        assert body.timestamp_ns > before.timestamp_ns, "cluster time stood still"
+        assert body.timestamp_ns > before.timestamp_ns, "cluster time did not advance"
         draft = StateDraft(self.state, LogPosition(body.index, body.regime, body.timestamp_ns, digest))
         dedup.drop_idle_lanes(draft)
         two_phase.expire(draft.staged_packs, body.timestamp_ns)
@@ -272,7 +277,9 @@ class JournalExecution:
         known: tuple[bool | None, ...],
         headings: tuple[Heading, ...],
     ) -> list[PackVerdict]:
-        """With what is known of them: whether their signatures hold, and what their first octets say."""
+        """Execute the packs of one ingest message. `known` are cached check results, `headings` decoded headings; both
+        may be empty.
+        """
         packs: list[PackVerdict] = []
         for place, entry in enumerate(entries):
             valid = known[place] if len(known) == len(entries) else None
@@ -301,7 +308,7 @@ class JournalExecution:
         return self._apply(draft, lane, place, entry, heading)
 
     def _is_next_replay(self, draft: StateDraft, entry: IngestEntry, heading: Heading, valid: bool | None) -> bool:
-        """Whether this is the pack that gets its offsets next. Who may write what was decided when it was staged."""
+        """True if this is the committed pack that gets its offsets next. Its rights were checked when it was staged."""
         committed = draft.staged_packs.next_to_replay()
         if committed is None or (committed.client_id, committed.first_id) != (heading.client_id, heading.first_id):
             return False
@@ -312,7 +319,9 @@ class JournalExecution:
     def _refusal(
         self, draft: StateDraft, client: ClientIdentity, entry: IngestEntry, heading: Heading, valid: bool | None
     ) -> Reason:
-        """What refuses a pack whatever its ids. In this order: each answer holds for ever."""
+        """The reason to refuse a pack whatever its ids are. The order of the checks is fixed, so each
+        result is final.
+        """
         if client.status != LaneStatus.ACTIVE:
             return _inactive_reason(client)
         if not self._signature_holds(client, entry, valid):
@@ -345,7 +354,7 @@ class JournalExecution:
     def _apply(
         self, draft: StateDraft, lane: LaneState, place: tuple[int, int], entry: IngestEntry, heading: Heading
     ) -> PackVerdict:
-        """Decide by its ids what becomes of a pack that may be written."""
+        """Decide by its ids what becomes of a pack that passed all other checks."""
         stream = entry.stream
         digest = request_digest(self.cluster, stream, heading.digest)
         ruling = dedup.classify(lane, heading, digest)
@@ -391,7 +400,7 @@ class JournalExecution:
 def _accept(
     draft: StateDraft, lane: LaneState, place: tuple[int, int], entry: IngestEntry, heading: Heading
 ) -> tuple[Reason, int]:
-    """Carry out a pack whose turn it is, by its type; gives its offset, or ticket, or none."""
+    """Execute the next pack of a lane by its type. Returns the reason, and its offset or ticket."""
     match heading.message_type:
         case two_phase.STAGED:
             reason = two_phase.stage_decision(draft.staged_packs)
@@ -413,6 +422,7 @@ def _accept(
 
 
 def _check_result(reason: Reason) -> bool | None:
+    """What the stored reason of a pack says about its signature; None if it says nothing."""
     if reason in UNCHECKED:
         return None
     return reason not in INVALID
@@ -431,7 +441,9 @@ def _is_valid_stream(stream: str) -> bool:
 
 
 def _compromise(draft: StateDraft, lane: LaneState, first: AppliedRequest, second: RequestPosition) -> None:
-    """Somebody else has the key, or its owner lies: the identity is over, and both requests are proof of it."""
+    """End an identity that signed two different requests for one id, and store both as evidence. Either its key was
+    stolen or its owner lies.
+    """
     client = draft.client(lane.acl)
     assert client is not None
     draft.put_client(msgspec.structs.replace(client, status=LaneStatus.COMPROMISED))

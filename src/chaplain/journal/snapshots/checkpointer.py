@@ -1,14 +1,16 @@
-"""A node's checkpoints, what others say of theirs, and with that: which part of the log can go.
+"""Makes the checkpoints of this node, compares them with those of its peers, and drops the log that they cover.
 
-    executed ──▶ the state is taken down ──▶ on disk ──▶ Covered, to all peers ──▶ a quorum says the same ──▶ it can go
+    message executed ──▶ state exported ──▶ on disk ──▶ offered to all peers ──▶ confirmed by a quorum ──▶ log dropped
 
-Decides when a checkpoint is confirmed and who has parted from the others: whoever a majority contradicts about the
-state behind one message stops. Refuses to know what a state holds, and how one is got from others (`adoption`).
+Decides when a checkpoint is confirmed, and whether this node's state has diverged: a node stops if a majority of the
+members reports another digest for the state after the same message. Refuses to know what a state contains, and how a
+node gets one from its peers (`install`).
 
-Invariants: what is said to be on disk is; nothing goes before our own checkpoint is on disk and a quorum has the same;
-nothing goes that a connected member has not covered, too, or one that is on its way back (`returning`).
+Invariants: a node offers a checkpoint only after it is on disk. A node drops a message only after its own checkpoint
+covers it on disk and a quorum has the same checkpoint. It drops no message that the checkpoint of a connected member,
+or of a lagging member that is expected back (`lagging_members`), does not cover.
 
-Bounds: two states in memory, the latest.
+Bounds: the two latest states are in memory.
 """
 
 from __future__ import annotations
@@ -31,12 +33,14 @@ from chaplain.journal.storage.log import ReplicatedLog
 PIECE_BYTES = 512 * 1024
 KEPT = 2
 LOOK_NS = 1_000_000_000
-"""How often it is asked whether something can go, and who lacks what went is told of our checkpoint."""
+"""Interval at which the node looks for segments to drop, and repeats its offer to peers that lack dropped messages."""
 _NOTHING = bytes(32)
 CheckpointEffect: TypeAlias = ToPeer | Persist | Report | Halt
 
 
 class Checkpointer:
+    """The checkpoints of one node, and the latest snapshot offer of each connected peer."""
+
     def __init__(self, settings: JournalSettings, execution: JournalExecution) -> None:
         self._settings = settings
         self._execution = execution
@@ -44,20 +48,20 @@ class Checkpointer:
         self._checkpoints: dict[int, Checkpoint] = {}
         self._ticket = 0
         self._writing: dict[int, int] = {}
-        """Checkpoints on their way to the disk, by ticket; 0 for segments that go."""
+        """Index of the checkpoint that each ticket writes; 0 for a ticket that deletes segments."""
         self.durable = 0
-        """The latest checkpoint that is on our disk."""
+        """Index of the latest checkpoint on this node's disk."""
         self.offers: dict[int, Covered] = {}
-        """What connected peers said last."""
+        """The latest snapshot offer of each connected peer."""
         self._lagging = LaggingMembers()
         self._due_ns: int | None = None
         self.first_needed_by: list[Callable[[], int]] = []
-        """Each says which message is the first that somebody still needs."""
+        """Each function returns the first message that one component still needs."""
         self.dropped_segments = self.dropped_bytes = 0
         self.effects: list[CheckpointEffect] = []
 
     def attach(self, log: ReplicatedLog, found: Checkpoint | None) -> None:
-        """From now on, work: execution has caught up with the disk, where this checkpoint was."""
+        """Start to work: execution has caught up with the log, and `found` is the checkpoint on disk."""
         self._log = log
         if found is not None:
             self._checkpoints.setdefault(found.index, found)
@@ -71,10 +75,10 @@ class Checkpointer:
     def latest(self) -> Checkpoint | None:
         return self._checkpoints[max(self._checkpoints)] if self._checkpoints else None
 
-    # Our own.
+    # Checkpoints of this node.
 
     def on_applied(self, executed: AppliedMessage) -> None:
-        """A message was executed, and none behind it."""
+        """Make a checkpoint if the message asks for one. The state must be the one directly after this message."""
         if not executed.checkpoint:
             return
         made = checkpoint.make(executed.position.index, self._execution.state.export())
@@ -85,7 +89,7 @@ class Checkpointer:
             self._write(made)
 
     def start(self) -> None:
-        """Write down what was passed at start and is not on disk."""
+        """Write the latest checkpoint that was made during the replay at start, if it is not on disk."""
         latest = self.latest
         if latest is not None and latest.index > self.durable:
             self._write(latest)
@@ -101,6 +105,7 @@ class Checkpointer:
         self.effects.append(Persist(self._ticket, (Replace(file, data),)))
 
     def on_written(self, now_ns: int, ticket: int) -> None:
+        """A write is on disk. If it was a checkpoint, offer it to all peers."""
         index = self._writing.pop(ticket, 0)
         if index > self.durable:
             self.durable = index
@@ -109,10 +114,10 @@ class Checkpointer:
             self.broadcast_offer()
             self.drop_segments(now_ns)
 
-    # Others'.
+    # Checkpoints of peers.
 
     def on_connected(self, node: int) -> None:
-        """A member is connected: until it speaks, nothing is covered there."""
+        """A member is connected. Until it sends an offer, it counts as a member without a checkpoint."""
         self.offers[node] = Covered(0, _NOTHING, 0, 1, 0, confirmed=False)
         self._lagging.on_connected(node)
         self._send_offer(node)
@@ -136,6 +141,7 @@ class Checkpointer:
             self._send_offer(node)
 
     def on_offer(self, now_ns: int, node: int, offer: Covered) -> None:
+        """Store the offer of a peer, and act on what it confirms or contradicts."""
         before = self.confirmed
         self.offers[node] = offer
         self._lagging.on_offer(node, lacking=self._lacks_log(offer), latest=offer.index >= self.durable)
@@ -145,17 +151,17 @@ class Checkpointer:
         self.drop_segments(now_ns)
 
     def on_ask_state(self, node: int, ask: AskState) -> None:
-        """Somebody lacks what we have dropped."""
+        """Send a piece of a checkpoint to a peer that lacks dropped messages."""
         made = self._checkpoints.get(ask.index)
         if made is None or ask.position > len(made.state):
-            self._send_offer(node)  # it does not know of our latest
+            self._send_offer(node)  # the peer does not know of our latest checkpoint
             return
         piece = made.state[ask.position : ask.position + PIECE_BYTES]
         self.effects.append(ToPeer(node, StatePiece(ask.index, ask.position, piece)))
 
     @property
     def confirmed(self) -> bool:
-        """Whether a quorum has our latest checkpoint, or a later one, on disk."""
+        """True if a quorum has this node's latest checkpoint, or a later one, on disk."""
         made = self._checkpoints.get(self.durable)
         if made is None:
             return False
@@ -166,7 +172,7 @@ class Checkpointer:
         return offer.index > made.index or (offer.index == made.index and offer.digest == made.digest)
 
     def _compare_states(self) -> None:
-        """Compare states behind one message: the minority stops."""
+        """Compare the digests of the state after one message; a node that a majority contradicts stops."""
         made = self._checkpoints.get(self.durable)
         if made is None:
             return
@@ -182,11 +188,13 @@ class Checkpointer:
         if winner != made.digest and 2 * count > len(self._execution.cluster_config.members):
             self.effects.append(Halt(f"the state after message {made.index} is not the one that nodes {nodes} have"))
 
-    # What can go.
+    # Dropping the log.
 
     @property
     def drops_through(self) -> int:
-        """Up to this message segments will go some day, as far as rules and admins say; 0: none will."""
+        """Segments up to this message will be dropped at some time, under the retention rules and the releases of
+        admins; 0 if none will.
+        """
         assert self._log is not None
         rules, released = self._settings.rules, self._execution.state.released
         return self.durable if rules.keep_bytes or rules.keep_ns or released >= self._log.segment_index.first else 0
@@ -199,8 +207,10 @@ class Checkpointer:
             self.drop_segments(now_ns)
 
     def _nodes_lacking_log(self) -> list[int]:
-        """Who needs a checkpoint, as far as they said: told again and again, because what we said may have been lost
-        to them, or have come before they knew that we are here.
+        """Peers that need a checkpoint, according to their offers.
+
+        This node repeats its offer to them: an earlier one may have been lost, or may have arrived before the peer knew
+        this node.
         """
         return [node for node, offer in self.offers.items() if self._lacks_log(offer)]
 
@@ -209,7 +219,7 @@ class Checkpointer:
         return offer.agreed + 1 < self._log.segment_index.first
 
     def drop_segments(self, now_ns: int) -> None:
-        """Drop what can be dropped now."""
+        """Delete the segments that can be dropped now."""
         log = self._log
         assert log is not None
         waiting = (self.durable and len(log.segment_index.segments) > 1) or self._nodes_lacking_log()
@@ -232,7 +242,7 @@ class Checkpointer:
         self.broadcast_offer()
 
     def retained_bytes(self, now_ns: int, index: int) -> int:
-        """Octets of segments that could go if nobody needed the messages from this one on."""
+        """Octets of segments that are retained only because a component needs the messages from this one on."""
         assert self._log is not None
         segment_index, released = self._log.segment_index, self._execution.state.released
         without, with_it = (
@@ -242,16 +252,19 @@ class Checkpointer:
         return sum(segment.size_bytes for segment in segment_index.segments[with_it:without])
 
     def covered_through(self) -> int:
-        """Up to which message nobody can need the log to learn what it came to."""
+        """The last message that the checkpoints of this node, of a quorum and of all connected or returning members
+        cover.
+        """
         if not self.confirmed:
             return 0
         return min([self.durable, *(offer.index for offer in self.offers.values()), *self._lagging.checkpoints()])
 
     def would_retain(self, now_ns: int, index: int, timestamp_ns: int) -> bool:
-        """Whether a message that only others have would be kept here, too."""
+        """True if the retention rules of this node would retain a message that only other nodes have."""
         assert self._log is not None
         released = index <= self._execution.state.released
         return not released and keeps(self._log.segment_index, self._settings.rules, now_ns, timestamp_ns)
 
     def first_needed(self) -> int:
+        """The first message that any component still needs."""
         return first_needed(self._execution.state.staged_packs, [need() for need in self.first_needed_by])

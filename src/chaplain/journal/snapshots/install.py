@@ -1,20 +1,21 @@
-"""Getting a checkpoint from others, when the messages that follow ours are in nobody's log any more.
+"""Installs a checkpoint from peers when no connected node's log contains the next message any more.
 
-    nobody connected has the next message ──▶ a checkpoint that can be trusted ──▶ piece by piece ──▶ its digest holds
-    ──▶ on disk ──▶ this node starts again, from it
+    next message unavailable ──▶ choose a trusted checkpoint ──▶ fetch it piece by piece ──▶ verify its digest
+    ──▶ write it to disk ──▶ restart this node from it
 
-Decides which checkpoint is trusted: one that a quorum without us says the same of; or, when that many cannot be heard
-for a while, one of which a single serializer says that a quorum said so, or that so many say the same of as make a
-quorum with us: they may be all that is left, and have forgotten what others said. Its octets are then checked against
-that digest, so it does not matter who gives them. Refuses to know what a state holds.
+Decides which checkpoint is trusted. A checkpoint is trusted if a quorum of other nodes offers it. If no such quorum is
+reachable for `patience_ns`, weaker evidence is enough: a serializer that says that a quorum confirmed it, or offers of
+nodes that form a quorum together with this node. Those nodes may be all that is left of the cluster, and they may have
+forgotten earlier confirmations. The installer verifies the octets against the trusted digest, so it does not matter
+which node sends them. Refuses to know what a state contains.
 
-Starting again is on purpose: everything that a node derives from its state is then made from what is on its disk, by
-the one way there is.
+The restart is deliberate: after it, everything that a node derives from its state comes from its disk, by the same code
+as at any other start.
 
-Invariants: a state is adopted only if it is further on than what is agreed here, has the trusted digest and is of this
-cluster; nothing is adopted before it is on disk.
+Invariants: a state is installed only if it is ahead of this node's agreed prefix, has the trusted digest and belongs to
+this cluster. It is on disk before the node uses it.
 
-Bounds: one checkpoint at a time, of at most `STATE_BYTES_MAX`, one piece under way.
+Bounds: one checkpoint at a time, of at most `STATE_BYTES_MAX` octets, and one outstanding request.
 """
 
 from __future__ import annotations
@@ -38,10 +39,12 @@ from chaplain.journal.storage.log import ReplicatedLog
 
 InstallEffect: TypeAlias = ToPeer | Persist | Report | Halt
 _Named = tuple[int, bytes, int]
-"""Index, digest and size."""
+"""Index, digest and size of a checkpoint."""
 
 
 class SnapshotInstaller:
+    """Fetches and installs one checkpoint at a time."""
+
     def __init__(self, settings: JournalSettings, execution: JournalExecution, checkpointer: Checkpointer) -> None:
         self._settings = settings
         self._execution = execution
@@ -53,9 +56,9 @@ class SnapshotInstaller:
         self._source = 0
         self._accepts_messages_of: Callable[[Collection[int]], bool] = bool
         self._too_few_since_ns: int | None = None
-        """Since when those that have what follows are too few for us to believe them."""
+        """Since when the next message is available, but from too few serializers to accept it."""
         self._needed_since_ns: int | None = None
-        """Since when nobody has what follows."""
+        """Since when this node needs a checkpoint."""
         self._writing = False
         self.due_ns: int | None = None
         self.effects: list[InstallEffect] = []
@@ -66,15 +69,17 @@ class SnapshotInstaller:
         teachers: Callable[[], Quorum] | None = None,
         confirms: Callable[[Collection[int]], bool] | None = None,
     ) -> None:
-        """`teachers` are those whose word on a checkpoint counts, if not those of the assembly alone. `confirms` says
-        whether messages that these nodes call agreed are taken.
+        """Start to work. `teachers` returns the voters whose offers count, if not only those of the cluster
+        configuration. `confirms` returns whether this node accepts messages as agreed on the word of these nodes.
         """
         self._log = log
         self._quorum = teachers or self._quorum
         self._accepts_messages_of = confirms or self._accepts_messages_of
 
     def update(self, now_ns: int) -> None:
-        """Something was said, or somebody came or went."""
+        """Look again whether a checkpoint is needed and which one is trusted, after an offer or a change of
+        connections.
+        """
         if self._writing:
             return
         if not self._is_needed(now_ns):
@@ -101,10 +106,14 @@ class SnapshotInstaller:
             self.update(now_ns)
 
     def _is_needed(self, now_ns: int) -> bool:
-        """Whether others are further on, and none of them has what follows our own; or only members have it that are
-        not believed about it; or too few serializers, for a while, though a quorum of them is here.
+        """True if other nodes are ahead and this node cannot get the next message from them.
 
-        Only those count that have it with payloads: nobody may skip what was ordered because it cannot be found.
+        That is the case if none of them has the next message, or if only members without a vote have it, whose word
+        this node does not accept. It is also the case if too few serializers have had it for `patience_ns` although a
+        quorum is connected.
+
+        Where serializers are index-only, only nodes with payloads count: no node may skip a message because its
+        payloads cannot be found.
         """
         assert self._log is not None
         following, copies, cluster_config = self._log.agreed + 1, self._execution.copies, self._execution.cluster_config
@@ -120,7 +129,7 @@ class SnapshotInstaller:
             self._too_few_since_ns = None
             return False
         if not any(node in self._quorum().voters for node in having):
-            return True  # a member without a vote says so, and nobody would take the messages from it
+            return True  # only members without a vote have the message, and this node would not accept it from them
         if not self._quorum().reached([*self._checkpointer.offers, self._settings.node]):
             self._too_few_since_ns = None
         elif self._too_few_since_ns is None:
@@ -130,6 +139,7 @@ class SnapshotInstaller:
         )
 
     def _trusted(self, now_ns: int) -> _Named | None:
+        """The latest offered checkpoint that is trusted, if any."""
         assert self._log is not None
         said = self._checkpointer.offers
         named = {_name(one) for one in said.values() if one.index > self._log.agreed}
@@ -148,7 +158,7 @@ class SnapshotInstaller:
         return None
 
     def _ask(self, now_ns: int) -> None:
-        """Ask the next one who has it for the next piece."""
+        """Ask the next node that has the checkpoint for the next piece."""
         assert self._target is not None
         holders = sorted(node for node, one in self._checkpointer.offers.items() if one.index >= self._target[0])
         self._source = next((node for node in holders if node > self._source), holders[0])
@@ -160,6 +170,7 @@ class SnapshotInstaller:
         self.effects.append(ToPeer(self._source, AskState(self._target[0], len(self._data))))
 
     def on_piece(self, now_ns: int, node: int, piece: StatePiece) -> None:
+        """Append a piece that was asked for, and ask for the next one."""
         wanted = self._target
         if wanted is None or self._writing or (piece.index, piece.position) != (wanted[0], len(self._data)):
             return
@@ -172,6 +183,7 @@ class SnapshotInstaller:
         self._finish(node, wanted, bytes(self._data))
 
     def _finish(self, node: int, wanted: _Named, state: bytes) -> None:
+        """Verify the complete state and write it to disk."""
         self._data = bytearray()
         try:
             if sha256(state).digest() != wanted[1]:
@@ -181,7 +193,7 @@ class SnapshotInstaller:
                 raise Malformed(f"a state after message {found.position.index}")
         except Malformed as wrong:
             self.effects.append(Report("checkpoint does not fit", str(node), {"reason": str(wrong)}))
-            return  # asked again, of the next one, when it is due
+            return  # at `due_ns` the installer asks the next node
         self._writing = True
         self.due_ns = None
         adopted = Checkpoint(wanted[0], wanted[1], state, first=wanted[0] + 1)
@@ -190,7 +202,7 @@ class SnapshotInstaller:
         self.effects.append(Persist(1, (file,)))
 
     def on_written(self) -> None:
-        """It is on disk: everything begins from it."""
+        """The checkpoint is on disk: restart from it."""
         assert self._writing
         self.effects.append(Halt("a checkpoint was taken from others", again=True))
 

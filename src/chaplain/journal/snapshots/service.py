@@ -1,7 +1,7 @@
-"""Checkpoints as the journal around them sees it: what they are told, and what they want done.
+"""The checkpoints of a node as the rest of the journal sees them: inputs in, effects out.
 
-Ties together what this node keeps and drops (`archive`) and what it takes from others (`adoption`). Decides only which
-of them something is for.
+Combines what this node stores and drops (`checkpointer`) with what it installs from peers (`install`). Decides only
+which of the two an input is for.
 """
 
 from __future__ import annotations
@@ -34,12 +34,15 @@ SnapshotMessage: TypeAlias = Covered | AskState | StatePiece
 
 
 def base_of(state: ExecutionState) -> CheckpointBase:
+    """The facts of a checkpoint that components other than execution need."""
     owners = {lane.client_id: lane.acl for lane in state.lanes.values()}
     return CheckpointBase(state.position, dict(state.databases), owners)
 
 
 def found_checkpoint(bootstrap: ClusterBootstrap, data: bytes | None) -> Checkpoint | None:
-    """What a node's file says; nothing, if it cannot be believed: the log says whether that is a loss."""
+    """Decode the checkpoint file. Returns None if it is missing or invalid; recovery of the log decides whether that is
+    a loss.
+    """
     if data is None:
         return None
     try:
@@ -50,8 +53,10 @@ def found_checkpoint(bootstrap: ClusterBootstrap, data: bytes | None) -> Checkpo
 
 
 class SnapshotService:
+    """Checkpointer and installer of one node."""
+
     def __init__(self, settings: JournalSettings, execution: JournalExecution, streams: StreamIndex) -> None:
-        """`streams` are told which messages the log has, when some of it went or was put back."""
+        """`streams` is updated when messages are dropped from the log, or backfilled."""
         self._execution = execution
         self.checkpointer = Checkpointer(settings, execution)
         self._installer = SnapshotInstaller(settings, execution, self.checkpointer)
@@ -70,7 +75,7 @@ class SnapshotService:
         found: Checkpoint | None,
         confirms: Callable[[Collection[int]], bool] | None = None,
     ) -> None:
-        """From now on, work; and what the checkpoint covers of ingest nodes' journals is ordered for the serializer."""
+        """Start to work. Also mark the ingest messages that the checkpoint covers as ordered, for the serializer."""
         self._log, self._log_ranges, self._first = bench.log, bench.firsts, bench.log.segment_index.first
         self.checkpointer.attach(bench.log, found)
         bench.keeps = self.checkpointer.would_retain
@@ -124,14 +129,14 @@ class SnapshotService:
 
     @property
     def has_work(self) -> bool:
-        """Whether there is anything to perform; asked at every step, and seldom so."""
+        """True if `take_effects` has anything to do. It is read at every step, and seldom true."""
         assert self._log is not None
         return bool(
             self.checkpointer.effects or self._installer.effects or self._log.segment_index.first != self._first
         )
 
     def take_effects(self, mail: JournalOutbound, slips: TicketNumbers) -> list[Persist | Report | Halt]:
-        """Say what is to be said; gives what is the host's."""
+        """Send the outgoing messages. Returns the effects for the host."""
         assert self._log is not None
         if self._log.segment_index.first != self._first:
             self._first = self._log.segment_index.first
