@@ -24,7 +24,7 @@ BUGS = [
     _bug(
         "drop what no quorum has",
         "snapshots.checkpointer",
-        "        return self._execution.cluster_config.quorum.reached([*alike, self._settings.node])",
+        "        return self._execution.cluster_config.quorum.reached([*confirming, self._settings.node])",
         "        return True",
     ),
     _bug(
@@ -32,13 +32,13 @@ BUGS = [
         "snapshots.checkpointer",
         "        self.effects.append(Persist(self._ticket, (Replace(file, data),)))",
         "        self.effects.append(Persist(self._ticket, (Replace(file, data),)))\n"
-        "        self.durable = made.index\n        self.broadcast_offer()",
+        "        self.durable = own.index\n        self.broadcast_offer()",
     ),
     _bug("drop what is to be kept", "snapshots.retention", "    if segment.last <= released:", "    if segment.last:"),
     _bug(
         "believe a state whatever its digest",
         "snapshots.install",
-        "            if sha256(state).digest() != wanted[1]:",
+        "            if sha256(state).digest() != wanted.digest:",
         "            if not state:",
         mode="liveness",
     ),
@@ -57,9 +57,9 @@ BUGS = [
     _bug(
         "take down a state that is not whole",
         "snapshots.checkpointer",
-        "made = checkpoint.make(executed.position.index, self._execution.state.export())",
+        "own = checkpoint.make(executed.position.index, self._execution.state.export())",
         "self._execution.state.proofs.clear()\n"
-        "        made = checkpoint.make(executed.position.index, self._execution.state.export())",
+        "        own = checkpoint.make(executed.position.index, self._execution.state.export())",
     ),
     _bug(
         "drop one message more",
@@ -91,7 +91,7 @@ BUGS = [
     _bug(
         "ask those who have dropped it",
         "snapshots.install",
-        "            return bool(further)\n",
+        "            return bool(ahead)\n",
         "            return False\n",
         mode="liveness",
     ),

@@ -48,7 +48,9 @@ class ConsensusSettings(Frozen, frozen=True):
     retry_ns: int = 500 * MILLISECOND_NS
     """Unanswered requests are repeated after this time."""
     patience_ns: int = 5 * SECOND_NS
-    """A node that recovers its vote starts the recovery again if it made no progress for this time."""
+    """How long a node tolerates a lack of progress. Then it starts its vote recovery again, reports missing payloads,
+    or accepts weaker evidence for a checkpoint; a master whose payloads reach too few nodes steps down.
+    """
     nomination_ns: int = 5 * SECOND_NS
     """The master refuses a new serializer set if one of its nodes made no progress, or was not heard from, for this
     time.
@@ -155,9 +157,7 @@ class JournalSettings(Frozen, frozen=True):
     petition_bytes_max: int = 64 * 1024
     petition_retry_ns: int = 500 * MILLISECOND_NS
     petition_ns: int = 30 * SECOND_NS
-    """A configuration request that is not decided after this time is answered as timed out. It may still be granted
-    later.
-    """
+    """The node gives up a configuration request that is not decided after this time. It may still be granted later."""
 
     reads_per_client_max: int = 64
     """Concurrent reads of one session. One more is refused as busy; the same holds for the next two bounds."""

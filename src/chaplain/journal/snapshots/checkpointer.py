@@ -32,6 +32,7 @@ from chaplain.journal.storage.log import ReplicatedLog
 
 PIECE_BYTES = 512 * 1024
 KEPT = 2
+"""Checkpoints in memory: the latest one, and the one before it, which a peer may still be fetching."""
 LOOK_NS = 1_000_000_000
 """Interval at which the node looks for segments to drop, and repeats its offer to peers that lack dropped messages."""
 _NOTHING = bytes(32)
@@ -81,12 +82,12 @@ class Checkpointer:
         """Make a checkpoint if the message asks for one. The state must be the one directly after this message."""
         if not executed.checkpoint:
             return
-        made = checkpoint.make(executed.position.index, self._execution.state.export())
-        self._checkpoints[made.index] = made
+        own = checkpoint.make(executed.position.index, self._execution.state.export())
+        self._checkpoints[own.index] = own
         while len(self._checkpoints) > KEPT:
             del self._checkpoints[min(self._checkpoints)]
         if self._log is not None:
-            self._write(made)
+            self._write(own)
 
     def start(self) -> None:
         """Write the latest checkpoint that was made during the replay at start, if it is not on disk."""
@@ -94,14 +95,14 @@ class Checkpointer:
         if latest is not None and latest.index > self.durable:
             self._write(latest)
 
-    def _write(self, made: Checkpoint) -> None:
+    def _write(self, own: Checkpoint) -> None:
         assert self._log is not None
         file = checkpoint_name(self._settings.order)
         data = checkpoint.encode(
-            checkpoint.Checkpoint(made.index, made.digest, made.state, self._log.segment_index.in_order_from)
+            checkpoint.Checkpoint(own.index, own.digest, own.state, self._log.segment_index.in_order_from)
         )
         self._ticket += 1
-        self._writing[self._ticket] = made.index
+        self._writing[self._ticket] = own.index
         self.effects.append(Persist(self._ticket, (Replace(file, data),)))
 
     def on_written(self, now_ns: int, ticket: int) -> None:
@@ -132,8 +133,8 @@ class Checkpointer:
 
     def _offer(self) -> Covered:
         assert self._log is not None
-        made = self._checkpoints.get(self.durable)
-        index, digest, size = (0, _NOTHING, 0) if made is None else (made.index, made.digest, len(made.state))
+        own = self._checkpoints.get(self.durable)
+        index, digest, size = (0, _NOTHING, 0) if own is None else (own.index, own.digest, len(own.state))
         return Covered(index, digest, size, self._log.segment_index.first, self._log.agreed, self.confirmed)
 
     def broadcast_offer(self) -> None:
@@ -152,41 +153,42 @@ class Checkpointer:
 
     def on_ask_state(self, node: int, ask: AskState) -> None:
         """Send a piece of a checkpoint to a peer that lacks dropped messages."""
-        made = self._checkpoints.get(ask.index)
-        if made is None or ask.position > len(made.state):
+        own = self._checkpoints.get(ask.index)
+        if own is None or ask.position > len(own.state):
             self._send_offer(node)  # the peer does not know of our latest checkpoint
             return
-        piece = made.state[ask.position : ask.position + PIECE_BYTES]
+        piece = own.state[ask.position : ask.position + PIECE_BYTES]
         self.effects.append(ToPeer(node, StatePiece(ask.index, ask.position, piece)))
 
     @property
     def confirmed(self) -> bool:
         """True if a quorum has this node's latest checkpoint, or a later one, on disk."""
-        made = self._checkpoints.get(self.durable)
-        if made is None:
+        own = self._checkpoints.get(self.durable)
+        if own is None:
             return False
-        alike = [node for node, offer in self.offers.items() if self._agrees(offer, made)]
-        return self._execution.cluster_config.quorum.reached([*alike, self._settings.node])
+        confirming = [node for node, offer in self.offers.items() if self._agrees(offer, own)]
+        return self._execution.cluster_config.quorum.reached([*confirming, self._settings.node])
 
-    def _agrees(self, offer: Covered, made: Checkpoint) -> bool:
-        return offer.index > made.index or (offer.index == made.index and offer.digest == made.digest)
+    def _agrees(self, offer: Covered, own: Checkpoint) -> bool:
+        return offer.index > own.index or (offer.index == own.index and offer.digest == own.digest)
 
     def _compare_states(self) -> None:
         """Compare the digests of the state after one message; a node that a majority contradicts stops."""
-        made = self._checkpoints.get(self.durable)
-        if made is None:
+        own = self._checkpoints.get(self.durable)
+        if own is None:
             return
-        others = {node: offer.digest for node, offer in self.offers.items() if offer.index == made.index}
-        differing = sorted(node for node, digest in others.items() if digest != made.digest)
+        others = {node: offer.digest for node, offer in self.offers.items() if offer.index == own.index}
+        differing = sorted(node for node, digest in others.items() if digest != own.digest)
         if not differing:
             return
         nodes = ", ".join(map(str, differing))
-        detail: dict[str, str | int] = {"index": made.index, "node": self._settings.node}
+        detail: dict[str, str | int] = {"index": own.index, "node": self._settings.node}
         self.effects.append(Report("states differ", nodes, detail))
+        # This node stops only if more than half of all members, not only of the connected ones, have another state.
         winner = max(others.values(), key=list(others.values()).count)
         count = list(others.values()).count(winner)
-        if winner != made.digest and 2 * count > len(self._execution.cluster_config.members):
-            self.effects.append(Halt(f"the state after message {made.index} is not the one that nodes {nodes} have"))
+        if winner != own.digest and 2 * count > len(self._execution.cluster_config.members):
+            self.effects.append(Halt(f"the state after message {own.index} is not the one that nodes {nodes} have"))
 
     # Dropping the log.
 
@@ -227,29 +229,29 @@ class Checkpointer:
             self._due_ns = now_ns + LOOK_NS
         self._lagging.expire(now_ns)
         limit = min(self.covered_through(), self.first_needed() - 1)
-        going = droppable(
+        dropped = droppable(
             log.segment_index, self._settings.rules, now_ns, limit=limit, released=self._execution.state.released
         )
-        if not going:
+        if not dropped:
             return
-        self.dropped_segments += going
-        self.dropped_bytes += sum(segment.size_bytes for segment in log.segment_index.segments[:going])
-        operations = log.drop(going, limit)
+        self.dropped_segments += dropped
+        self.dropped_bytes += sum(segment.size_bytes for segment in log.segment_index.segments[:dropped])
+        operations = log.drop(dropped, limit)
         self._ticket += 1
         self._writing[self._ticket] = 0
         self.effects.append(Persist(self._ticket, operations))
-        self.effects.append(Report("segments dropped", detail={"segments": going, "first": log.segment_index.first}))
+        self.effects.append(Report("segments dropped", detail={"segments": dropped, "first": log.segment_index.first}))
         self.broadcast_offer()
 
     def retained_bytes(self, now_ns: int, index: int) -> int:
         """Octets of segments that are retained only because a component needs the messages from this one on."""
         assert self._log is not None
         segment_index, released = self._log.segment_index, self._execution.state.released
-        without, with_it = (
+        droppable_without, droppable_with = (
             droppable(segment_index, self._settings.rules, now_ns, limit=limit, released=released)
             for limit in (self.covered_through(), min(self.covered_through(), index - 1))
         )
-        return sum(segment.size_bytes for segment in segment_index.segments[with_it:without])
+        return sum(segment.size_bytes for segment in segment_index.segments[droppable_with:droppable_without])
 
     def covered_through(self) -> int:
         """The last message that the checkpoints of this node, of a quorum and of all connected or returning members

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from hashlib import sha256
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from chaplain.core import Halt, Persist, Replace, Report
 from chaplain.errors import Malformed
@@ -38,8 +38,12 @@ from chaplain.journal.snapshots.checkpointer import Checkpointer
 from chaplain.journal.storage.log import ReplicatedLog
 
 InstallEffect: TypeAlias = ToPeer | Persist | Report | Halt
-_Named = tuple[int, bytes, int]
-"""Index, digest and size of a checkpoint."""
+
+
+class _CheckpointId(NamedTuple):
+    index: int
+    digest: bytes
+    size_bytes: int
 
 
 class SnapshotInstaller:
@@ -51,7 +55,7 @@ class SnapshotInstaller:
         self._checkpointer = checkpointer
         self._log: ReplicatedLog | None = None
         self._quorum: Callable[[], Quorum] = lambda: execution.cluster_config.quorum
-        self._target: _Named | None = None
+        self._target: _CheckpointId | None = None
         self._data = bytearray()
         self._source = 0
         self._accepts_messages_of: Callable[[Collection[int]], bool] = bool
@@ -116,19 +120,23 @@ class SnapshotInstaller:
         payloads cannot be found.
         """
         assert self._log is not None
-        following, copies, cluster_config = self._log.agreed + 1, self._execution.copies, self._execution.cluster_config
-        able = (
-            said for node, said in self._checkpointer.offers.items() if not copies or cluster_config.holds_data(node)
+        next_index, copies, cluster_config = (
+            self._log.agreed + 1,
+            self._execution.copies,
+            self._execution.cluster_config,
         )
-        further = [said for said in able if max(said.index, said.agreed) >= following]
-        if not further or all(said.first > following for said in further):
+        usable = (
+            offer for node, offer in self._checkpointer.offers.items() if not copies or cluster_config.holds_data(node)
+        )
+        ahead = [offer for offer in usable if max(offer.index, offer.agreed) >= next_index]
+        if not ahead or all(offer.first > next_index for offer in ahead):
             self._too_few_since_ns = None
-            return bool(further)
-        having = [node for node, said in self._checkpointer.offers.items() if said.first <= following]
-        if self._accepts_messages_of(having):
+            return bool(ahead)
+        holders = [node for node, offer in self._checkpointer.offers.items() if offer.first <= next_index]
+        if self._accepts_messages_of(holders):
             self._too_few_since_ns = None
             return False
-        if not any(node in self._quorum().voters for node in having):
+        if not any(node in self._quorum().voters for node in holders):
             return True  # only members without a vote have the message, and this node would not accept it from them
         if not self._quorum().reached([*self._checkpointer.offers, self._settings.node]):
             self._too_few_since_ns = None
@@ -138,67 +146,68 @@ class SnapshotInstaller:
             self._too_few_since_ns is not None and now_ns - self._too_few_since_ns >= self._settings.order.patience_ns
         )
 
-    def _trusted(self, now_ns: int) -> _Named | None:
+    def _trusted(self, now_ns: int) -> _CheckpointId | None:
         """The latest offered checkpoint that is trusted, if any."""
         assert self._log is not None
-        said = self._checkpointer.offers
-        named = {_name(one) for one in said.values() if one.index > self._log.agreed}
+        offers = self._checkpointer.offers
+        offered = {_id_of(offer) for offer in offers.values() if offer.index > self._log.agreed}
         assert self._needed_since_ns is not None
-        patient = now_ns - self._needed_since_ns < self._settings.order.patience_ns
-        for wanted in sorted(named, reverse=True):
-            alike = [node for node, one in said.items() if _name(one) == wanted]
-            if wanted[2] > STATE_BYTES_MAX:
+        still_waiting = now_ns - self._needed_since_ns < self._settings.order.patience_ns
+        for wanted in sorted(offered, reverse=True):
+            alike = [node for node, offer in offers.items() if _id_of(offer) == wanted]
+            if wanted.size_bytes > STATE_BYTES_MAX:
                 continue
             quorum = self._quorum()
-            if quorum.reached(alike):
+            if quorum.reached(alike):  # without this node: its own state is behind and proves nothing
                 return wanted
-            vouched = any(said[node].confirmed and node in quorum.voters for node in alike)
-            if not patient and (vouched or quorum.reached([*alike, self._settings.node])):
+            # `confirmed` means that a quorum reported the same digest to that serializer earlier.
+            vouched = any(offers[node].confirmed and node in quorum.voters for node in alike)
+            if not still_waiting and (vouched or quorum.reached([*alike, self._settings.node])):
                 return wanted
         return None
 
     def _ask(self, now_ns: int) -> None:
         """Ask the next node that has the checkpoint for the next piece."""
         assert self._target is not None
-        holders = sorted(node for node, one in self._checkpointer.offers.items() if one.index >= self._target[0])
+        holders = sorted(node for node, offer in self._checkpointer.offers.items() if offer.index >= self._target.index)
         self._source = next((node for node in holders if node > self._source), holders[0])
         self.due_ns = now_ns + self._settings.order.retry_ns
         self._ask_more()
 
     def _ask_more(self) -> None:
         assert self._target is not None
-        self.effects.append(ToPeer(self._source, AskState(self._target[0], len(self._data))))
+        self.effects.append(ToPeer(self._source, AskState(self._target.index, len(self._data))))
 
     def on_piece(self, now_ns: int, node: int, piece: StatePiece) -> None:
         """Append a piece that was asked for, and ask for the next one."""
         wanted = self._target
-        if wanted is None or self._writing or (piece.index, piece.position) != (wanted[0], len(self._data)):
+        if wanted is None or self._writing or (piece.index, piece.position) != (wanted.index, len(self._data)):
             return
-        self._data += piece.data[: wanted[2] - len(self._data)]
+        self._data += piece.data[: wanted.size_bytes - len(self._data)]
         self._source, self.due_ns = node, now_ns + self._settings.order.retry_ns
-        if len(self._data) < wanted[2]:
-            if piece.data:
+        if len(self._data) < wanted.size_bytes:
+            if piece.data:  # an empty piece must not make two nodes send requests in a loop
                 self._ask_more()
             return
         self._finish(node, wanted, bytes(self._data))
 
-    def _finish(self, node: int, wanted: _Named, state: bytes) -> None:
+    def _finish(self, node: int, wanted: _CheckpointId, state: bytes) -> None:
         """Verify the complete state and write it to disk."""
         self._data = bytearray()
         try:
-            if sha256(state).digest() != wanted[1]:
+            if sha256(state).digest() != wanted.digest:
                 raise Malformed("not the state that it was said to be")
             found = load(self._execution.state.bootstrap, state)
-            if found.position.index != wanted[0]:
+            if found.position.index != wanted.index:
                 raise Malformed(f"a state after message {found.position.index}")
         except Malformed as wrong:
             self.effects.append(Report("checkpoint does not fit", str(node), {"reason": str(wrong)}))
             return  # at `due_ns` the installer asks the next node
         self._writing = True
         self.due_ns = None
-        adopted = Checkpoint(wanted[0], wanted[1], state, first=wanted[0] + 1)
-        file = Replace(checkpoint_name(self._settings.order), checkpoint.encode(adopted))
-        self.effects.append(Report("checkpoint taken from others", str(node), {"index": wanted[0]}))
+        installed = Checkpoint(wanted.index, wanted.digest, state, first=wanted.index + 1)
+        file = Replace(checkpoint_name(self._settings.order), checkpoint.encode(installed))
+        self.effects.append(Report("checkpoint taken from others", str(node), {"index": wanted.index}))
         self.effects.append(Persist(1, (file,)))
 
     def on_written(self) -> None:
@@ -207,5 +216,5 @@ class SnapshotInstaller:
         self.effects.append(Halt("a checkpoint was taken from others", again=True))
 
 
-def _name(said: Covered) -> _Named:
-    return said.index, said.digest, said.size_bytes
+def _id_of(offer: Covered) -> _CheckpointId:
+    return _CheckpointId(offer.index, offer.digest, offer.size_bytes)
