@@ -70,8 +70,8 @@ BUGS = [
     _tests(
         "forget that a mark was further than the last message",
         "journal.storage.recovery",
-        "return max(held, (self.mark.index, self.mark.regime))",
-        "return held",
+        "return max(stored, (self.mark.index, self.mark.regime))",
+        "return stored",
         "tests/journal/test_order_recovery.py",
     ),
     _tests(

@@ -58,8 +58,8 @@ def stream_genesis(cluster: str, stream: str) -> bytes:
 
 def stream_hash(previous: bytes, first_offset: int, count: int, digests: list[bytes]) -> bytes:
     """The stream's chain hash after one cluster message that wrote to it."""
-    place = first_offset.to_bytes(8, "big") + count.to_bytes(8, "big")
-    return sha256(b"".join((_STREAM_CHAIN, previous, place, *digests))).digest()
+    span = first_offset.to_bytes(8, "big") + count.to_bytes(8, "big")
+    return sha256(b"".join((_STREAM_CHAIN, previous, span, *digests))).digest()
 
 
 class ExecutionState:

@@ -128,7 +128,7 @@ class JournalExecution:
         return self._plan_for(body, tuple(payloads), digest).preview
 
     def apply(self, message: AgreedEntry, /) -> None:
-        plan = self._plan_for(message.body, message.payloads, message.hash)
+        plan = self._plan_for(message.body, message.payloads, message.hash)  # usually the plan that `preview` made
         assert plan.executed.position.hash == message.hash, "a message was applied under another hash than its own"
         self._plan = None
         plan.draft.commit()
@@ -231,20 +231,21 @@ class JournalExecution:
         assert body.previous == before.hash, "a message does not continue the chain"
         assert body.timestamp_ns > before.timestamp_ns, "cluster time did not advance"
         draft = StateDraft(self.state, LogPosition(body.index, body.regime, body.timestamp_ns, digest))
+        # Expiry follows cluster time, which is part of the message, so it is the same on every node.
         dedup.drop_idle_lanes(draft)
         two_phase.expire(draft.staged_packs, body.timestamp_ns)
         entries: list[EntryVerdict] = []
-        filed: list[ExecutedIngest] = []
-        arrived = iter(payloads)
+        ingests: list[ExecutedIngest] = []
+        remaining = iter(payloads)
         for number, entry in enumerate(body.entries):
             if isinstance(entry, DataEntry):
-                filed.append(self._execute_data(draft, number, entry, next(arrived)))
-                entries.append(filed[-1].verdict)
+                ingests.append(self._execute_data(draft, number, entry, next(remaining)))
+                entries.append(ingests[-1].verdict)
             else:
                 entries.append(self._configuration.execute(draft, number, entry))
-        assert next(arrived, None) is None, "more payloads than references"
+        assert next(remaining, None) is None, "more payloads than references"
         draft.checkpoint = draft.checkpoint or draft.weight_bytes >= self._policy.checkpoint_bytes
-        parts = encode_records(filed)
+        parts = encode_records(ingests)
         batches = tuple([part for part in parts if part.kind == Kind.BATCH])
         decided = ExecutionVerdict(tuple(entries), tuple(streams_of(draft)), self.state.verdict)
         encoded = verdict.encode(decided)
@@ -281,19 +282,20 @@ class JournalExecution:
         may be empty.
         """
         packs: list[PackVerdict] = []
-        for place, entry in enumerate(entries):
-            valid = known[place] if len(known) == len(entries) else None
+        for pack, entry in enumerate(entries):
+            valid = known[pack] if len(known) == len(entries) else None
             try:
-                heading = headings[place] if headings else read_heading(entry.raw)
+                heading = headings[pack] if headings else read_heading(entry.raw)
             except Malformed:
                 packs.append(PackVerdict(0, 0, 0, 0, entry.stream, Reason.MALFORMED))
                 continue
-            packs.append(self._execute_pack(draft, (number, place), entry, heading, valid))
+            packs.append(self._execute_pack(draft, (number, pack), entry, heading, valid))
         return packs
 
     def _execute_pack(
-        self, draft: StateDraft, place: tuple[int, int], entry: IngestEntry, heading: Heading, valid: bool | None
+        self, draft: StateDraft, at: tuple[int, int], entry: IngestEntry, heading: Heading, valid: bool | None
     ) -> PackVerdict:
+        """Execute one pack. `at` is the number of its entry, and its number in the entry."""
         if heading.message_type == two_phase.STAGED and self._is_next_replay(draft, entry, heading, valid):
             draft.staged_packs.mark_replayed()
             base = draft.write(entry.stream, heading.messages, heading.digest)
@@ -305,7 +307,7 @@ class JournalExecution:
         reason = self._refusal(draft, client, entry, heading, valid)
         if reason is not Reason.APPLIED:
             return refused_pack(heading, entry.stream, reason, lane)
-        return self._apply(draft, lane, place, entry, heading)
+        return self._apply(draft, lane, at, entry, heading)
 
     def _is_next_replay(self, draft: StateDraft, entry: IngestEntry, heading: Heading, valid: bool | None) -> bool:
         """True if this is the committed pack that gets its offsets next. Its rights were checked when it was staged."""
@@ -352,7 +354,7 @@ class JournalExecution:
         return Reason.APPLIED
 
     def _apply(
-        self, draft: StateDraft, lane: LaneState, place: tuple[int, int], entry: IngestEntry, heading: Heading
+        self, draft: StateDraft, lane: LaneState, at: tuple[int, int], entry: IngestEntry, heading: Heading
     ) -> PackVerdict:
         """Decide by its ids what becomes of a pack that passed all other checks."""
         stream = entry.stream
@@ -365,18 +367,20 @@ class JournalExecution:
                 return refused_pack(heading, stream, Reason.OLD, lane)
             case PackStatus.CONFLICT:
                 assert ruling.applied is not None
-                second = RequestPosition(draft.position.index, *place, stream, digest)
+                second = RequestPosition(draft.position.index, *at, stream, digest)
                 _compromise(draft, lane, ruling.applied, second)
                 return refused_pack(heading, stream, Reason.COMPROMISED, lane)
+        # A fence comes after the checks for copies and conflicts: a copy still gets its receipt, and a conflict is
+        # evidence on a fenced lane, too.
         if lane.fenced:
             return refused_pack(heading, stream, Reason.FENCED, lane)
         if ruling.status is PackStatus.GAP:
             return refused_pack(heading, stream, Reason.GAP, lane)
-        reason, base = _accept(draft, lane, place, entry, heading)
+        reason, base = _accept(draft, lane, at, entry, heading)
         if reason not in _ACCEPTED:
             return refused_pack(heading, stream, reason, lane)
         applied = AppliedRequest(
-            heading.first_id, heading.requests, digest, stream, base, heading.messages, draft.position, *place
+            heading.first_id, heading.requests, digest, stream, base, heading.messages, draft.position, *at
         )
         after = dedup.record_applied(lane, applied, self._policy)
         draft.put_lane(after)
@@ -398,7 +402,7 @@ class JournalExecution:
 
 
 def _accept(
-    draft: StateDraft, lane: LaneState, place: tuple[int, int], entry: IngestEntry, heading: Heading
+    draft: StateDraft, lane: LaneState, at: tuple[int, int], entry: IngestEntry, heading: Heading
 ) -> tuple[Reason, int]:
     """Execute the next pack of a lane by its type. Returns the reason, and its offset or ticket."""
     match heading.message_type:
@@ -407,7 +411,7 @@ def _accept(
             if reason is Reason.STAGED:
                 size = (heading.client_id, heading.first_id, heading.requests, heading.messages)
                 when = (draft.position.timestamp_ns, draft.position.index)
-                draft.staged_packs.put_staged(Staged(*size, entry.stream, heading.digest, lane.acl, *when, *place))
+                draft.staged_packs.put_staged(Staged(*size, entry.stream, heading.digest, lane.acl, *when, *at))
             return reason, NO_OFFSET
         case two_phase.COMMIT:
             try:
@@ -447,5 +451,5 @@ def _compromise(draft: StateDraft, lane: LaneState, first: AppliedRequest, secon
     client = draft.client(lane.acl)
     assert client is not None
     draft.put_client(msgspec.structs.replace(client, status=LaneStatus.COMPROMISED))
-    place = RequestPosition(first.position.index, first.entry, first.pack, first.stream, first.digest)
-    draft.put_proof(EquivocationEvidence(lane.client_id, lane.acl, place, second))
+    applied = RequestPosition(first.position.index, first.entry, first.pack, first.stream, first.digest)
+    draft.put_proof(EquivocationEvidence(lane.client_id, lane.acl, applied, second))

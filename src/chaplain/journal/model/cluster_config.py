@@ -122,6 +122,7 @@ class ClusterConfig(Frozen, frozen=True, array_like=True):
     def quorum(self) -> Quorum:
         """The quorum that must agree on the message after the one that produced this configuration."""
         change = self.new_set
+        # Joint consensus (Ongaro and Ousterhout, "In Search of an Understandable Consensus Algorithm", section 6).
         if change is not None and change.stage == Stage.IMPLEMENT:
             return Quorum((self.serializers, change.nodes))
         return Quorum((self.serializers,))

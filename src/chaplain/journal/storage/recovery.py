@@ -104,7 +104,7 @@ def recover(
         scan = surveyor.add(sequence, data)
         if scan is not None:
             found += scan.records
-            unproven = [(one, held) for one, held in (*unproven, (scan, data)) if one.header.end > scan.proven]
+            unproven = [(one, content) for one, content in (*unproven, (scan, data)) if one.header.end > scan.proven]
     survey = surveyor.finish()
     hint, hint_doubt = _read_sync_hint(hint_data)
     cut = survey.cut
@@ -114,8 +114,8 @@ def recover(
     agreed = records.agreed(base)
     in_order_from = max(first, _first(survey, records, base))
     first, hash_before_first = records.reach_back(in_order_from, base)
-    gone = _messages_lost(hint, records) or _cut_short(survey, cut, hint, boot) or _headless(survey, records, base)
-    doubt = _doubt(survey, cut, hint, boot) or gone or _damaged_end(survey.findings, records.end) or hint_doubt
+    loss = _messages_lost(hint, records) or _cut_short(survey, cut, hint, boot) or _headless(survey, records, base)
+    doubt = _doubt(survey, cut, hint, boot) or loss or _damaged_end(survey.findings, records.end) or hint_doubt
     return Recovered(
         survey=survey,
         groups=records.groups,
@@ -129,7 +129,8 @@ def recover(
         first=first,
         hash_before_first=hash_before_first,
         in_order_from=in_order_from,
-        data_lost=bool(gone) or (bool(doubt) and hint is not None and hint.boot == boot),
+        # Within one boot no power cut can have torn a write, so any doubt means that written data is gone.
+        data_lost=bool(loss) or (bool(doubt) and hint is not None and hint.boot == boot),
         unproven=tuple(_stretches(unproven, survey.proven, cut)),
     )
 
@@ -204,8 +205,8 @@ def _headless(survey: Survey, records: _RecordSet, base: LogPosition) -> str:
     If message 1 is in the log nevertheless, the beginning was lost earlier and then fetched again, and stored at the
     end of the log.
     """
-    begins = survey.endings[0].header.sequence if survey.endings else 0
-    headless = begins and not base.index and 1 not in records.groups
+    first_sequence = survey.endings[0].header.sequence if survey.endings else 0
+    headless = first_sequence and not base.index and 1 not in records.groups
     return "the log's beginning was dropped, and its checkpoint is not here" if headless else ""
 
 
@@ -256,9 +257,9 @@ class _RecordSet:
             elif record.kind == STAMP_KIND:
                 self._stamp(head.position, record)
             elif is_message(record) and (group := grouper.feed(head.position, head.end, record)) is not None:
-                self._hold(head.position, group)
+                self._store(head.position, group)
 
-    def _hold(self, position: int, group: Group) -> None:
+    def _store(self, position: int, group: Group) -> None:
         """Store a message; of several for one index the last one counts."""
         with suppress(Malformed):
             body_of(group.first)
@@ -278,8 +279,8 @@ class _RecordSet:
 
     def floor(self) -> tuple[int, int]:
         """Index and ballot of the last message that was stored or marked as agreed."""
-        held = (self.last, self.groups[self.last].ballot if self.last else 0)
-        return max(held, (self.mark.index, self.mark.regime))
+        stored = (self.last, self.groups[self.last].ballot if self.last else 0)
+        return max(stored, (self.mark.index, self.mark.regime))
 
     def reach_back(self, first: int, base: LogPosition) -> tuple[int, bytes]:
         """The first message of the unbroken chain that ends with message `first`, and the hash before it."""
@@ -299,6 +300,7 @@ class _RecordSet:
         while (group := self.groups.get(index + 1)) is not None and group.first.previous_hash == digest:
             following = self.groups.get(index + 2)
             linked = following is not None and following.first.previous_hash == group.first.chain_hash
+            # The last stored message has no successor: only a mark proves that it is agreed.
             marked = (self.mark.index, self.mark.chain_hash) == (index + 1, group.first.chain_hash)
             if not linked and not marked:
                 break

@@ -54,9 +54,9 @@ class SegmentIndex:
         elif known.sequence < header.sequence:
             # One long message filled the segments in between, so no header of them was reported.
             share = (header.base - known.end) // (header.sequence - known.sequence - 1)
-            for place in range(header.sequence - known.sequence - 1):
-                base = known.end + place * share
-                self.segments.append(SegmentSpan(known.sequence + 1 + place, base, base + share))
+            for number in range(header.sequence - known.sequence - 1):
+                base = known.end + number * share
+                self.segments.append(SegmentSpan(known.sequence + 1 + number, base, base + share))
             self.segments.append(SegmentSpan(header.sequence, header.base, header.end))
 
     def extend_segments(self, index: int, start: int, end: int, timestamp_ns: int = 0) -> None:
@@ -73,14 +73,14 @@ class SegmentIndex:
     def set_position(self, index: int, start: int, end: int, timestamp_ns: int = 0) -> None:
         """Record the position of the newest copy of a message."""
         self.extend_segments(index, start, end, timestamp_ns)
-        place = index - self._origin
-        if place < 0:
+        slot = index - self._origin
+        if slot < 0:
             return
-        if place >= len(self._starts):
-            more = [0] * (place + 1 - len(self._starts))
+        if slot >= len(self._starts):
+            more = [0] * (slot + 1 - len(self._starts))
             self._starts.extend(more)
             self._ends.extend(more)
-        self._starts[place], self._ends[place] = start, end
+        self._starts[slot], self._ends[slot] = start, end
 
     def prepend(self, spans: Sequence[tuple[int, int]]) -> None:
         """Record the spans of the messages directly before the first one."""
@@ -92,9 +92,9 @@ class SegmentIndex:
         """Start and end position of consecutive messages from this index on; None if the first one is not here."""
         if not self.first <= index <= through or index - self._origin >= len(self._starts):
             return None
-        place = index - self._origin
-        start, end = self._starts[place], self._ends[place]
-        for at in range(place + 1, min(through - self._origin + 1, len(self._starts))):
+        slot = index - self._origin
+        start, end = self._starts[slot], self._ends[slot]
+        for at in range(slot + 1, min(through - self._origin + 1, len(self._starts))):
             if self._starts[at] < end or self._ends[at] - start > bytes_max:
                 break
             end = self._ends[at]
@@ -106,8 +106,8 @@ class SegmentIndex:
         if span is None:
             return None
         start, end = span
-        place, bottom = index - self._origin, self.first - self._origin
-        for at in range(place - 1, max(bottom, place + 1 - count_max) - 1, -1):
+        slot, bottom = index - self._origin, self.first - self._origin
+        for at in range(slot - 1, max(bottom, slot + 1 - count_max) - 1, -1):
             if not 0 < self._ends[at] <= start or end - self._starts[at] > bytes_max:
                 break
             start = self._starts[at]
