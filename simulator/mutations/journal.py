@@ -47,9 +47,9 @@ BUGS = [
     _bug(
         "name a request by its signature",
         "execution.state_machine",
-        "return self._apply(draft, lane, place, entry, heading)",
+        "return self._apply(draft, lane, at, entry, heading)",
         "globals()['request_digest'] = lambda *_: __import__('hashlib').sha256(entry.raw).digest()\n"
-        "        return self._apply(draft, lane, place, entry, heading)",
+        "        return self._apply(draft, lane, at, entry, heading)",
     ),
     _bug(
         "a duplicate takes an offset",
@@ -73,8 +73,8 @@ BUGS = [
     _bug(
         "forgive the compromised",
         "execution.state_machine",
-        "msgspec.structs.replace(client, status=LaneStatus.COMPROMISED)",
-        "msgspec.structs.replace(client, status=LaneStatus.ACTIVE)",
+        "msgspec.structs.replace(client, status=IdentityStatus.COMPROMISED)",
+        "msgspec.structs.replace(client, status=IdentityStatus.ACTIVE)",
     ),
     _bug(
         "settle what was looked at last",

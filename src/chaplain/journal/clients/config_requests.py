@@ -36,7 +36,7 @@ from chaplain.journal.messages.membership import OPENING, is_opening
 from chaplain.journal.messages.peer import PassPetition
 from chaplain.journal.messages.signing import ConfigCheck
 from chaplain.journal.model.reason import REASONS, kind_of
-from chaplain.journal.model.records import LaneStatus
+from chaplain.journal.model.records import IdentityStatus
 from chaplain.journal.model.results import AppliedMessage, ConfigVerdict
 from chaplain.journal.settings import JournalSettings
 from chaplain.journal.storage.verdict import Reason
@@ -145,7 +145,7 @@ class ConfigRequests:
         except Malformed:
             return Reason.UNKNOWN_TYPE
         signer = self._execution.state.clients.get(decoded.signer)
-        if signer is None or signer.status != LaneStatus.ACTIVE:
+        if signer is None or signer.status != IdentityStatus.ACTIVE:
             return Reason.UNKNOWN_SIGNER
         return config.check_of(decoded, self._execution.cluster, signer.key)
 

@@ -33,7 +33,7 @@ from chaplain.journal.messages.client import (
 )
 from chaplain.journal.messages.signing import SECRET_BYTES, WRAP_NONCE_BYTES, SignatureType, Wrapping
 from chaplain.journal.model.receipts import run_of
-from chaplain.journal.model.records import ClientIdentity, LaneState, LaneStatus, RequestPosition
+from chaplain.journal.model.records import ClientIdentity, IdentityStatus, LaneState, RequestPosition
 from chaplain.journal.storage.offset_index import StreamIndex
 from chaplain.journal.storage.pack_lookup import PackLookup
 from chaplain.link.auth.identity import KEY_BYTES
@@ -123,7 +123,7 @@ class ClientQueries:
                 "name": one.name,
                 "acl": one.acl.hex(),
                 "key": one.key.hex(),
-                "status": LaneStatus(one.status).name.lower(),
+                "status": IdentityStatus(one.status).name.lower(),
                 "admin": one.admin,
                 "writes": one.writes,
                 "reads": one.reads,

@@ -49,7 +49,7 @@ from chaplain.journal.messages.peer import PassPetition
 from chaplain.journal.messages.signing import Wrapping
 from chaplain.journal.messages.write_request import client_id_of, read_heading
 from chaplain.journal.model.reason import REASONS, kind_of
-from chaplain.journal.model.records import ClientIdentity, LaneStatus
+from chaplain.journal.model.records import ClientIdentity, IdentityStatus
 from chaplain.journal.model.results import AppliedMessage
 from chaplain.journal.peers import members_of
 from chaplain.journal.settings import JournalSettings
@@ -145,7 +145,7 @@ class ClientSessions:
     def admitted(self, now_ns: int) -> Admitted:
         """Who may have a session, by key: everybody active, and for a moment those who no longer are."""
         clients = () if self.closed else self._execution.state.clients.values()
-        active = {client.key: client.name for client in clients if client.status == LaneStatus.ACTIVE}
+        active = {client.key: client.name for client in clients if client.status == IdentityStatus.ACTIVE}
         ended = {key: (name, now_ns + LINGER_NS) for key, name in self._active.items() if key not in active}
         kept = {key: kept for key, kept in self._lingering.items() if key not in active and kept[1] > now_ns}
         self._active, self._lingering = active, {**ended, **kept}
@@ -182,7 +182,7 @@ class ClientSessions:
 
     def _identity(self, instance: bytes) -> ClientIdentity | None:
         client = self._execution.client_of_key(self._peers[instance].key)
-        return client if client is not None and client.status == LaneStatus.ACTIVE else None
+        return client if client is not None and client.status == IdentityStatus.ACTIVE else None
 
     def said(
         self, now_ns: int, peer: Peer, message: ClientMessage, payload: bytes
@@ -245,7 +245,7 @@ class ClientSessions:
         known = self._execution.client_of_key(peer.key)
         reason = Reason.UNKNOWN_SIGNER
         if known is not None:
-            reason = Reason.COMPROMISED if known.status == LaneStatus.COMPROMISED else Reason.REMOVED
+            reason = Reason.COMPROMISED if known.status == IdentityStatus.COMPROMISED else Reason.REMOVED
         if not isinstance(message, Write):
             return Failed(message.call, kind_of(reason), REASONS[reason])
         heading = read_heading(payload)

@@ -59,7 +59,7 @@ from chaplain.journal.messages.membership import (
 from chaplain.journal.messages.signing import SignatureType, Wrapping
 from chaplain.journal.model.cluster_config import apply_stage, open_change
 from chaplain.journal.model.epochs import Decision, Epoch
-from chaplain.journal.model.records import ClientIdentity, LaneState, LaneStatus
+from chaplain.journal.model.records import ClientIdentity, IdentityStatus, LaneState
 from chaplain.journal.model.results import ConfigVerdict
 from chaplain.journal.storage.verdict import Reason
 from chaplain.link.auth.identity import KEY_BYTES
@@ -85,7 +85,7 @@ class Configuration:
         except Malformed:
             return _refused(Reason.UNKNOWN_TYPE)
         signer = draft.client(request.signer)
-        if signer is None or signer.status != LaneStatus.ACTIVE:
+        if signer is None or signer.status != IdentityStatus.ACTIVE:
             return _refused(Reason.UNKNOWN_SIGNER)
         if not config.signature_holds(request, self._cluster, signer.key):
             return _refused(Reason.SIGNATURE)
@@ -143,7 +143,7 @@ class Configuration:
         return ConfigVerdict(0, Reason.APPLIED, acl=acl)
 
     def _refusal(self, clients: list[ClientIdentity], message: AddIdentity, identities_max: int) -> Reason:
-        active = [client for client in clients if client.status == LaneStatus.ACTIVE]
+        active = [client for client in clients if client.status == IdentityStatus.ACTIVE]
         if any(client.name == message.name for client in active):
             return Reason.NAME_TAKEN
         if any(client.key == message.key[:KEY_BYTES] for client in active):
@@ -236,15 +236,15 @@ def _remove(draft: StateDraft, message: RemoveIdentity, signer: ClientIdentity) 
     client = draft.client(message.acl)
     if client is None:
         return _refused(Reason.UNKNOWN_CLIENT)
-    if client.status == LaneStatus.ACTIVE:
+    if client.status == IdentityStatus.ACTIVE:
         if client.admin and not any(_is_admin(other) for other in draft.clients() if other.acl != client.acl):
             return _refused(Reason.LAST_ADMIN)
-        draft.put_client(msgspec.structs.replace(client, status=LaneStatus.REMOVED))
+        draft.put_client(msgspec.structs.replace(client, status=IdentityStatus.REMOVED))
     return ConfigVerdict(0, Reason.APPLIED, acl=client.acl)
 
 
 def _is_admin(client: ClientIdentity) -> bool:
-    return client.admin and client.status == LaneStatus.ACTIVE
+    return client.admin and client.status == IdentityStatus.ACTIVE
 
 
 def _own_lane(draft: StateDraft, client_id: int, signer: ClientIdentity) -> LaneState | Reason:

@@ -40,8 +40,8 @@ from chaplain.journal.model.records import (
     AppliedRequest,
     ClientIdentity,
     EquivocationEvidence,
+    IdentityStatus,
     LaneState,
-    LaneStatus,
     LogPosition,
     RequestPosition,
     Staged,
@@ -194,7 +194,7 @@ class JournalExecution:
     def precheck(self, lane: LaneState, stream: str, heading: Heading) -> Reason:
         """The reason for which execution would refuse the pack now, without a look at its ids and its signature."""
         client = self.state.clients[lane.acl]
-        if client.status != LaneStatus.ACTIVE:
+        if client.status != IdentityStatus.ACTIVE:
             return _inactive_reason(client)
         return self._rights_refusal(client, stream, heading)
 
@@ -324,7 +324,7 @@ class JournalExecution:
         """The reason to refuse a pack whatever its ids are. The order of the checks is fixed, so each
         result is final.
         """
-        if client.status != LaneStatus.ACTIVE:
+        if client.status != IdentityStatus.ACTIVE:
             return _inactive_reason(client)
         if not self._signature_holds(client, entry, valid):
             return Reason.SIGNATURE
@@ -433,7 +433,7 @@ def _check_result(reason: Reason) -> bool | None:
 
 
 def _inactive_reason(client: ClientIdentity) -> Reason:
-    return Reason.REMOVED if client.status == LaneStatus.REMOVED else Reason.COMPROMISED
+    return Reason.REMOVED if client.status == IdentityStatus.REMOVED else Reason.COMPROMISED
 
 
 def _is_valid_stream(stream: str) -> bool:
@@ -450,6 +450,6 @@ def _compromise(draft: StateDraft, lane: LaneState, first: AppliedRequest, secon
     """
     client = draft.client(lane.acl)
     assert client is not None
-    draft.put_client(msgspec.structs.replace(client, status=LaneStatus.COMPROMISED))
+    draft.put_client(msgspec.structs.replace(client, status=IdentityStatus.COMPROMISED))
     applied = RequestPosition(first.position.index, first.entry, first.pack, first.stream, first.digest)
     draft.put_proof(EquivocationEvidence(lane.client_id, lane.acl, applied, second))

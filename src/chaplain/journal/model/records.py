@@ -61,7 +61,7 @@ class LaneState(Frozen, frozen=True, array_like=True):
     recent: tuple[AppliedRequest, ...] = ()
 
 
-class LaneStatus(IntEnum):
+class IdentityStatus(IntEnum):
     ACTIVE = 1
     REMOVED = 2
     COMPROMISED = 3
@@ -80,7 +80,7 @@ class ClientIdentity(Frozen, frozen=True, array_like=True):
     reads: tuple[str, ...]
     admin: bool
     nonce: bytes
-    status: int = LaneStatus.ACTIVE
+    status: int = IdentityStatus.ACTIVE
 
 
 class StreamHead(Frozen, frozen=True, array_like=True):
