@@ -57,8 +57,8 @@ BUGS = [
     _bug(
         "an index-only serializer keeps payloads",
         "storage.log",
-        "        preview = _BARE if self.index_only else execution.preview(",
-        "        preview = _BARE if message.lacks_payloads else execution.preview(",
+        "        preview = _NO_PREVIEW if self.index_only else execution.preview(",
+        "        preview = _NO_PREVIEW if message.lacks_payloads else execution.preview(",
     ),
     _bug(
         "do without payloads after a restart",

@@ -76,8 +76,8 @@ BUGS = [
     _bug(
         "drop what is staged",
         "snapshots.retention",
-        "    return min(owed, staged.index if staged is not None else NOBODY, *others)",
-        "    return min(NOBODY, *others)",
+        "    return min(owed, staged.index if staged is not None else NOT_NEEDED, *others)",
+        "    return min(NOT_NEEDED, *others)",
         mode="liveness",
         seeds=110,  # it takes a batch that is committed just when everybody has covered what was staged
     ),

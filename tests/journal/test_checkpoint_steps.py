@@ -30,7 +30,7 @@ from chaplain.journal.snapshots import checkpoint
 from chaplain.journal.snapshots.checkpointer import LOOK_NS, Checkpointer
 from chaplain.journal.snapshots.install import SnapshotInstaller
 from chaplain.journal.snapshots.lagging_members import RETURN_NS
-from chaplain.journal.snapshots.retention import NOBODY, droppable, first_needed
+from chaplain.journal.snapshots.retention import NOT_NEEDED, droppable, first_needed
 from chaplain.journal.snapshots.service import SnapshotService
 from chaplain.journal.storage.offset_index import StreamIndex
 from chaplain.journal.storage.segment_index import SegmentIndex, SegmentSpan
@@ -167,9 +167,9 @@ def test_rules() -> None:
 
 def test_what_is_staged_or_owed_is_needed() -> None:
     staged = Staged(1, 1, 1, 1, "s", b"", b"", 0, 7, 0, 0)
-    assert first_needed(StagedPacks(), []) == NOBODY
+    assert first_needed(StagedPacks(), []) == NOT_NEEDED
     assert first_needed(StagedPacks(StagedPacksRecord(staged=(staged,))), [9]) == 7
-    assert first_needed(StagedPacks(StagedPacksRecord(committed=(staged,))), [NOBODY]) == 7
+    assert first_needed(StagedPacks(StagedPacksRecord(committed=(staged,))), [NOT_NEEDED]) == 7
     assert first_needed(StagedPacks(StagedPacksRecord(committed=(staged,))), [3]) == 3
 
 

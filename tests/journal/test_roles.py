@@ -16,10 +16,10 @@ from chaplain.journal.messages.client import (
     Failed,
     ListNodes,
     MembersAre,
+    NodeAddress,
     NotWritten,
     Read,
     SubmitPetition,
-    Whereabouts,
 )
 from chaplain.journal.messages.config import AddIdentity, acl_id
 from chaplain.journal.messages.membership import AddNode, EntryType, NewSet, RemoveNode, Stage, StageStep, encode_step
@@ -193,8 +193,8 @@ def test_where_members_are_is_told_at_the_start_and_whenever_they_change(cluster
 
 
 def test_clients_are_told_who_belongs_to_the_cluster_and_who_was_removed(cluster, admin):
-    places = {node: Whereabouts(NODES[node].key, one.uri) for node, one in enumerate(assembly(cluster).nodes, 1)}
-    places[4] = Whereabouts(NEWCOMER.key, NEWCOMER.uri)
+    places = {node: NodeAddress(NODES[node].key, one.uri) for node, one in enumerate(assembly(cluster).nodes, 1)}
+    places[4] = NodeAddress(NEWCOMER.key, NEWCOMER.uri)
     cluster.settle()
     assert admin.told(MembersAre) == [MembersAre((places[1], places[2], places[3]), ())]
     stranger = Client(cluster, BOB, name="bob").connect(cluster.master)

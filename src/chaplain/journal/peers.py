@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 from chaplain.gossip.events import Assembled
 from chaplain.journal.consensus.events import PeerDown, PeerUp
-from chaplain.journal.messages.client import MembersAre, Whereabouts
+from chaplain.journal.messages.client import MembersAre, NodeAddress
 from chaplain.journal.messages.membership import Stage
 from chaplain.journal.model.cluster_config import ClusterConfig, MemberRoles
 from chaplain.link.auth.identity import identifier_of
@@ -115,5 +115,5 @@ def members_of(assembly: ClusterConfig) -> MembersAre:
     return MembersAre(_places(members), _places(gone))
 
 
-def _places(nodes: Iterable[MemberRoles]) -> tuple[Whereabouts, ...]:
-    return tuple(Whereabouts(one.key, one.uri) for one in nodes if is_endpoint(one.uri))
+def _places(nodes: Iterable[MemberRoles]) -> tuple[NodeAddress, ...]:
+    return tuple(NodeAddress(one.key, one.uri) for one in nodes if is_endpoint(one.uri))

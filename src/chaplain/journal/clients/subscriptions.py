@@ -31,7 +31,7 @@ from chaplain.journal.messages.cluster import Body
 from chaplain.journal.model.records import LogPosition
 from chaplain.journal.model.results import AppliedMessage
 from chaplain.journal.settings import JournalSettings
-from chaplain.journal.snapshots.retention import NOBODY
+from chaplain.journal.snapshots.retention import NOT_NEEDED
 from chaplain.journal.storage.offset_index import StreamIndex
 from chaplain.journal.storage.records import Grouper, body_of, is_message
 from chaplain.segment.record import Kind, Record
@@ -143,7 +143,7 @@ class Subscriptions:
 
     def first_needed(self) -> int:
         """The first message that a reader has still to get."""
-        index, first = self._index, NOBODY
+        index, first = self._index, NOT_NEEDED
         for reader in self._readers.values():
             offset = max(reader.next_offset, index.first_offset(reader.stream))
             if offset < index.next_offset(reader.stream):

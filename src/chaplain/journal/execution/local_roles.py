@@ -21,7 +21,7 @@ PARTING_NS = 5_000_000_000
 """How long a node runs on after its removal. The sequence needs a second or two to replace it."""
 REMOVED = "the cluster removed this node, for ever: do not start it again; `chaplain member add` makes a new one"
 """Tells the operator what to do with a removed node."""
-NOBODY = ""
+NO_CLIENT = ""
 """A name that no client has."""
 
 
@@ -52,7 +52,7 @@ class LocalRoles:
         """
         cluster_config = self._execution.cluster_config
         bare = self._execution.copies and not cluster_config.holds_data(self._node)
-        return (NOBODY,) if bare else self.reserved
+        return (NO_CLIENT,) if bare else self.reserved
 
     def accepts_client(self, acl: bytes) -> bool:
         """True if this node accepts packs of this identity. Reserved names are compared at each call, because an

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections import deque
 from itertools import islice
 
-from chaplain.journal.model.records import Key, Staged, StagedPacksRecord, Transaction
+from chaplain.journal.model.records import PackKey, Staged, StagedPacksRecord, Transaction
 from chaplain.journal.model.set_hash import MappingHash, SetHash
 
 
@@ -23,7 +23,7 @@ class StagedPacks:
     """The staged and committed packs. Only `StagedPacksDraft.commit` changes them."""
 
     def __init__(self, record: StagedPacksRecord = StagedPacksRecord()) -> None:  # noqa: B008 frozen
-        self.staged: dict[Key, Staged] = {}
+        self.staged: dict[PackKey, Staged] = {}
         """In the order in which they were staged."""
         self.committed: deque[Staged] = deque()
         self.transactions: dict[tuple[bytes, str], Transaction] = {}
@@ -43,7 +43,7 @@ class StagedPacks:
         for transaction in record.transactions:
             self.put_transaction(transaction)
 
-    def stage(self, key: Key, staged: Staged | None) -> None:
+    def stage(self, key: PackKey, staged: Staged | None) -> None:
         """Store this pack; None deletes it."""
         self._staged_hash.note(key)
         if staged is not None:
@@ -89,7 +89,7 @@ class StagedPacksDraft:
 
     def __init__(self, staged_packs: StagedPacks) -> None:
         self._base = staged_packs
-        self._staged: dict[Key, Staged | None] = {}
+        self._staged: dict[PackKey, Staged | None] = {}
         self._committed: list[Staged] = []
         self._replayed = 0
         self._transactions: dict[tuple[bytes, str], Transaction] = {}
@@ -97,7 +97,7 @@ class StagedPacksDraft:
 
     # Staged.
 
-    def staged(self, key: Key) -> Staged | None:
+    def staged(self, key: PackKey) -> Staged | None:
         return self._staged[key] if key in self._staged else self._base.staged.get(key)
 
     @property

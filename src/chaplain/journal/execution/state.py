@@ -31,15 +31,15 @@ from chaplain.errors import Malformed
 from chaplain.journal.execution.staged_packs import StagedPacks, StagedPacksDraft
 from chaplain.journal.messages.config import acl_id
 from chaplain.journal.model.bootstrap import ClusterBootstrap
-from chaplain.journal.model.epochs import Epochs, EpochsDraft, Exported
+from chaplain.journal.model.epochs import Epochs, EpochsDraft, EpochsRecord
 from chaplain.journal.model.records import (
     ClientIdentity,
     EquivocationEvidence,
-    Export,
     LaneState,
     LogPosition,
-    Past,
+    RetainedFacts,
     StagedPacksRecord,
+    StateRecord,
     StreamHead,
 )
 from chaplain.journal.model.results import StreamVerdict
@@ -49,7 +49,7 @@ from chaplain.wire.packed import unpack
 
 _STREAM_CHAIN = b"chaplain stream chain\0"
 STATE_VERSION = 4
-_exports = msgspec.msgpack.Decoder(Export)
+_exports = msgspec.msgpack.Decoder(StateRecord)
 
 
 def stream_genesis(cluster: str, stream: str) -> bytes:
@@ -163,9 +163,9 @@ class ExecutionState:
         lanes: tuple[LaneState, ...],
         streams: tuple[tuple[str, StreamHead], ...],
         staged_packs: StagedPacksRecord,
-        epochs: Exported,
-    ) -> Export:
-        return Export(
+        epochs: EpochsRecord,
+    ) -> StateRecord:
+        return StateRecord(
             STATE_VERSION,
             self._bootstrap_digest,
             self.position,
@@ -177,12 +177,12 @@ class ExecutionState:
             tuple((node, *self.journals[node]) for node in sorted(self.journals)),
             self.cluster_config,
             staged_packs,
-            Past(self.weight_bytes, self.released, tuple(self.databases.items()), self.verdict),
+            RetainedFacts(self.weight_bytes, self.released, tuple(self.databases.items()), self.verdict),
             epochs,
         )
 
 
-def _decode(data: bytes) -> Export:
+def _decode(data: bytes) -> StateRecord:
     return unpack(_exports, data, "state")
 
 

@@ -65,7 +65,7 @@ from chaplain.segment.record import Kind, Record
 _ACCEPTED = (Reason.APPLIED, Reason.STAGED, Reason.COMMITTED)
 CHECKED_MAX = 4096
 """Bound of ingest messages whose check results are cached; at the bound the oldest one is deleted."""
-OPENED_MAX = 16
+DECODED_MAX = 16
 """Bound of decoded ingest messages that are cached until they are applied. A decoded message keeps its payload in
 memory.
 """
@@ -213,7 +213,7 @@ class JournalExecution:
             del self._checked[next(iter(self._checked))]
         if opened is not None:
             self._decoded[digest] = opened
-            if len(self._decoded) > OPENED_MAX:
+            if len(self._decoded) > DECODED_MAX:
                 del self._decoded[next(iter(self._decoded))]
 
     # Execution.

@@ -16,7 +16,7 @@ from __future__ import annotations
 from chaplain.core import Frozen
 from chaplain.errors import Malformed
 from chaplain.journal.execution.staged_packs import StagedPacksDraft
-from chaplain.journal.model.records import Key, Staged, Transaction
+from chaplain.journal.model.records import PackKey, Staged, Transaction
 from chaplain.journal.storage.verdict import Reason
 from chaplain.segment.layout import Bytes
 from chaplain.segment.pack import decode_pack
@@ -128,7 +128,7 @@ def commit(draft: StagedPacksDraft, acl: bytes, wanted: Commit, now_ns: int) -> 
 
 def _find(draft: StagedPacksDraft, acl: bytes, spans: tuple[RequestRange, ...]) -> list[Staged] | None:
     """All packs that the ranges name, in their order. None unless each is staged, by this identity, and named once."""
-    found: dict[Key, Staged] = {}
+    found: dict[PackKey, Staged] = {}
     for span in spans:
         next_id = span.first_id
         while next_id <= span.last_id:

@@ -16,7 +16,7 @@ from chaplain.journal.execution.local_roles import LocalRoles
 from chaplain.journal.execution.state_machine import JournalExecution
 from chaplain.journal.ingest.flow_control import CreditBook
 from chaplain.journal.messages.client import AlreadyWritten, GoBack, NodeMessage, NotWritten
-from chaplain.journal.messages.ingest import IngestEntry, Taken
+from chaplain.journal.messages.ingest import AcceptedPack, IngestEntry
 from chaplain.journal.messages.write_request import COLUMNS_AT, Heading, check_headers, read_heading, request_digest
 from chaplain.journal.model.reason import REASONS, kind_of
 from chaplain.journal.model.receipts import answer_of
@@ -42,7 +42,7 @@ class _Queue:
     __slots__ = ("highest", "taken")
 
     def __init__(self) -> None:
-        self.taken: dict[tuple[int, bytes], Taken] = {}
+        self.taken: dict[tuple[int, bytes], AcceptedPack] = {}
         self.highest = 0
 
 
@@ -57,18 +57,18 @@ class Admission:
         self.full = False
         """The disk has no room for more."""
 
-    def offer(self, event: PackWritten) -> Taken | NodeMessage | None:
+    def offer(self, event: PackWritten) -> AcceptedPack | NodeMessage | None:
         """The pack, taken; or what to answer at once; or nothing, if it waits already."""
         affordable = self.credit.spend(event.instance, len(event.raw))
         try:
             outcome = self._consider(event, read_heading(event.raw), affordable)
         except Malformed as wrong:
             outcome = _not_written(_NO_HEADING, kind_of(Reason.MALFORMED), str(wrong), 0)
-        if not isinstance(outcome, Taken):
+        if not isinstance(outcome, AcceptedPack):
             self.credit.answer(event.instance, len(event.raw))
         return outcome
 
-    def _consider(self, event: PackWritten, heading: Heading, affordable: bool) -> Taken | NodeMessage | None:
+    def _consider(self, event: PackWritten, heading: Heading, affordable: bool) -> AcceptedPack | NodeMessage | None:
         lane = self._execution.state.lanes.get(heading.client_id)
         if lane is None:
             return refuse(heading, Reason.UNKNOWN_LANE)
@@ -90,7 +90,7 @@ class Admission:
             return refuse(heading, reason, lane)
         return self._place(event, heading, lane)
 
-    def _place(self, event: PackWritten, heading: Heading, lane: LaneState) -> Taken | NodeMessage | None:
+    def _place(self, event: PackWritten, heading: Heading, lane: LaneState) -> AcceptedPack | NodeMessage | None:
         """Where the pack stands on its lane, behind what was executed and what is on its way."""
         digest = request_digest(self._execution.cluster, event.stream, heading.digest)
         ruling = classify(lane, heading, digest)
@@ -114,7 +114,7 @@ class Admission:
             return not_ingest(heading, expected)
         alone = ruling.status is PackStatus.NEXT and not queue.taken and heading.requests == 1
         check = event.check and self._settings.prevalidate and alone and heading.message_type != DATA
-        taken = Taken(event.instance, heading, IngestEntry(event.stream, event.raw), digest, check)
+        taken = AcceptedPack(event.instance, heading, IngestEntry(event.stream, event.raw), digest, check)
         self._queues[lane.client_id] = queue
         queue.taken[heading.first_id, digest] = taken
         queue.highest = max(queue.highest, heading.last_id)
@@ -124,7 +124,7 @@ class Admission:
     def idle(self) -> bool:
         return not self._queues
 
-    def finish(self, taken: Taken) -> None:
+    def finish(self, taken: AcceptedPack) -> None:
         """The pack has its verdict, or failed its check, or would fail when executed."""
         self.credit.answer(taken.instance, taken.heading.size_bytes)
         queue = self._queues[taken.heading.client_id]
@@ -141,7 +141,7 @@ def reserved_reason(settings: JournalSettings) -> str:
     return f"node {settings.node} is reserved for {', '.join(settings.reserved)}: write through another node"
 
 
-def invalid(taken: Taken, event: Rehearsed) -> NotWritten:
+def invalid(taken: AcceptedPack, event: Rehearsed) -> NotWritten:
     """It would fail: its id is free as before."""
     heading = taken.heading
     return _not_written(heading, f"{INVALID}:{event.kind}", event.reason, heading.first_id)

@@ -20,7 +20,7 @@ from chaplain.journal.events import Locate, PacksPromoted
 from chaplain.journal.execution.state_machine import JournalExecution
 from chaplain.journal.messages.ingest import IngestEntry
 from chaplain.journal.messages.membership import Stage
-from chaplain.journal.model.records import Key, Staged
+from chaplain.journal.model.records import PackKey, Staged
 from chaplain.journal.settings import JournalSettings
 from chaplain.journal.storage.pack_lookup import PackLookup
 from chaplain.segment.record import Record
@@ -36,7 +36,7 @@ class CommitReplay:
         self._execution = execution
         self._locate = locate
         self._master = 0
-        self._sent: dict[Key, int] = {}
+        self._sent: dict[PackKey, int] = {}
         """Sizes of what is on its way: the first of what is owed."""
         self._token = 0
         self._reading = False

@@ -47,7 +47,7 @@ from chaplain.journal.ingest.signature_queue import SignatureQueue
 from chaplain.journal.messages import ingest
 from chaplain.journal.messages.client import Credit, GoBack
 from chaplain.journal.messages.cluster import Reference
-from chaplain.journal.messages.ingest import Arrival, IngestEntry, IngestHeads, Taken
+from chaplain.journal.messages.ingest import AcceptedPack, Arrival, IngestEntry, IngestHeads
 from chaplain.journal.messages.peer import AskPayload, Payload
 from chaplain.journal.messages.signing import PackCheck
 from chaplain.journal.messages.write_request import Heading, read_heading
@@ -62,7 +62,7 @@ WANTED_MAX = 4096
 """Ingest messages that somebody else than their ingest node may give us; the oldest wish is forgotten first."""
 
 
-_Unchecked: TypeAlias = Taken | Arrival
+_Unchecked: TypeAlias = AcceptedPack | Arrival
 
 
 class IngestCore:
@@ -81,11 +81,11 @@ class IngestCore:
         self._distribution = PayloadReplication(settings)
         self._checking: SignatureQueue[_Unchecked] = SignatureQueue()
         self._rehearsing = DryRunQueue()
-        self._checked: list[Taken] = []
+        self._checked: list[AcceptedPack] = []
         """Packs for the next ingest message."""
         self._promoted: list[IngestEntry] = []
         """Committed packs for the next ingest message."""
-        self._shipped: dict[Reference, list[Taken]] = {}
+        self._shipped: dict[Reference, list[AcceptedPack]] = {}
         self._arriving: set[bytes] = set()
         """Digests of messages of others that are being checked."""
         self._needed: dict[Reference, bytes] = {}
@@ -187,7 +187,7 @@ class IngestCore:
 
     def _written(self, event: PackWritten) -> None:
         outcome = self._intake.offer(event)
-        if isinstance(outcome, Taken):
+        if isinstance(outcome, AcceptedPack):
             check = self._execution.check_of(event.stream, event.raw, outcome.heading)
             self._checking.add(outcome, (check,))
         elif outcome is not None:
@@ -207,7 +207,7 @@ class IngestCore:
                 answer = refuse(thing.heading, Reason.SIGNATURE, lane)
                 self._effects.append(ToClient(thing.instance, answer))
 
-    def _admit(self, taken: Taken) -> None:
+    def _admit(self, taken: AcceptedPack) -> None:
         """Its signature holds."""
         if self._rehearsing.hold(taken):
             return

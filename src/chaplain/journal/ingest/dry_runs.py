@@ -9,7 +9,7 @@ Invariant: of a lane at most one pack is tried out at a time; everything else of
 from __future__ import annotations
 
 from chaplain.journal.events import Rehearse
-from chaplain.journal.messages.ingest import Taken
+from chaplain.journal.messages.ingest import AcceptedPack
 
 
 class DryRunQueue:
@@ -17,31 +17,31 @@ class DryRunQueue:
         self._ticket = 0
         self._lanes: dict[int, int] = {}
         """The ticket of the pack that is tried out, by lane."""
-        self._groups: dict[int, list[Taken]] = {}
+        self._groups: dict[int, list[AcceptedPack]] = {}
         """By ticket: the pack, and those behind it."""
 
-    def begin(self, taken: Taken) -> Rehearse:
+    def begin(self, taken: AcceptedPack) -> Rehearse:
         assert taken.heading.client_id not in self._lanes, "two packs of a lane are tried out"
         self._ticket += 1
         self._lanes[taken.heading.client_id] = self._ticket
         self._groups[self._ticket] = [taken]
         return Rehearse(self._ticket, taken.entry.stream, bytes(taken.entry.raw))
 
-    def hold(self, taken: Taken) -> bool:
+    def hold(self, taken: AcceptedPack) -> bool:
         """Whether the pack has to wait behind another one of its lane; from now on it does."""
         ticket = self._lanes.get(taken.heading.client_id)
         if ticket is not None:
             self._groups[ticket].append(taken)
         return ticket is not None
 
-    def end(self, ticket: int) -> list[Taken]:
+    def end(self, ticket: int) -> list[AcceptedPack]:
         """The pack that was tried out, and those behind it; none if they were given back meanwhile."""
         group = self._groups.pop(ticket, [])
         if group:
             del self._lanes[group[0].heading.client_id]
         return group
 
-    def clear(self) -> list[Taken]:
+    def clear(self) -> list[AcceptedPack]:
         """Give everything back."""
         groups = list(self._groups.values())
         self._groups.clear()

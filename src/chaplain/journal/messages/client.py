@@ -195,7 +195,7 @@ class Leads(_Message, frozen=True):
     regime: int
 
 
-class Whereabouts(Frozen, frozen=True, array_like=True):
+class NodeAddress(Frozen, frozen=True, array_like=True):
     """A node's public key and its endpoint."""
 
     key: bytes
@@ -210,9 +210,9 @@ class MembersAre(_Message, frozen=True):
     therefore harmless.
     """
 
-    members: tuple[Whereabouts, ...]
+    members: tuple[NodeAddress, ...]
     """Nodes that accept writes or answer reads."""
-    gone: tuple[Whereabouts, ...]
+    gone: tuple[NodeAddress, ...]
     """All nodes that were ever removed."""
 
 
@@ -407,7 +407,7 @@ def decode_node(body: bytes) -> NodeMessage:
     return message
 
 
-def _check_nodes(nodes: tuple[Whereabouts, ...]) -> None:
+def _check_nodes(nodes: tuple[NodeAddress, ...]) -> None:
     if len(nodes) > NODE_IDS_MAX:
         raise Malformed(f"node message: {len(nodes)} nodes, and a cluster has {NODE_IDS_MAX} at most")
     if any(len(node.key) != KEY_BYTES or not is_endpoint(node.endpoint) for node in nodes):

@@ -60,7 +60,7 @@ class Arrival(Frozen, frozen=True):
     """The decoded message; None if it cannot be decoded. Execution then decides that it is malformed."""
 
 
-class Taken(NamedTuple):
+class AcceptedPack(NamedTuple):
     """A pack that this node accepted and that has no verdict yet."""
 
     instance: bytes

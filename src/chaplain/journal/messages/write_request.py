@@ -41,7 +41,7 @@ RESERVED = "_"
 """Streams whose names begin with this prefix belong to the cluster itself."""
 
 
-FEW = 64
+PYTHON_SUM_MAX = 64
 """Up to this many messages, `check_pack` adds up the sizes in Python: that is faster than numpy's first call."""
 
 STATEMENTS = 1
@@ -94,7 +94,7 @@ def check_pack(raw: Bytes) -> PackHead:
     """The pack's head. Raises `Malformed` unless the sizes in its tables add up and its digest is correct."""
     head = _read_head(raw)
     view = view_of(raw)
-    end = _end_of_few(view, head) if head.count <= FEW else _end_of_many(octets(view), head)
+    end = _end_of_few(view, head) if head.count <= PYTHON_SUM_MAX else _end_of_many(octets(view), head)
     if end + 7 & -8 != head.end:
         raise Malformed("request: sizes do not add up")
     signature_end = PACK_HEAD_BYTES + head.signature_bytes

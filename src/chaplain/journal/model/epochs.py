@@ -62,7 +62,7 @@ class EpochBounds(Frozen, frozen=True, array_like=True):
     """An epoch ends after this many decisions, even if it has fewer than `epoch_messages` messages."""
 
 
-class Exported(Frozen, frozen=True, array_like=True):
+class EpochsRecord(Frozen, frozen=True, array_like=True):
     """The serialized form of `Epochs`."""
 
     epochs: tuple[Epoch, ...]
@@ -116,14 +116,14 @@ class Epochs:
             self.decisions_hash.note(name)
             self.decisions[name] = decision
 
-    def export_without_decisions(self) -> Exported:
+    def export_without_decisions(self) -> EpochsRecord:
         """The serialized form without the decisions, for the fingerprint."""
-        return Exported(self.kept, self._decided, ())
+        return EpochsRecord(self.kept, self._decided, ())
 
-    def export(self) -> Exported:
-        return Exported(self.kept, self._decided, tuple(self.decisions[name] for name in sorted(self.decisions)))
+    def export(self) -> EpochsRecord:
+        return EpochsRecord(self.kept, self._decided, tuple(self.decisions[name] for name in sorted(self.decisions)))
 
-    def load(self, exported: Exported) -> None:
+    def load(self, exported: EpochsRecord) -> None:
         self.kept, self._decided = exported.epochs, exported.decided
         self._put({one.request: one for one in exported.decisions})
 

@@ -12,7 +12,7 @@ from chaplain.journal.model import epochs
 from chaplain.journal.model.cluster_config import ClusterConfig
 from chaplain.journal.model.verdict_chain import NO_VERDICT
 
-Key = tuple[int, int]
+PackKey = tuple[int, int]
 """A lane and the first request id of a pack: a permanent name of the pack."""
 
 
@@ -109,7 +109,7 @@ class EquivocationEvidence(Frozen, frozen=True, array_like=True):
     second: RequestPosition
 
 
-class Past(Frozen, frozen=True, array_like=True):
+class RetainedFacts(Frozen, frozen=True, array_like=True):
     """What the state retains about messages that may no longer be in the log."""
 
     weight_bytes: int = 0
@@ -138,7 +138,7 @@ class Staged(Frozen, frozen=True, array_like=True):
     pack: int
 
     @property
-    def key(self) -> Key:
+    def key(self) -> PackKey:
         return self.client_id, self.first_id
 
     @property
@@ -168,7 +168,7 @@ class StagedPacksRecord(Frozen, frozen=True, array_like=True):
     """Number of committed packs that were ordered a second time and have their offsets."""
 
 
-class Export(Frozen, frozen=True, array_like=True, forbid_unknown_fields=True):
+class StateRecord(Frozen, frozen=True, array_like=True, forbid_unknown_fields=True):
     """The serialized execution state."""
 
     version: int
@@ -182,5 +182,5 @@ class Export(Frozen, frozen=True, array_like=True, forbid_unknown_fields=True):
     journals: tuple[tuple[int, int, int], ...]
     cluster_config: ClusterConfig
     staged_packs: StagedPacksRecord
-    past: Past
-    epochs: epochs.Exported
+    past: RetainedFacts
+    epochs: epochs.EpochsRecord

@@ -20,7 +20,7 @@ from chaplain.journal.execution.staged_packs import StagedPacks
 from chaplain.journal.settings import RetentionRules
 from chaplain.journal.storage.segment_index import SegmentIndex, SegmentSpan
 
-NOBODY = (1 << 63) - 1
+NOT_NEEDED = (1 << 63) - 1
 """Stands for the first needed message if no message is needed."""
 
 
@@ -55,5 +55,5 @@ def keeps(segment_index: SegmentIndex, rules: RetentionRules, now_ns: int, times
 def first_needed(staged_packs: StagedPacks, others: Iterable[int]) -> int:
     """The first message that a pack or another component still needs."""
     staged = next(iter(staged_packs.staged.values()), None)
-    owed = min((one.index for one in staged_packs.committed), default=NOBODY)
-    return min(owed, staged.index if staged is not None else NOBODY, *others)
+    owed = min((one.index for one in staged_packs.committed), default=NOT_NEEDED)
+    return min(owed, staged.index if staged is not None else NOT_NEEDED, *others)

@@ -41,7 +41,7 @@ from chaplain.journal.storage.records import (
     stamp_record,
     verdict_of,
 )
-from chaplain.journal.storage.recovery import Recovered, Stretch
+from chaplain.journal.storage.recovery import OctetRange, Recovered
 from chaplain.journal.storage.segment_index import SegmentIndex
 from chaplain.segment.header import read_headers
 from chaplain.segment.layout import Bytes, octets, segment_name
@@ -51,7 +51,7 @@ from chaplain.segment.settings import LogSettings
 from chaplain.segment.write import SegmentWriter
 
 LOG_KIND = 5
-_BARE = Preview(b"", ())
+_NO_PREVIEW = Preview(b"", ())
 """An index-only serializer stores neither verdict nor payloads."""
 SYNC_HINTS_UNSYNCED_MAX = 32
 """The log syncs the sync hint with every mark, and once in this many messages: after a power cut the hint is at most
@@ -71,12 +71,12 @@ class ReplicatedLog:
     """The log of one node, with the state machine that executes its agreed messages."""
 
     def __init__(
-        self, settings: ConsensusSettings, chance: random.Random, recovered: Recovered, execution: Execution
+        self, settings: ConsensusSettings, rng: random.Random, recovered: Recovered, execution: Execution
     ) -> None:
         layout = LogSettings(settings.log, LOG_KIND, settings.folder, settings.segment_bytes, free_max=0)
         # The first append truncates an end that is in doubt. By then the hard state on disk says that the vote is in
         # doubt, so the truncation cannot hide a lost acknowledgement.
-        self._writer = SegmentWriter(layout, chance, recovered.survey, cut_doubt=True)
+        self._writer = SegmentWriter(layout, rng, recovered.survey, cut_doubt=True)
         self._settings = settings
         self.execution = execution
         self.segment_index = SegmentIndex(recovered.first, recovered.in_order_from)
@@ -231,7 +231,7 @@ class ReplicatedLog:
         """Append a record which says that everything up to `agreed` is agreed."""
         return self._append([mark_record(self.agreed, self.agreed_hash, regime)])
 
-    def rewrite(self, unproven: Iterable[Stretch]) -> tuple[Operation, ...]:
+    def rewrite(self, unproven: Iterable[OctetRange]) -> tuple[Operation, ...]:
         """Write these octets of the log again, at the same positions."""
         settings = self._settings
         return tuple(
@@ -246,7 +246,7 @@ class ReplicatedLog:
 
     def _append_message(self, message: LogEntry) -> tuple[Operation, ...]:
         execution = self.execution
-        preview = _BARE if self.index_only else execution.preview(message.body, message.payloads, message.hash)
+        preview = _NO_PREVIEW if self.index_only else execution.preview(message.body, message.payloads, message.hash)
         return self._append(message_records(message, preview), message.body.index)
 
     def _append(self, records: list[Record], index: int = 0) -> tuple[Operation, ...]:
@@ -391,7 +391,7 @@ class ReplicatedLog:
         """
         assert message.index <= self.agreed, "only agreed messages are written again"
         if self.index_only:
-            return message_records(message, _BARE)
+            return message_records(message, _NO_PREVIEW)
         return message_records(
             message, self.execution.rebuild_records(message.body, message.payloads, verdict, expected)
         )

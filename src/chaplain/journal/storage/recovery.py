@@ -30,7 +30,7 @@ _HARMLESS = "header: one copy"
 """A segment has two copies of its header. The loss of one copy loses nothing."""
 
 
-class Stretch(Frozen, frozen=True):
+class OctetRange(Frozen, frozen=True):
     """Octets of one segment file, as they were read."""
 
     sequence: int
@@ -70,7 +70,7 @@ class Recovered(Frozen, frozen=True):
     """True if a torn write cannot explain the doubt: the lost octets were written in this boot, or known
     to be synced.
     """
-    unproven: tuple[Stretch, ...]
+    unproven: tuple[OctetRange, ...]
     """The end of the log, as far as no record says that a sync confirmed it."""
 
     @property
@@ -131,11 +131,13 @@ def recover(
         in_order_from=in_order_from,
         # Within one boot no power cut can have torn a write, so any doubt means that written data is gone.
         data_lost=bool(loss) or (bool(doubt) and hint is not None and hint.boot == boot),
-        unproven=tuple(_stretches(unproven, survey.proven, cut)),
+        unproven=tuple(_unproven_ranges(unproven, survey.proven, cut)),
     )
 
 
-def _stretches(unproven: Iterable[tuple[Scan, Bytes]], proven: int, cut: ScanFinding | None) -> Iterator[Stretch]:
+def _unproven_ranges(
+    unproven: Iterable[tuple[Scan, Bytes]], proven: int, cut: ScanFinding | None
+) -> Iterator[OctetRange]:
     """The octets after the last position that a record calls synced, up to the end of the log.
 
     The page cache may contain them though the disk does not: after a failed sync, the kernel may consider the pages
@@ -151,7 +153,7 @@ def _stretches(unproven: Iterable[tuple[Scan, Bytes]], proven: int, cut: ScanFin
         end = scan.end + ROLL_BYTES if cut is None or scan.end < cut.position else cut.position
         piece = octets(data)[start : min(end, header.end) - header.base].tobytes()
         if piece:
-            yield Stretch(header.sequence, start, piece)
+            yield OctetRange(header.sequence, start, piece)
 
 
 def _read_sync_hint(data: bytes | None) -> tuple[SyncHint | None, str]:
