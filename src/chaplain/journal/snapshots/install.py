@@ -41,7 +41,8 @@ InstallEffect: TypeAlias = ToPeer | Persist | Report | Halt
 
 
 class _CheckpointId(NamedTuple):
-    index: int
+    covers: int
+    """Index of the last message that the checkpoint covers."""
     digest: bytes
     size_bytes: int
 
@@ -169,19 +170,21 @@ class SnapshotInstaller:
     def _ask(self, now_ns: int) -> None:
         """Ask the next node that has the checkpoint for the next piece."""
         assert self._target is not None
-        holders = sorted(node for node, offer in self._checkpointer.offers.items() if offer.index >= self._target.index)
+        holders = sorted(
+            node for node, offer in self._checkpointer.offers.items() if offer.index >= self._target.covers
+        )
         self._source = next((node for node in holders if node > self._source), holders[0])
         self.due_ns = now_ns + self._settings.order.retry_ns
         self._ask_more()
 
     def _ask_more(self) -> None:
         assert self._target is not None
-        self.effects.append(ToPeer(self._source, AskState(self._target.index, len(self._data))))
+        self.effects.append(ToPeer(self._source, AskState(self._target.covers, len(self._data))))
 
     def on_piece(self, now_ns: int, node: int, piece: StatePiece) -> None:
         """Append a piece that was asked for, and ask for the next one."""
         wanted = self._target
-        if wanted is None or self._writing or (piece.index, piece.position) != (wanted.index, len(self._data)):
+        if wanted is None or self._writing or (piece.index, piece.position) != (wanted.covers, len(self._data)):
             return
         self._data += piece.data[: wanted.size_bytes - len(self._data)]
         self._source, self.due_ns = node, now_ns + self._settings.order.retry_ns
@@ -198,16 +201,16 @@ class SnapshotInstaller:
             if sha256(state).digest() != wanted.digest:
                 raise Malformed("not the state that it was said to be")
             found = load(self._execution.state.bootstrap, state)
-            if found.position.index != wanted.index:
+            if found.position.index != wanted.covers:
                 raise Malformed(f"a state after message {found.position.index}")
         except Malformed as wrong:
             self.effects.append(Report("checkpoint does not fit", str(node), {"reason": str(wrong)}))
             return  # at `due_ns` the installer asks the next node
         self._writing = True
         self.due_ns = None
-        installed = Checkpoint(wanted.index, wanted.digest, state, first=wanted.index + 1)
+        installed = Checkpoint(wanted.covers, wanted.digest, state, first=wanted.covers + 1)
         file = Replace(checkpoint_name(self._settings.order), checkpoint.encode(installed))
-        self.effects.append(Report("checkpoint taken from others", str(node), {"index": wanted.index}))
+        self.effects.append(Report("checkpoint taken from others", str(node), {"index": wanted.covers}))
         self.effects.append(Persist(1, (file,)))
 
     def on_written(self) -> None:
