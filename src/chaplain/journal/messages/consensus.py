@@ -66,8 +66,8 @@ class AgreedMark(Frozen, frozen=True):
 
 
 class MarkHeard(Frozen, frozen=True):
-    """Answer to an `AgreedMark`, or to a message of an earlier regime: the sender's promised regime and the ends of its
-    log and of its agreed prefix.
+    """Answer to an `AgreedMark`, or to a message of an earlier regime. `regime` is the regime that the sender has
+    promised, `index` the end of its log, `agreed` the end of its agreed prefix.
     """
 
     regime: int

@@ -254,8 +254,8 @@ class Checkpointer:
         return sum(segment.size_bytes for segment in segment_index.segments[droppable_with:droppable_without])
 
     def covered_through(self) -> int:
-        """The last message that the checkpoints of this node, of a quorum and of all connected or returning members
-        cover.
+        """The last message that is covered by the checkpoints of this node, of a quorum, and of every connected or
+        returning member.
         """
         if not self.confirmed:
             return 0

@@ -31,10 +31,9 @@ from chaplain.journal.model.verdict_chain import previous_of
 from chaplain.journal.settings import ConsensusSettings
 from chaplain.journal.storage.records import (
     Group,
-    Grouper,
     SyncHint,
     encode_sync_hint,
-    is_message,
+    group_messages,
     mark_record,
     message_of,
     message_records,
@@ -264,15 +263,19 @@ class ReplicatedLog:
         return WriteAt(sync_hint_name(self._settings), 0, hint, lazy)
 
     def _advance(self, message: LogEntry) -> None:
-        self.execution.apply(AgreedEntry(message.body, message.hash, message.payloads))
-        self.agreed, self.agreed_hash = message.index, message.hash
-        self.agreed_ns = message.body.timestamp_ns
-        self.agreed_by = (message.body.regime, message.body.master)
+        """Apply an agreed message, and retain it in memory for nodes that are a little behind."""
+        self._apply(message)
         self._recent.append(message)
         self._recent_bytes += message.size_bytes
         # The last message always stays in memory, however large it is.
         while self._recent_bytes > self._settings.recent_bytes_max and len(self._recent) > 1:
             self._recent_bytes -= self._recent.popleft().size_bytes
+
+    def _apply(self, message: LogEntry) -> None:
+        self.execution.apply(AgreedEntry(message.body, message.hash, message.payloads))
+        self.agreed, self.agreed_hash = message.index, message.hash
+        self.agreed_ns = message.body.timestamp_ns
+        self.agreed_by = (message.body.regime, message.body.master)
 
     # Start.
 
@@ -324,10 +327,7 @@ class ReplicatedLog:
     def _apply_recovered(self, message: LogEntry) -> None:
         if message.lacks_payloads:
             return  # other nodes must send the payloads of this message and of all later ones
-        self.execution.apply(AgreedEntry(message.body, message.hash, message.payloads))
-        self.agreed, self.agreed_hash = message.index, message.hash
-        self.agreed_ns = message.body.timestamp_ns
-        self.agreed_by = (message.body.regime, message.body.master)
+        self._apply(message)
 
     # Dropping segments.
 
@@ -374,7 +374,7 @@ class ReplicatedLog:
         """Decode agreed messages from these records, with their verdicts: the one with this index, then those before
         it. Stops at the first message whose hash is not the one that its successor names.
         """
-        groups = _groups(records)
+        groups = group_messages(records)
         found: list[tuple[LogEntry, bytes]] = []
         with suppress(Malformed):
             while index in groups and index <= self.agreed:
@@ -437,7 +437,7 @@ class ReplicatedLog:
         """Decode agreed messages from these records, from this index on. A message counts only if its successor names
         its hash, or if it is the last one.
         """
-        groups = _groups(records)
+        groups = group_messages(records)
         found: list[LogEntry] = []
         with suppress(Malformed):
             while index in groups and index <= self.agreed:
@@ -446,15 +446,6 @@ class ReplicatedLog:
                 found.append(message_of(groups[index], self.execution.payloads))
                 index += 1
         return found
-
-
-def _groups(records: Iterable[Record]) -> dict[int, Group]:
-    """The messages in these records, by index. Of two copies of a message the later one counts, as at recovery."""
-    grouper, groups = Grouper(), {}
-    for record in records:
-        if is_message(record) and (group := grouper.feed(0, 0, record)) is not None:
-            groups[record.index] = group
-    return groups
 
 
 def records_between(files: Iterable[Bytes], start: int, end: int) -> tuple[Record, ...]:

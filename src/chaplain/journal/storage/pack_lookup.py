@@ -12,7 +12,7 @@ from chaplain.journal.messages import ingest
 from chaplain.journal.messages.cluster import Body, DataEntry
 from chaplain.journal.messages.ingest import IngestEntry
 from chaplain.journal.storage.record_layout import decode_records
-from chaplain.journal.storage.records import Grouper, body_of, is_message
+from chaplain.journal.storage.records import body_of, group_messages
 from chaplain.segment.record import Record
 
 
@@ -20,12 +20,8 @@ class PackLookup:
     """Packs of the messages in some records. Of two copies of a message the later one counts, as at recovery."""
 
     def __init__(self, records: Iterable[Record]) -> None:
-        grouper = Grouper()
-        self._messages: dict[int, tuple[Record, ...]] = {}
+        self._messages = group_messages(records)
         self._decoded: dict[int, tuple[Body, list[tuple[IngestEntry, ...]]]] = {}
-        for record in records:
-            if is_message(record) and (group := grouper.feed(0, 0, record)) is not None:
-                self._messages[record.index] = group.records
 
     def __contains__(self, index: int) -> bool:
         return index in self._messages
@@ -42,7 +38,7 @@ class PackLookup:
         if index not in self._messages:
             raise Malformed(f"message {index} is not in the log")
         if index not in self._decoded:
-            records = self._messages[index]
+            records = self._messages[index].records
             messages = [_entries(one.payload) for one in decode_records(records[1:])]
             self._decoded[index] = (body_of(records[0])[0], messages)
         return self._decoded[index]

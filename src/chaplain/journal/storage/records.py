@@ -14,7 +14,7 @@ docs/protocol/journal-order.md.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
@@ -128,6 +128,15 @@ class Grouper:
 
 def is_message(record: Record) -> bool:
     return record.kind in (Kind.META, Kind.BATCH) and len(record.chain_hash) == DIGEST_BYTES and record.index > 0
+
+
+def group_messages(records: Iterable[Record]) -> dict[int, Group]:
+    """The complete messages in these records, by index. Of two copies of a message the later one counts."""
+    grouper, groups = Grouper(), {}
+    for record in records:
+        if is_message(record) and (group := grouper.feed(0, 0, record)) is not None:
+            groups[record.index] = group
+    return groups
 
 
 class SyncHint(Frozen, frozen=True):

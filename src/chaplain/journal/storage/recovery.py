@@ -71,7 +71,7 @@ class Recovered(Frozen, frozen=True):
     to be synced.
     """
     unproven: tuple[OctetRange, ...]
-    """The end of the log, as far as no record says that a sync confirmed it."""
+    """Octets at the end of the log that no record confirms as synced."""
 
     @property
     def empty(self) -> bool:
