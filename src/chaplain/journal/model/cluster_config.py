@@ -154,15 +154,16 @@ class ClusterConfig(Frozen, frozen=True, array_like=True):
 def initial_config(nodes: Iterable[MemberRoles]) -> ClusterConfig:
     """A configuration in which every node has all roles and serializes."""
     live = {"executor": Stage.LIVE, "ingest": Stage.LIVE, "config": Stage.LIVE}
-    member = tuple(msgspec.structs.replace(node, **live) for node in sorted(nodes, key=lambda one: one.node))
-    return ClusterConfig(member, tuple(node.node for node in member))
+    members = tuple(msgspec.structs.replace(node, **live) for node in sorted(nodes, key=lambda one: one.node))
+    return ClusterConfig(members, tuple(member.node for member in members))
 
 
 def index_only_config(config: ClusterConfig) -> ClusterConfig:
     """The same configuration with index-only serializers: they lose the roles that need payloads."""
-    bare = {"executor": Stage.NONE, "ingest": Stage.NONE}
+    without_payloads = {"executor": Stage.NONE, "ingest": Stage.NONE}
     nodes = (
-        msgspec.structs.replace(node, **bare) if node.node in config.serializers else node for node in config.nodes
+        msgspec.structs.replace(node, **without_payloads) if node.node in config.serializers else node
+        for node in config.nodes
     )
     return msgspec.structs.replace(config, nodes=tuple(nodes))
 
@@ -235,8 +236,8 @@ def _refusal_of_remove(config: ClusterConfig, message: RemoveNode) -> Reason:
         return Reason.UNKNOWN_NODE
     if not getattr(member, role) and not (role == "ingest" and member.config):
         return Reason.ROLE_MISSING
-    left = [one for one in config.nodes if getattr(one, role) == Stage.LIVE and one.node != message.node]
-    return Reason.APPLIED if left else Reason.NEEDED
+    remaining = [one for one in config.nodes if getattr(one, role) == Stage.LIVE and one.node != message.node]
+    return Reason.APPLIED if remaining else Reason.NEEDED
 
 
 def _data_role_refusal(config: ClusterConfig, message: NodeMessage, copies: int) -> Reason:
@@ -256,8 +257,8 @@ def _data_role_refusal(config: ClusterConfig, message: NodeMessage, copies: int)
     after = _without_role(member, _ROLES[message.entry_type], Stage.DROP)
     if after.executor or after.ingest:
         return Reason.APPLIED
-    left = [node for node in config.members if node != message.node and config.holds_data(node)]
-    return Reason.INDEX_ONLY if after.config else Reason.APPLIED if len(left) >= copies else Reason.NEEDED
+    remaining = [node for node in config.members if node != message.node and config.holds_data(node)]
+    return Reason.INDEX_ONLY if after.config else Reason.APPLIED if len(remaining) >= copies else Reason.NEEDED
 
 
 def _add(config: ClusterConfig, message: AddNode, change: bytes, asked: bytes, index: int) -> ClusterConfig:
