@@ -69,7 +69,7 @@ def test_reading_a_log_back_costs_the_same_for_each_message_however_many_came_be
     held = []
     for head, record in scan(data, header).records:
         if is_message(record) and (group := grouper.feed(head.position, head.end, record)) is not None:
-            heap._hold(head.position, group)
+            heap._store(head.position, group)
             held.append((record.index, head.position))
     assert (heap.last, heap.end) == held[-1]
     assert heap.floor()[0] == heap.last > 3
