@@ -30,7 +30,7 @@ from chaplain.journal.messages.cluster import Body, ConfigEntry, DataEntry, Refe
 from chaplain.journal.messages.config import LeaseLane, acl_id
 from chaplain.journal.messages.ingest import IngestEntry
 from chaplain.journal.messages.signing import SLOT_BYTES, SignatureType, sign_pack
-from chaplain.journal.model.bootstrap import Founding, FoundingClient, FoundingMember
+from chaplain.journal.model.bootstrap import BootstrapClient, BootstrapMember, ClusterBootstrap
 from chaplain.journal.model.log_entry import AgreedEntry, LogEntry
 from chaplain.journal.storage.records import mark_record, message_records
 from chaplain.link.auth.identity import Identity, to_text
@@ -53,8 +53,8 @@ class Author:
 
     def __init__(self, folder: Path, signed: bool) -> None:
         self._identity = Identity(b"b" * 32)
-        member = FoundingMember(1, self._identity.key, "tcp://127.0.0.1:1", bytes(16))
-        self._founding = Founding(CLUSTER, (member,), (FoundingClient("default", self._identity.key),))
+        member = BootstrapMember(1, self._identity.key, "tcp://127.0.0.1:1", bytes(16))
+        self._founding = ClusterBootstrap(CLUSTER, (member,), (BootstrapClient("default", self._identity.key),))
         self._execution = JournalExecution(self._founding)
         self._folder = folder / "segments"
         self._folder.mkdir(parents=True)
@@ -83,7 +83,7 @@ class Author:
             reference = Reference(1, 1, self._ingested)
             payload = ingest.encode(reference, entries)
             digest = ingest.digest_of(payload)
-            self._execution.learn(digest, [True] * len(entries))
+            self._execution.cache_checks(digest, [True] * len(entries))
             self._order((DataEntry(reference, digest),), (payload,))
             self.rows += len(entries) * ROWS_A_PACK
         self._perform(self._writer.append([mark_record(self._index, self._previous, 1)]))
@@ -105,7 +105,7 @@ class Author:
         raw = encode_body(body)
         self._previous = chain_hash(body.previous, raw)
         preview = self._execution.preview(body, payloads)
-        self._execution.settle(AgreedEntry(body, self._previous, payloads))
+        self._execution.apply(AgreedEntry(body, self._previous, payloads))
         message = LogEntry(body, raw, self._previous, 1, payloads)
         self._perform(self._writer.append(message_records(message, preview)))
         self._writer.synced(self._writer.written)

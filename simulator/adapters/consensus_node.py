@@ -37,10 +37,10 @@ from chaplain.journal.consensus.events import (
 from chaplain.journal.messages.cluster import Body, ConfigEntry, Reference
 from chaplain.journal.messages.config import acl_id
 from chaplain.journal.messages.membership import decode_fields, decode_step, is_opening
-from chaplain.journal.model.cluster_config import MemberRoles, founded, open_change, take_step
+from chaplain.journal.model.cluster_config import MemberRoles, apply_stage, initial_config, open_change
 from chaplain.journal.model.log_entry import AgreedEntry, Preview
 from chaplain.journal.model.verdict_chain import NO_VERDICT, check, put_head, verdict_hash
-from chaplain.journal.storage.log import jot_name, records_between, standing_name
+from chaplain.journal.storage.log import hard_state_name, records_between, sync_hint_name
 from chaplain.link.auth.identity import Identity
 from chaplain.segment.record import Kind, Record
 from chaplain.units import MILLISECOND_NS
@@ -66,19 +66,19 @@ class CountingExecution:
     """A minimal execution: it counts payloads, and changes the serializers on request."""
 
     def __init__(self, nodes: Sequence[int], serializers: Sequence[int] = ()) -> None:
-        placed = founded(MemberRoles(node, identity_of(node).key, f"node-{node}", b"") for node in nodes)
-        self.assembly = replace(placed, serializers=tuple(serializers) or placed.serializers)
-        self.settled = 0
+        config = initial_config(MemberRoles(node, identity_of(node).key, f"node-{node}", b"") for node in nodes)
+        self.cluster_config = replace(config, serializers=tuple(serializers) or config.serializers)
+        self.applied_index = 0
         self.count = 0
         self.copies = 0
         self.verdict_hash = NO_VERDICT
 
-    def held(self, reference: Reference, digest: bytes, /) -> bytes | None:
+    def cached_payload(self, reference: Reference, digest: bytes, /) -> bytes | None:
         """Not needed here: serializers hold all payloads."""
         return None
 
     def preview(self, body: Body, payloads: Sequence[bytes], _digest: bytes = b"", /) -> Preview:
-        assert body.index == self.settled + 1, "asked for a verdict out of order"
+        assert body.index == self.applied_index + 1, "asked for a verdict out of order"
         return Preview(put_head(self.verdict_hash) + b"%d" % self.count, self._parts(self.count, payloads))
 
     def _parts(self, first_offset: int, payloads: Sequence[bytes]) -> tuple[Record, ...]:
@@ -87,31 +87,31 @@ class CountingExecution:
             for place, payload in enumerate(payloads)
         )
 
-    def look_back(self, records: Sequence[Record], /) -> None:
+    def observe_stored(self, records: Sequence[Record], /) -> None:
         """Not needed here: there are no checkpoints."""
 
-    def settle(self, message: AgreedEntry, /) -> None:
-        assert message.body.index == self.settled + 1, "settled out of order"
-        self.settled += 1
+    def apply(self, message: AgreedEntry, /) -> None:
+        assert message.body.index == self.applied_index + 1, "settled out of order"
+        self.applied_index += 1
         self.verdict_hash = verdict_hash(put_head(self.verdict_hash) + b"%d" % self.count)
         self.count += len(message.payloads)
         for number, entry in enumerate(message.body.entries):
             if isinstance(entry, ConfigEntry):
-                self._configure(acl_id(message.body.regime, self.settled, number), entry)
+                self._configure(acl_id(message.body.regime, self.applied_index, number), entry)
 
     def _configure(self, change: bytes, entry: ConfigEntry) -> None:
         """Requests are not signed here: a request is its fields."""
         try:
             if is_opening(entry.entry_type, entry.stage):
                 wanted = decode_fields(Cursor(entry.data), entry.entry_type)
-                self.assembly, _ = open_change(self.assembly, wanted, change, change, self.settled)
+                self.cluster_config, _ = open_change(self.cluster_config, wanted, change, change, self.applied_index)
             else:
                 step = decode_step(entry.entry_type, entry.stage, entry.data)
-                self.assembly, _ = take_step(self.assembly, step, self.settled)
+                self.cluster_config, _ = apply_stage(self.cluster_config, step, self.applied_index)
         except Malformed:
             pass
 
-    def refile(self, body: Body, payloads: Sequence[bytes], verdict: bytes, expected: bytes, /) -> Preview:
+    def rebuild_records(self, body: Body, payloads: Sequence[bytes], verdict: bytes, expected: bytes, /) -> Preview:
         check(verdict, expected)
         return Preview(verdict, self._parts(int(verdict[len(put_head(expected)) :]), payloads))
 
@@ -136,8 +136,8 @@ class OrderNode(CoreAdapter):
             rng,
             self.execution,
             segments=segments_of(disk),
-            sync_hint=disk.get(jot_name(self.settings)),
-            hard_state=disk.get(standing_name(self.settings)),
+            sync_hint=disk.get(sync_hint_name(self.settings)),
+            hard_state=disk.get(hard_state_name(self.settings)),
         )
         self._started = False
         peers = (peer for peer in workload.numbers if peer != self.number)

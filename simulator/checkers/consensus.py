@@ -16,7 +16,7 @@ from chaplain.journal.consensus.events import Agreed, Resumed, Role, RoleChanged
 from chaplain.journal.consensus.hard_state import HardState, VotingState, decode_hard_state
 from chaplain.journal.messages.cluster import DataEntry, chain_hash, decode_body
 from chaplain.journal.messages.consensus import AskVote, ProposalAck, Propose, Vote, decode
-from chaplain.journal.storage.log import standing_name
+from chaplain.journal.storage.log import hard_state_name
 from chaplain.segment.header import read_headers
 from chaplain.segment.record import Kind, Record
 from chaplain.segment.scan import scan
@@ -295,7 +295,7 @@ def _records(host: Host) -> Iterator[Record]:
 
 
 def _standing(host: Host, workload: Order) -> HardState:
-    return decode_hard_state(host.disk.file(standing_name(workload.settings(host.name))) or b"")
+    return decode_hard_state(host.disk.file(hard_state_name(workload.settings(host.name))) or b"")
 
 
 def _can_serve(host: Host, workload: Order) -> bool:

@@ -27,7 +27,7 @@ from chaplain.journal.messages.config import (
     RetireLane,
     acl_id,
 )
-from chaplain.journal.model.bootstrap import Founding
+from chaplain.journal.model.bootstrap import ClusterBootstrap
 from chaplain.segment.pack import Pack, decode_pack, digest_of, stated_digest
 
 
@@ -53,7 +53,7 @@ class OracleClient:
 
 
 class Oracle:
-    def __init__(self, founding: Founding) -> None:
+    def __init__(self, founding: ClusterBootstrap) -> None:
         self._founding = founding
         self._clients: dict[bytes, OracleClient] = {}
         for number, seed in enumerate(founding.clients):

@@ -106,7 +106,7 @@ class RetentionChecker(Watcher):
             _, state = checkpoint.decode(data)
         except Malformed as wrong:
             self.complain(f"{host.name} writes what is no checkpoint: {wrong}")
-        index = load(self._workload.founding, state).moment.index
+        index = load(self._workload.founding, state).position.index
         made = checkpoint.make(index, state)
         if index not in self._digests:
             assert self.world is not None

@@ -39,8 +39,8 @@ BUGS = [
     _bug(
         "the old set counts after confirm",
         "model.cluster_config",
-        "        return msgspec.structs.replace(assembly, serializers=step.nodes)",
-        "        return assembly",
+        "        return msgspec.structs.replace(config, serializers=step.nodes)",
+        "        return config",
     ),
     _bug(
         "half of a set is enough",
@@ -69,7 +69,7 @@ BUGS = [
     _bug(
         "two changes at once",
         "model.cluster_config",
-        "        return assembly.new_set is not None\n",
+        "        return config.new_set is not None\n",
         "        return False\n",
     ),
     _bug(
@@ -95,8 +95,8 @@ BUGS = [
     _bug(
         "the same set is implemented",
         "consensus.reconfiguration",
-        "        if sorted(change.nodes) == sorted(self._context.log.assembly.serializers):",
-        "        if change.nodes == self._context.log.assembly.serializers:",
+        "        if sorted(change.nodes) == sorted(self._context.log.cluster_config.serializers):",
+        "        if change.nodes == self._context.log.cluster_config.serializers:",
     ),
     _bug(
         "the old master stays when its work is done",

@@ -23,8 +23,8 @@ BUGS = [
     _seeds(
         "do not compare the end of the log with the jot",
         "journal.storage.recovery",
-        "_lost(jot, heap) or _cut_short(survey, cut, jot, boot) or _headless(",
-        "_lost(jot, heap) or _headless(",
+        "_lost(hint, records) or _cut_short(survey, cut, hint, boot) or _headless(",
+        "_lost(hint, records) or _headless(",
     ),
     _seeds(
         "trust the page cache after a failed sync",
@@ -35,8 +35,8 @@ BUGS = [
     _tests(
         "compare the end of the log with a jot of another boot",
         "journal.storage.recovery",
-        "    if jot is None or jot.boot != boot:\n",
-        "    if jot is None:\n",
+        "    if hint is None or hint.boot != boot:\n",
+        "    if hint is None:\n",
         _LOSS,
     ),
     _tests(
@@ -70,8 +70,8 @@ BUGS = [
     _tests(
         "forget that a mark was further than the last message",
         "journal.storage.recovery",
-        "return max(held, (self.mark.index, self.mark.regime))",
-        "return held",
+        "return max(stored, (self.mark.index, self.mark.regime))",
+        "return stored",
         "tests/unit/journal/storage/test_recovery.py",
     ),
     _tests(

@@ -57,13 +57,13 @@ BUGS = [
     _bug(
         "an index-only serializer keeps payloads",
         "storage.log",
-        "        preview = _BARE if self.index_only else execution.preview(",
-        "        preview = _BARE if message.bare else execution.preview(",
+        "        preview = _NO_PREVIEW if self.index_only else execution.preview(",
+        "        preview = _NO_PREVIEW if message.lacks_payloads else execution.preview(",
     ),
     _bug(
         "do without payloads after a restart",
         "storage.log",
-        "            return  # from here on others have to give the payloads once more",
+        "            return  # other nodes must send the payloads of this message and of all later ones",
         "            pass",
         by=("crash", *_BY),
     ),

@@ -27,8 +27,8 @@ BUGS = [
     _bug(
         "a paid pack stays in the fingerprint",
         "execution.staged_packs",
-        "        self._owed_hash.remove((self.paid, self.owed.popleft()))",
-        "        self.owed.popleft()",
+        "        self._committed_hash.remove((self.replayed, self.committed.popleft()))",
+        "        self.committed.popleft()",
     ),
     _bug("execute a gap", "execution.dedup", "return Ruling(PackStatus.GAP)", "return Ruling(PackStatus.NEXT)"),
     _bug(
@@ -47,9 +47,9 @@ BUGS = [
     _bug(
         "name a request by its signature",
         "execution.state_machine",
-        "return self._apply(draft, lane, place, entry, heading)",
+        "return self._apply(draft, lane, at, entry, heading)",
         "globals()['request_digest'] = lambda *_: __import__('hashlib').sha256(entry.raw).digest()\n"
-        "        return self._apply(draft, lane, place, entry, heading)",
+        "        return self._apply(draft, lane, at, entry, heading)",
     ),
     _bug(
         "a duplicate takes an offset",
@@ -61,8 +61,8 @@ BUGS = [
     _bug(
         "write where one may not",
         "execution.state_machine",
-        "if not _named_well(stream) or not may_write(client, stream):",
-        "if not _named_well(stream):",
+        "if not _is_valid_stream(stream) or not may_write(client, stream):",
+        "if not _is_valid_stream(stream):",
     ),
     _bug(
         "apply behind a fence",
@@ -73,8 +73,8 @@ BUGS = [
     _bug(
         "forgive the compromised",
         "execution.state_machine",
-        "msgspec.structs.replace(client, status=LaneStatus.COMPROMISED)",
-        "msgspec.structs.replace(client, status=LaneStatus.ACTIVE)",
+        "msgspec.structs.replace(client, status=IdentityStatus.COMPROMISED)",
+        "msgspec.structs.replace(client, status=IdentityStatus.ACTIVE)",
     ),
     _bug(
         "settle what was looked at last",
@@ -92,15 +92,15 @@ BUGS = [
     _bug(
         "forget that a lane was leased",
         "execution.config",
-        "            lane = draft.leased(petition.signer, petition.nonce)\n",
+        "            lane = draft.leased(request.signer, request.nonce)\n",
         "            lane = draft.lane(0)\n",
     ),
     _bug("give a client id twice", "execution.config", "draft.next_client += 1", "draft.next_client += 0"),
     _bug(
         "take an unsigned petition",
         "execution.config",
-        "if not config.signature_holds(petition, self._cluster, signer.key):",
-        "if not petition.signature:",
+        "if not config.signature_holds(request, self._cluster, signer.key):",
+        "if not request.signature:",
     ),
     _bug(
         "forget lanes in a snapshot",
@@ -129,8 +129,8 @@ BUGS = [
     _bug(
         "believe what came from others",
         "ingest.core",
-        "self._execution.learn(item.digest, results, item.opened)",
-        "self._execution.learn(item.digest, [True] * len(results), item.opened)",
+        "self._execution.cache_checks(item.digest, results, item.opened)",
+        "self._execution.cache_checks(item.digest, [True] * len(results), item.opened)",
     ),
     _bug(
         "reuse a reference",
@@ -139,7 +139,7 @@ BUGS = [
         '    return int.from_bytes(stored, "big")',
     ),
     _bug(
-        "lose void packs",
+        "lose refused_pack packs",
         "storage.record_layout",
         "skeleton.append(entry.raw)",
         'skeleton.append(b"")',
@@ -169,13 +169,13 @@ BUGS = [
         "            return reason, NO_OFFSET",
         "            return reason, draft.write(entry.stream, heading.messages, heading.digest)",
     ),
-    _bug("pay the same twice", "execution.state_machine", "            draft.holding.pay()\n", ""),
+    _bug("pay the same twice", "execution.state_machine", "            draft.staged_packs.mark_replayed()\n", ""),
     _bug(
         "pay whatever is owed, in any order",
         "execution.state_machine",
-        "        owed = draft.holding.next_owed()\n",
+        "        committed = draft.staged_packs.next_to_replay()\n",
         "        key = (heading.client_id, heading.first_id)\n"
-        "        owed = next((one for one in draft.state.holding.owed if one.key == key), None)\n",
+        "        committed = next((one for one in draft.state.staged_packs.committed if one.key == key), None)\n",
     ),
     _bug(
         "forget transactions in a snapshot",

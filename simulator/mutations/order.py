@@ -139,8 +139,8 @@ BUGS = [
     _bug(
         "regain standing without fetching",
         "consensus.vote_recovery",
-        "        if log.last() < self._target or not log.whole:",
-        "        if not log.whole:",
+        "        if log.last() < self._target or not log.has_no_gap:",
+        "        if not log.has_no_gap:",
         600,
     ),
     _bug(

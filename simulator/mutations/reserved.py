@@ -12,7 +12,7 @@ BUGS = [
     caught_by_tests(
         "take what others write",
         "journal.ingest.admission",
-        "if not self.roles.serves(lane.acl):",
+        "if not self.roles.accepts_client(lane.acl):",
         "if False:",
         INGEST,
         "others",

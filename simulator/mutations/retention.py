@@ -18,13 +18,13 @@ BUGS = [
     _bug(
         "drop behind the checkpoint",
         "snapshots.checkpointer",
-        "limit = min(self.covered(), self.first_needed() - 1)",
+        "limit = min(self.covered_through(), self.first_needed() - 1)",
         "limit = min(log.agreed, self.first_needed() - 1)",
     ),
     _bug(
         "drop what no quorum has",
         "snapshots.checkpointer",
-        "        return self._execution.assembly.quorum.reached([*alike, self._settings.node])",
+        "        return self._execution.cluster_config.quorum.reached([*confirming, self._settings.node])",
         "        return True",
     ),
     _bug(
@@ -32,13 +32,13 @@ BUGS = [
         "snapshots.checkpointer",
         "        self.effects.append(Persist(self._ticket, (Replace(file, data),)))",
         "        self.effects.append(Persist(self._ticket, (Replace(file, data),)))\n"
-        "        self.durable = made.index\n        self.tell_all()",
+        "        self.durable = own.index\n        self.broadcast_offer()",
     ),
     _bug("drop what is to be kept", "snapshots.retention", "    if segment.last <= released:", "    if segment.last:"),
     _bug(
         "believe a state whatever its digest",
         "snapshots.install",
-        "            if sha256(state).digest() != wanted[1]:",
+        "            if sha256(state).digest() != wanted.digest:",
         "            if not state:",
         mode="liveness",
     ),
@@ -57,9 +57,9 @@ BUGS = [
     _bug(
         "take down a state that is not whole",
         "snapshots.checkpointer",
-        "made = checkpoint.make(executed.moment.index, self._execution.state.export())",
+        "own = checkpoint.make(executed.position.index, self._execution.state.export())",
         "self._execution.state.proofs.clear()\n"
-        "        made = checkpoint.make(executed.moment.index, self._execution.state.export())",
+        "        own = checkpoint.make(executed.position.index, self._execution.state.export())",
     ),
     _bug(
         "drop one message more",
@@ -76,30 +76,30 @@ BUGS = [
     _bug(
         "drop what is staged",
         "snapshots.retention",
-        "    return min(owed, staged.index if staged is not None else NOBODY, *others)",
-        "    return min(NOBODY, *others)",
+        "    return min(owed, staged.index if staged is not None else NOT_NEEDED, *others)",
+        "    return min(NOT_NEEDED, *others)",
         mode="liveness",
         seeds=110,  # it takes a batch that is committed just when everybody has covered what was staged
     ),
     _bug(
         "do not wait for who comes back",
         "snapshots.checkpointer",
-        ", *self._returning.checkpoints()])",
+        ", *self._lagging.checkpoints()])",
         "])",
         mode="liveness",
     ),
     _bug(
         "ask those who have dropped it",
         "snapshots.install",
-        "            return bool(further)\n",
+        "            return bool(ahead)\n",
         "            return False\n",
         mode="liveness",
     ),
     Bug(
         "leave what others keep to them",
         "chaplain.journal.consensus.backfill",
-        "        if not log.before or self._retention_reached or log.index_only:",
-        "        if log.before or self._retention_reached or log.index_only:",
+        "        if not log.hash_before_first or self._retention_reached or log.index_only:",
+        "        if log.hash_before_first or self._retention_reached or log.index_only:",
         "disks",
         _BY,
         30,

@@ -9,7 +9,7 @@ BUGS = [
         "configuration requests of any epoch are accepted",
         "journal.execution.config",
         "        if epoch is None:\n            return _refused(Reason.EXPIRED)\n",
-        "        if epoch is None:\n            epoch = Epoch(petition.epoch, draft.moment.index)\n",
+        "        if epoch is None:\n            epoch = Epoch(request.epoch, draft.position.index)\n",
         "unit/journal/execution/test_epochs.py",
     ),
     caught_by_tests(
@@ -29,7 +29,7 @@ BUGS = [
     caught_by_tests(
         "a lease that is signed again after its decision was forgotten gives a second lane",
         "journal.execution.config",
-        "    lane = draft.leased(signer.acl, petition.nonce)\n",
+        "    lane = draft.leased(signer.acl, request.nonce)\n",
         "    lane = draft.lane(0)\n",
         "unit/journal/execution/test_epochs.py",
     ),
@@ -44,7 +44,7 @@ BUGS = [
         "a forged request is remembered",
         "journal.execution.config",
         "            return _refused(Reason.SIGNATURE)\n",
-        "            draft.epochs.remember(Decision(config.request_name(petition), 0, Reason.SIGNATURE))\n"
+        "            draft.epochs.remember(Decision(config.request_name(request), 0, Reason.SIGNATURE))\n"
         "            return _refused(Reason.SIGNATURE)\n",
         "unit/journal/execution/test_epochs.py",
     ),
@@ -116,7 +116,7 @@ BUGS = [
     caught_by_tests(
         "committed packs are paid without a look at their signature",
         "journal.execution.state_machine",
-        "        return client is not None and same and self._signed(client, entry, valid)",
+        "        return client is not None and same and self._signature_holds(client, entry, valid)",
         "        return client is not None and same",
         "unit/journal/execution/test_two_phase.py",
     ),

@@ -69,12 +69,14 @@ class _Enrolled(OrderNode):
     def __init__(self, workload: Config, name: str, rng: Random, disk: Mapping[str, bytes], now_ns: int) -> None:
         super().__init__(workload, name, rng, disk, now_ns)
         self._rosters = workload.rosters[name]
-        self._keeper = LastKnownMembersStore(self._rosters[-1] if self._rosters else None, self.execution.assembly)
+        self._keeper = LastKnownMembersStore(
+            self._rosters[-1] if self._rosters else None, self.execution.cluster_config
+        )
         self.serializer.context.last_known_members = self._keeper.latest
 
     def _feed(self, now_ns: int, event: Any, effects: list[Any]) -> None:
         super()._feed(now_ns, event, effects)
-        if self._keeper.look(self.execution.assembly, self.execution.settled) is not None:
+        if self._keeper.update(self.execution.cluster_config, self.execution.applied_index) is not None:
             self._rosters.append(self._keeper.latest)
 
 

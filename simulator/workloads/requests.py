@@ -36,15 +36,15 @@ from chaplain.journal.messages.config import acl_id
 from chaplain.journal.messages.ingest import IngestEntry
 from chaplain.journal.messages.peer import PassPetition
 from chaplain.journal.messages.signing import holds
-from chaplain.journal.model.bootstrap import ALL_STREAMS, Founding, FoundingClient, FoundingMember, Policy
+from chaplain.journal.model.bootstrap import ALL_STREAMS, BootstrapClient, BootstrapMember, ClusterBootstrap, Policy
 from chaplain.journal.model.epochs import EpochBounds
 from chaplain.journal.model.log_entry import AgreedEntry
 from chaplain.journal.model.results import AppliedMessage
 from chaplain.journal.settings import ConsensusSettings, JournalSettings
 from chaplain.journal.snapshots.checkpoint import checkpoint_name
 from chaplain.journal.storage import records
-from chaplain.journal.storage.last_known_members import ROSTER_FILE
-from chaplain.journal.storage.log import jot_name, records_between, standing_name
+from chaplain.journal.storage.last_known_members import LAST_KNOWN_MEMBERS_FILE
+from chaplain.journal.storage.log import hard_state_name, records_between, sync_hint_name
 from chaplain.link.auth.identity import Identity
 from chaplain.link.events import Peer
 from chaplain.mesh.events import Entered, Exited, Whisper
@@ -96,11 +96,11 @@ class JournalNode(CoreAdapter):
             identity=workload.identity(self.number),
             identifier=self.number,
             segments=segments_of(disk),
-            sync_hint=disk.get(jot_name(settings.order)),
-            hard_state=disk.get(standing_name(settings.order)),
+            sync_hint=disk.get(sync_hint_name(settings.order)),
+            hard_state=disk.get(hard_state_name(settings.order)),
             ingest=disk.get(settings.ingest_file),
             checkpoint=disk.get(checkpoint_name(settings.order)),
-            last_known_members=disk.get(ROSTER_FILE),
+            last_known_members=disk.get(LAST_KNOWN_MEMBERS_FILE),
         )
         self._shadow: JournalExecution | None = None
         self._shadows = name == workload.shadowed
@@ -113,7 +113,7 @@ class JournalNode(CoreAdapter):
     def _listen(self) -> None:
         """Show the checker the result of executing each message."""
         execution = self.journal.execution
-        settle, watch = execution.settle, execution._watch
+        settle, watch = execution.apply, execution._on_applied
         executed: list[AppliedMessage] = []
 
         def watched(one: AppliedMessage) -> None:
@@ -127,14 +127,14 @@ class JournalNode(CoreAdapter):
             if self._shadows:
                 self._shadowed(message)
 
-        execution._watch = watched
-        execution.settle = settled  # type: ignore[method-assign]
+        execution._on_applied = watched
+        execution.apply = settled  # type: ignore[method-assign]
 
     def _shadowed(self, message: AgreedEntry) -> None:
         """An execution that started from a snapshot must continue like the one that the snapshot was taken of."""
         execution = self.journal.execution
         if self._shadow is not None:
-            self._shadow.settle(message)
+            self._shadow.apply(message)
             assert self._shadow.fingerprint() == execution.fingerprint(), "a snapshot does not go on alike"
         if self._shadow is None or self._rng.random() < 0.05:
             self._shadow = JournalExecution(self._workload.founding, snapshot=execution.state.export())
@@ -247,14 +247,14 @@ class Requests(Workload):
             ("carol", ALL_STREAMS, False),
             ("sink", ALL_STREAMS, False),
         )
-        self.founding = Founding(
+        self.founding = ClusterBootstrap(
             CLUSTER,
             tuple(
-                FoundingMember(number, key.key, self.endpoint_of(number), self._disk(number))
+                BootstrapMember(number, key.key, self.endpoint_of(number), self._disk(number))
                 for number, key in self._keys.items()
             ),
             tuple(
-                FoundingClient(name, _identity(name).key, writes, ALL_STREAMS, admin) for name, writes, admin in people
+                BootstrapClient(name, _identity(name).key, writes, ALL_STREAMS, admin) for name, writes, admin in people
             ),
             self.policy(rng),
             serializers=self.serializers,

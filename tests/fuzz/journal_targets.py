@@ -36,7 +36,7 @@ from chaplain.journal.messages.membership import AddNode, NewSet, SetRefusal, St
 from chaplain.journal.messages.peer import Ack, AskPayload, AskState, ConsensusFrame, PassPetition, Payload, StatePiece
 from chaplain.journal.messages.signing import sign_pack
 from chaplain.journal.messages.write_request import STATEMENTS, check_pack, read_heading
-from chaplain.journal.model.bootstrap import Founding, FoundingClient, FoundingMember
+from chaplain.journal.model.bootstrap import BootstrapClient, BootstrapMember, ClusterBootstrap
 from chaplain.journal.model.log_entry import AgreedEntry
 from chaplain.journal.settings import ConsensusSettings, JournalSettings
 from chaplain.journal.storage import verdict
@@ -51,13 +51,13 @@ NOW_NS = 10**12
 CLUSTER = "fuzz"
 USER, NODE, OTHER = Identity(b"u" * 32), Identity(b"n" * 32), Identity(b"o" * 32)
 ACL = acl_id(0, 0, 1)
-FOUNDING = Founding(
+FOUNDING = ClusterBootstrap(
     CLUSTER,
     (
-        FoundingMember(1, NODE.key, "tcp://127.0.0.1:1", b"d" * 16),
-        FoundingMember(2, OTHER.key, "tcp://127.0.0.1:2", b"e" * 16),
+        BootstrapMember(1, NODE.key, "tcp://127.0.0.1:1", b"d" * 16),
+        BootstrapMember(2, OTHER.key, "tcp://127.0.0.1:2", b"e" * 16),
     ),
-    (FoundingClient("user", USER.key),),
+    (BootstrapClient("user", USER.key),),
 )
 _CLIENT = Peer(b"c" * 16, USER.identifier, USER.key, client="user")
 _PEER = Peer(b"p" * 16, OTHER.identifier, OTHER.key, "tcp://127.0.0.1:2")
@@ -100,12 +100,12 @@ def _prepared() -> JournalExecution:
 
 
 def _settle(execution: JournalExecution, entries: tuple, payloads: tuple[bytes, ...]) -> tuple[Body, tuple]:
-    before = execution.state.moment
+    before = execution.state.position
     body = Body(1, before.index + 1, 1, before.timestamp_ns + 1, before.hash, entries)
     preview = execution.preview(body, payloads)
     assert verdict.encode(verdict.decode(preview.verdict)) == preview.verdict
     assert execution.payloads(body, preview.parts) == payloads
-    execution.settle(AgreedEntry(body, chain_hash(before.hash, encode_body(body)), payloads))
+    execution.apply(AgreedEntry(body, chain_hash(before.hash, encode_body(body)), payloads))
     return body, preview.parts
 
 
@@ -202,7 +202,7 @@ def _ordering() -> Callable[[ConfigEntry], None]:
 
     def order(entry: ConfigEntry) -> None:
         _settle(execution, (entry,), ())
-        if execution.settled % 5 == 0:
+        if execution.applied_index % 5 == 0:
             load(FOUNDING, execution.state.export())
 
     return order
@@ -222,11 +222,11 @@ def make_target_execute() -> Callable[[bytes], None]:
 
     def target(data: bytes) -> None:
         nonlocal one, other
-        fifth = one.settled % 5 == 0
+        fifth = one.applied_index % 5 == 0
         times = 2 if fifth else 1
         entry = DataEntry(Reference(2, 1, 1), sha256(data).digest())
         body, _ = _settle(one, (entry,) * times, (data,) * times)
-        other.settle(AgreedEntry(body, one.state.moment.hash, (data,) * times))
+        other.apply(AgreedEntry(body, one.state.position.hash, (data,) * times))
         if fifth or one.state.proofs:  # states that have parted do not meet again
             assert one.fingerprint() == other.fingerprint()
         if one.state.proofs:  # the user signed two things for one id, and may write no more

@@ -9,7 +9,7 @@ from chaplain.errors import Malformed
 from chaplain.journal.consensus.hard_state import decode_hard_state, encode_hard_state
 from chaplain.journal.messages import consensus
 from chaplain.journal.messages.cluster import decode_body, encode_body
-from chaplain.journal.storage.records import decode_jot, encode_jot
+from chaplain.journal.storage.records import decode_sync_hint, encode_sync_hint
 from chaplain.segment.layout import checksum
 
 _DOCUMENT = Path(__file__).parents[2] / "docs" / "protocol" / "journal-order.md"
@@ -55,7 +55,7 @@ def target_standing(data: bytes) -> None:
 def target_jot(data: bytes) -> None:
     for given in (data, data[:-4] + checksum(data[:-4]).to_bytes(4, "little")):
         try:
-            jot = decode_jot(given)
+            jot = decode_sync_hint(given)
         except Malformed:
             continue
-        assert decode_jot(encode_jot(jot)) == jot
+        assert decode_sync_hint(encode_sync_hint(jot)) == jot

@@ -25,7 +25,7 @@ from chaplain.journal.consensus.events import (
 from chaplain.journal.messages.cluster import Reference, genesis
 from chaplain.journal.messages.consensus import ElectionProof, OrderMessage, decode, encode
 from chaplain.journal.settings import ConsensusSettings
-from chaplain.journal.storage.log import jot_name, records_between, standing_name
+from chaplain.journal.storage.log import hard_state_name, records_between, sync_hint_name
 from simulator.adapters.consensus_node import CountingExecution, identity_of, segments_of
 from simulator.world.disk import apply
 
@@ -74,8 +74,8 @@ class Desk:
             Random(f"{self.node}"),
             self.tape,
             segments=segments_of(files),
-            sync_hint=files.get(jot_name(self.settings)),
-            hard_state=files.get(standing_name(self.settings)),
+            sync_hint=files.get(sync_hint_name(self.settings)),
+            hard_state=files.get(hard_state_name(self.settings)),
         )
 
     def step(self, event: object) -> None:

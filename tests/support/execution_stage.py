@@ -21,7 +21,7 @@ from chaplain.journal.messages.cluster import (
 from chaplain.journal.messages.config import ConfigMessage, LeaseLane, acl_id, entry_type_of, stage_of
 from chaplain.journal.messages.ingest import IngestEntry
 from chaplain.journal.messages.signing import SLOT_BYTES, SignatureType, Wrapping, seal_pack, sign_pack
-from chaplain.journal.model.bootstrap import Founding, FoundingClient, FoundingMember, Policy
+from chaplain.journal.model.bootstrap import BootstrapClient, BootstrapMember, ClusterBootstrap, Policy
 from chaplain.journal.model.epochs import token_of
 from chaplain.journal.model.log_entry import AgreedEntry
 from chaplain.journal.model.results import AppliedMessage, ConfigVerdict, PackVerdict
@@ -45,13 +45,13 @@ def founding(
     *,
     count: int = 3,
     copies: int = 0,
-) -> Founding:
+) -> ClusterBootstrap:
     members = tuple(
-        FoundingMember(node, identity.key, f"tcp://127.0.0.1:{7000 + node}", bytes((node,)) * 16)
+        BootstrapMember(node, identity.key, f"tcp://127.0.0.1:{7000 + node}", bytes((node,)) * 16)
         for node, identity in list(NODES.items())[:count]
     )
-    client = FoundingClient("default", ADMIN.key)
-    return Founding(CLUSTER, members, (client,), policy or Policy(), wrapping_id, serializers, copies)
+    client = BootstrapClient("default", ADMIN.key)
+    return ClusterBootstrap(CLUSTER, members, (client,), policy or Policy(), wrapping_id, serializers, copies)
 
 
 def pack(
@@ -161,7 +161,7 @@ class Prefix:
 def give(executor: JournalExecution, message: AgreedEntry) -> None:
     """As the serializer does: look, then settle."""
     executor.preview(message.body, message.payloads)
-    executor.settle(message)
+    executor.apply(message)
 
 
 class Stage:
@@ -170,7 +170,7 @@ class Stage:
     def __init__(self, policy: Policy | None = None, *, wrapping: Wrapping | None = None) -> None:
         self.founding = founding(policy, wrapping.id if wrapping else b"")
         self.executed: list[AppliedMessage] = []
-        self.execution = JournalExecution(self.founding, wrapping=wrapping, watch=self.executed.append)
+        self.execution = JournalExecution(self.founding, wrapping=wrapping, on_applied=self.executed.append)
         self.prefix = Prefix(self.execution)
 
     def config(self, *entries: ConfigEntry, time_ns: int | None = None) -> tuple[ConfigVerdict, ...]:

@@ -28,7 +28,7 @@ from chaplain.journal.messages.signing import Wrapping, holds
 from chaplain.journal.model.bootstrap import Policy
 from chaplain.journal.settings import ConsensusSettings, JournalSettings
 from chaplain.journal.snapshots.checkpoint import checkpoint_name
-from chaplain.journal.storage.log import jot_name, records_between, standing_name
+from chaplain.journal.storage.log import hard_state_name, records_between, sync_hint_name
 from chaplain.link.auth.identity import Identity
 from chaplain.link.events import Peer
 from chaplain.mesh.events import Entered, Exited, Whisper
@@ -59,8 +59,8 @@ class Node:
             identity=NODES[number],
             identifier=number,
             segments=segments_of(self.files),
-            sync_hint=_read(self.files, jot_name(order)),
-            hard_state=_read(self.files, standing_name(order)),
+            sync_hint=_read(self.files, sync_hint_name(order)),
+            hard_state=_read(self.files, hard_state_name(order)),
             ingest=_read(self.files, settings.ingest_file),
             checkpoint=_read(self.files, checkpoint_name(order)),
             wrapping=cluster.wrapping,
@@ -293,12 +293,12 @@ class Cluster:
 
     def elect(self) -> int:
         self.until(lambda: self.master != 0)
-        self.until(lambda: len({node.core.execution.settled for node in self.nodes.values()}) == 1)
+        self.until(lambda: len({node.core.execution.applied_index for node in self.nodes.values()}) == 1)
         return self.master
 
     def agree(self) -> None:
         """Until all have executed the same."""
-        self.until(lambda: len({node.core.execution.settled for node in self.nodes.values()}) == 1)
+        self.until(lambda: len({node.core.execution.applied_index for node in self.nodes.values()}) == 1)
         assert len({node.core.execution.fingerprint() for node in self.nodes.values()}) == 1
 
 

@@ -149,7 +149,7 @@ class ExecutorCore:
     # Called by the journal for every message that it has applied; before `attach`, for those on its disk.
 
     def executed(self, executed: AppliedMessage) -> None:
-        self._settled = executed.moment.index
+        self._settled = executed.position.index
         if self.bare:
             return
         for entry in executed.verdict.entries:
@@ -160,9 +160,9 @@ class ExecutorCore:
             if queue is None and len(self._queues) < DATABASES_MAX:
                 queue = self._add_queue(stream)
             if queue is not None:
-                queue.add_message(executed.moment.index)
+                queue.add_message(executed.position.index)
                 if self._journal is not None:
-                    queue.offer(self._work(executed.moment, batches))
+                    queue.offer(self._work(executed.position, batches))
 
     def _work(self, moment: LogPosition, batches: list[Record]) -> Work:
         bodies = tuple((batch.first_offset, bytes(batch.body)) for batch in batches)
@@ -386,7 +386,7 @@ class ExecutorCore:
     def _node_of(self, key: bytes) -> int | None:
         assert self._journal is not None
         members = self._journal.assembly
-        return next((one.node for one in members.nodes if one.key == key and members.has(one)), None)
+        return next((one.node for one in members.nodes if one.key == key and members.is_member(one)), None)
 
     def _entered(self, event: Entered) -> None:
         key = event.peer.key

@@ -22,7 +22,7 @@ class NodesJournal:
 
     @property
     def assembly(self) -> ClusterConfig:
-        return self._journal.execution.assembly
+        return self._journal.execution.cluster_config
 
     @property
     def lanes(self) -> Mapping[int, object]:
@@ -33,21 +33,21 @@ class NodesJournal:
         return self._journal.serializer.last_index
 
     def fingerprints(self) -> Mapping[int, bytes]:
-        return self._journal.fingerprints.at(self._journal.execution.settled)
+        return self._journal.fingerprints.at(self._journal.execution.applied_index)
 
     @property
     def first(self) -> int:
-        return self._journal.serializer.context.log.places.first
+        return self._journal.serializer.context.log.segment_index.first
 
     def first_offset(self, stream: str, /) -> int:
         return self._journal.first_offset(stream)
 
     @property
     def keep_through(self) -> int:
-        return self._journal.snapshots.archive.drops_through
+        return self._journal.snapshots.checkpointer.drops_through
 
     def held_bytes(self, now_ns: int, index: int, /) -> int:
-        return self._journal.snapshots.archive.held_bytes(now_ns, index)
+        return self._journal.snapshots.checkpointer.retained_bytes(now_ns, index)
 
     @property
     def base(self) -> CheckpointBase:

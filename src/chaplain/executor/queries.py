@@ -33,7 +33,7 @@ from chaplain.executor.messages import AskReach, AskResults, PeerMessage, Query,
 from chaplain.executor.statement import decode_statement
 from chaplain.journal.model.cluster_config import ClusterConfig
 from chaplain.journal.model.quorum import Quorum
-from chaplain.journal.model.records import ClientIdentity, LaneStatus
+from chaplain.journal.model.records import ClientIdentity, IdentityStatus
 from chaplain.journal.snapshots.checkpoint import CheckpointBase
 from chaplain.rights import NO_RIGHT, RequiredRight, Right, may_read, refusal
 
@@ -304,4 +304,4 @@ class ReadQueries:
 
 
 def _is(client: ClientIdentity, name: str) -> bool:
-    return client.name == name and client.status == LaneStatus.ACTIVE
+    return client.name == name and client.status == IdentityStatus.ACTIVE

@@ -66,14 +66,14 @@ from chaplain.journal.ingest.core import IngestCore
 from chaplain.journal.messages import client as client_messages
 from chaplain.journal.messages import peer as peer_messages
 from chaplain.journal.messages.signing import Wrapping, holds
-from chaplain.journal.model.bootstrap import Founding
+from chaplain.journal.model.bootstrap import ClusterBootstrap
 from chaplain.journal.model.results import AppliedMessage, DataVerdict
 from chaplain.journal.outbound import JournalOutbound
 from chaplain.journal.peers import PeerTable, member_endpoints
 from chaplain.journal.settings import JournalSettings
 from chaplain.journal.snapshots.fingerprints import Fingerprints
 from chaplain.journal.snapshots.service import SnapshotService, base_of, found_checkpoint
-from chaplain.journal.storage.last_known_members import LastKnownMembersStore, read_roster
+from chaplain.journal.storage.last_known_members import LastKnownMembersStore, read_last_known_members
 from chaplain.journal.storage.offset_index import StreamIndex
 from chaplain.journal.ticket_numbers import TicketNumbers
 from chaplain.link.auth.identity import Identity
@@ -89,7 +89,7 @@ class JournalCore:
     def __init__(
         self,
         settings: JournalSettings,
-        founding: Founding,
+        founding: ClusterBootstrap,
         chance: random.Random,
         *,
         identity: Identity,
@@ -118,11 +118,11 @@ class JournalCore:
         self._observer = observer
         found = found_checkpoint(founding, checkpoint)
         snapshot, first = (None, 1) if found is None else (found.state, found.first)
-        self.execution = JournalExecution(founding, wrapping=wrapping, snapshot=snapshot, watch=self._on_applied)
+        self.execution = JournalExecution(founding, wrapping=wrapping, snapshot=snapshot, on_applied=self._on_applied)
         self.fingerprints = Fingerprints(self.execution.fingerprint)
         state = self.execution.state
         self.base = base_of(state)
-        self._streams.begin({name: tail.next_offset for name, tail in state.streams.items()})
+        self._streams.load_heads({name: tail.next_offset for name, tail in state.streams.items()})
         self.snapshots = SnapshotService(settings, self.execution, self._streams)
         self.serializer = SerializerCore(
             settings.order,
@@ -132,10 +132,12 @@ class JournalCore:
             segments=segments,
             sync_hint=sync_hint,
             hard_state=hard_state,
-            base=state.moment,
+            base=state.position,
             first=first,
         )
-        self._last_known_members = LastKnownMembersStore(read_roster(last_known_members), founding.assembly())
+        self._last_known_members = LastKnownMembersStore(
+            read_last_known_members(last_known_members), founding.cluster_config()
+        )
         # Some parts refer to each other, so the following references are set after construction.
         self.serializer.context.last_known_members = self._last_known_members.latest
         self.snapshots.attach(self.serializer.context, found, self.serializer.is_confirmed_by)
@@ -152,8 +154,8 @@ class JournalCore:
         self._config_requests = self._sessions.config_requests
         self._subscriptions = self._sessions.subscriptions
         self._subscriptions.is_backfilling = self.serializer.backfill.is_incomplete
-        self.snapshots.archive.needs.append(self._subscriptions.first_needed)
-        self._peers = PeerTable(self.execution.assembly, self._last_known_members.latest.nodes)
+        self.snapshots.checkpointer.first_needed_by.append(self._subscriptions.first_needed)
+        self._peers = PeerTable(self.execution.cluster_config, self._last_known_members.latest.nodes)
         self._roles = LocalRoles(settings, self.execution)
         self._tickets = TicketNumbers()
         self._out: list[JournalEffect] = []
@@ -162,13 +164,13 @@ class JournalCore:
     def _on_applied(self, executed: AppliedMessage) -> None:
         """Execution has applied a message: update the indexes, and notify snapshots and the observer."""
         self._streams.add(executed)
-        self.snapshots.executed(executed)
+        self.snapshots.on_applied(executed)
         if self._started:
             self._applied.append(executed)
             for entry in executed.verdict.entries:
                 if isinstance(entry, DataVerdict):
                     self._writers.update(pack.client_id for pack in entry.packs)
-            self.fingerprints.passed(executed.moment.index)
+            self.fingerprints.on_applied(executed.position.index)
         if self._observer is not None:
             self._observer(executed)
 
@@ -218,8 +220,8 @@ class JournalCore:
                 self._drained(now_ns)
             case Woken():
                 self._step_ingest(now_ns, event)
-                self._out += [*self._sessions.woken(now_ns), *self._roles.woken(now_ns)]
-                self.snapshots.woken(now_ns)
+                self._out += [*self._sessions.woken(now_ns), *self._roles.on_timer(now_ns)]
+                self.snapshots.on_timer(now_ns)
                 self._step_serializer(now_ns, event)
             case Entered():
                 self._entered(now_ns, event.peer)
@@ -250,7 +252,7 @@ class JournalCore:
         self._out.append(self._sessions.admitted_clients(now_ns))
         self._config_changed(now_ns)
         if self.removed:
-            self._roles.leave(now_ns, 0)
+            self._roles.schedule_stop(now_ns, 0)
 
     def _drained(self, now_ns: int) -> None:
         """The end of a round of inputs: form ingest messages of the packs that have arrived, and let the master
@@ -267,7 +269,7 @@ class JournalCore:
             self._step_serializer(now_ns, Drained())
         if not self._roles.blocked:
             return
-        master = self._roles.tells_drained(now_ns, self._config_requests.master, self.ingest.idle)
+        master = self._roles.drained_notice_to(now_ns, self._config_requests.master, self.ingest.idle)
         if master == self.settings.node:
             self._step_serializer(now_ns, IngestDrained(master))
         elif master:
@@ -341,7 +343,7 @@ class JournalCore:
             case Report() | Halt():
                 self._out.append(effect)
             case Resumed():
-                assert effect.index == self.execution.settled
+                assert effect.index == self.execution.applied_index
             case _:
                 assert_never(effect)
 
@@ -353,7 +355,7 @@ class JournalCore:
         # Execution applies a message and calls `_on_applied` before the serializer reports it as agreed.
         """A message is agreed and applied: report it to ingest and to the clients that wait for it."""
         executed = self._applied.popleft()
-        assert executed.moment.index == agreed.body.index, "the agreed message is not the one that was applied"
+        assert executed.position.index == agreed.body.index, "the agreed message is not the one that was applied"
         references = tuple([entry.reference for entry in agreed.body.data_entries])
         self._step_ingest(now_ns, Ordered(references, executed))
         self._outbound.to_clients(self._sessions.on_applied(executed))
@@ -367,8 +369,8 @@ class JournalCore:
         while pending := self._sessions.take_effects():
             for part, effect in pending:
                 self._route_session_effect(now_ns, part, effect)
-        if self.snapshots.restless:
-            self._out += self.snapshots.perform(self._outbound, self._tickets)
+        if self.snapshots.has_work:
+            self._out += self.snapshots.take_effects(self._outbound, self._tickets)
 
     def _route_session_effect(self, now_ns: int, part: str, effect: SessionEffect) -> None:
         match effect:
@@ -393,7 +395,7 @@ class JournalCore:
         """Pass a finished write to the part that requested it."""
         for part, ticket in self._tickets.completed_writes(event.ticket):
             if part in ("archive", "adoption"):
-                self.snapshots.written(now_ns, part, ticket)
+                self.snapshots.on_written(now_ns, part, ticket)
             if part in ("archive", "adoption", "last_known_members"):
                 continue
             step = self._step_ingest if part == "ingest" else self._step_serializer
@@ -416,7 +418,7 @@ class JournalCore:
         elif changes := self._peers.entered(peer):
             self._peers_changed(now_ns, changes)
         elif self._peers.is_removed(peer):
-            self._outbound.to_session(peer, peer_messages.Removed(self.execution.settled))
+            self._outbound.to_session(peer, peer_messages.Removed(self.execution.applied_index))
         else:
             self._out.append(Report("not a node of the journal", f"{peer.identifier:08x}"))
 
@@ -430,19 +432,23 @@ class JournalCore:
         """Peers connected or disconnected: notify ingest, the serializer and snapshots."""
         for event in changes:
             self._step_both(now_ns, event)
-            (self.snapshots.up if isinstance(event, PeerUp) else self.snapshots.down)(now_ns, event.node)
+            (self.snapshots.on_connected if isinstance(event, PeerUp) else self.snapshots.on_disconnected)(
+                now_ns, event.node
+            )
 
     def _config_changed(self, now_ns: int) -> None:
         """The members or their roles changed: update the peer table, sessions and clients."""
-        self._out.append(member_endpoints(self.execution.assembly, self.settings.node))
-        if last_known_members := self._last_known_members.look(self.execution.assembly, self.execution.settled):
+        self._out.append(member_endpoints(self.execution.cluster_config, self.settings.node))
+        if last_known_members := self._last_known_members.update(
+            self.execution.cluster_config, self.execution.applied_index
+        ):
             self._out.append(self._tickets.number_write("last_known_members", last_known_members))
-        self._peers_changed(now_ns, self._peers.config_changed(self.execution.assembly))
+        self._peers_changed(now_ns, self._peers.config_changed(self.execution.cluster_config))
         self._outbound.to_clients(self._sessions.members_changed())
-        if not self._roles.may_ship:
+        if not self._roles.may_propose:
             self._step_ingest(now_ns, IngestRoleDropped())
-        if self._roles.left:
-            self._on_removed(now_ns, self.execution.settled)
+        if self._roles.was_removed:
+            self._on_removed(now_ns, self.execution.applied_index)
         elif self._peers.removed_keys:
             self._out.append(Expel(self._peers.removed_keys))
 
@@ -454,7 +460,7 @@ class JournalCore:
             removed = Report("removed from the cluster", detail={"index": index})
             self._out += [removed, self._sessions.admitted_clients(now_ns)]
             self._step_both(now_ns, Stopping())
-            self._roles.leave(now_ns)
+            self._roles.schedule_stop(now_ns)
 
     # Parcels of nodes and clients.
 
@@ -468,7 +474,7 @@ class JournalCore:
             if node:
                 self._on_peer_message(now_ns, node, peer_messages.decode(parcel.body, parcel.payload))
             elif self._peers.is_removed(peer):
-                self._outbound.to_session(peer, peer_messages.Removed(self.execution.settled))
+                self._outbound.to_session(peer, peer_messages.Removed(self.execution.applied_index))
         except Malformed as wrong:
             self._out.append(Report("malformed journal parcel", f"{peer.identifier:08x}", {"reason": str(wrong)}))
 
@@ -502,6 +508,6 @@ class JournalCore:
                 elif not self.removed:
                     self._out.append(Report("said to be removed", str(node), {"index": message.index}))
             case peer_messages.Covered() | peer_messages.AskState() | peer_messages.StatePiece():
-                self.snapshots.said(now_ns, node, message)
+                self.snapshots.on_message(now_ns, node, message)
             case _:
                 assert_never(message)

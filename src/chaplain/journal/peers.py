@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 from chaplain.gossip.events import Assembled
 from chaplain.journal.consensus.events import PeerDown, PeerUp
-from chaplain.journal.messages.client import MembersAre, Whereabouts
+from chaplain.journal.messages.client import MembersAre, NodeAddress
 from chaplain.journal.messages.membership import Stage
 from chaplain.journal.model.cluster_config import ClusterConfig, MemberRoles
 from chaplain.link.auth.identity import identifier_of
@@ -47,8 +47,10 @@ class PeerTable:
     def config_changed(self, config: ClusterConfig) -> list[PeerChange]:
         """The configuration changed: strangers may be members now, and members may be removed."""
         before = self._members
-        self._members = self._not_in_config(config) | {one.key: one.node for one in config.nodes if config.has(one)}
-        self._removed = {one.key: one.node for one in config.nodes if not config.has(one)}
+        self._members = self._not_in_config(config) | {
+            one.key: one.node for one in config.nodes if config.is_member(one)
+        }
+        self._removed = {one.key: one.node for one in config.nodes if not config.is_member(one)}
         left = [key for key in self._sessions if key in before and key in self._removed]
         joined = [key for key in self._sessions if key in self._members and key not in before]
         self._update_instances()
@@ -112,7 +114,7 @@ class PeerTable:
 
 def member_endpoints(config: ClusterConfig, own: int) -> Assembled:
     """Endpoints of the other members, for gossip. An endpoint of a removed node may belong to a member now."""
-    members = [one for one in config.nodes if config.has(one)]
+    members = [one for one in config.nodes if config.is_member(one)]
     taken = {one.uri for one in members}
     others = {identifier_of(one.key): one.uri for one in members if one.node != own and is_endpoint(one.uri)}
     return Assembled(others, tuple(one.uri for one in config.nodes if one.uri not in taken))
@@ -121,9 +123,9 @@ def member_endpoints(config: ClusterConfig, own: int) -> Assembled:
 def members_of(config: ClusterConfig) -> MembersAre:
     """The members that clients are told about. A node without a live role for clients is in neither list."""
     members = (one for one in config.nodes if Stage.LIVE in (one.ingest, one.executor))
-    gone = (one for one in config.nodes if not config.has(one))
+    gone = (one for one in config.nodes if not config.is_member(one))
     return MembersAre(_endpoints(members), _endpoints(gone))
 
 
-def _endpoints(nodes: Iterable[MemberRoles]) -> tuple[Whereabouts, ...]:
-    return tuple(Whereabouts(one.key, one.uri) for one in nodes if is_endpoint(one.uri))
+def _endpoints(nodes: Iterable[MemberRoles]) -> tuple[NodeAddress, ...]:
+    return tuple(NodeAddress(one.key, one.uri) for one in nodes if is_endpoint(one.uri))

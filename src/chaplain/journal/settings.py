@@ -1,6 +1,6 @@
-"""Everything about the journal's requests that somebody may want to set on one node, with its bound.
+"""Settings of the journal on one node, each with its bound.
 
-What execution decides by is not here but in `founding.Policy`: there all nodes must agree.
+Bounds that execution decides by are in `model.bootstrap.Policy`: they must be the same on all nodes.
 """
 
 from __future__ import annotations
@@ -9,77 +9,95 @@ from chaplain.core import Frozen
 from chaplain.units import MIB, MILLISECOND_NS, SECOND_NS
 
 ENTRY_BYTES = 64
-"""No less than a reference takes in a cluster message."""
+"""At least the size of a reference in a cluster message."""
 
 
 class ConsensusSettings(Frozen, frozen=True):
+    """Settings of the serializer and of the log."""
+
     node: int
     genesis: bytes
-    """Hash before the first message; see `cluster_message.genesis`."""
+    """Hash before the first message; see `messages.cluster.genesis`."""
     disk: bytes
-    """Id of the data directory we run on."""
+    """Id of the data directory that this node runs on."""
     founding_disk: bytes
-    """Id that the founding membership gives for this node."""
+    """Id of this node's data directory in the cluster's initial configuration."""
     boot: bytes
-    """Changes with every start of the machine."""
+    """An id that changes with every boot of the machine."""
 
     log: str = "journal"
     folder: str = ""
-    """Put before every file name, with its slash."""
+    """Prefix of every file name, including its slash."""
     segment_bytes: int = 64 * MIB
-    """A record that needs more gets a larger segment, so nodes may be set to different sizes."""
+    """Size of a segment. A record that needs more gets a larger segment, so nodes may use different sizes."""
 
     heartbeat_ns: int = 200 * MILLISECOND_NS
+    """Interval of the master's heartbeats."""
     election_ns: int = SECOND_NS
-    """Silence of the master that begins an election is drawn between this and twice this."""
+    """A node begins an election after the master was silent for a random time between this value and
+    twice this value.
+    """
     news_ns: int = 10 * MILLISECOND_NS
-    """When the master's connection was closed, a canvass begins within this."""
+    """After the connection to the master was closed, a node sends its pre-vote within this time."""
     mark_ns: int = 5 * MILLISECOND_NS
-    """An idle log gets its agreed mark after this."""
+    """When the log is idle, the node writes a record with the agreed index after this time."""
     tell_ns: int = 2 * MILLISECOND_NS
-    """What is agreed, and nobody else waits for, is told to the others after this, unless the next message says it."""
+    """Delay before the master broadcasts the agreed index when no other node waits for it. The next proposal may carry
+    it sooner.
+    """
     retry_ns: int = 500 * MILLISECOND_NS
-    """Unanswered questions and fetches are repeated after this."""
+    """Unanswered requests are repeated after this time."""
     patience_ns: int = 5 * SECOND_NS
-    """A node that regains its standing begins anew if it came no further for this long."""
+    """How long a node tolerates a lack of progress. Then it starts its vote recovery again, reports missing payloads,
+    or accepts weaker evidence for a checkpoint; a master whose payloads reach too few nodes steps down.
+    """
     nomination_ns: int = 5 * SECOND_NS
-    """A new set is refused if one of its nodes came no further, or was not heard, for this long."""
+    """The master refuses a new serializer set if one of its nodes made no progress, or was not heard from, for this
+    time.
+    """
     handover_ns: int = 300 * MILLISECOND_NS
-    """How long a master waits for the one that is to follow it, before it hands over to whoever is furthest."""
+    """How long a master waits for its designated successor to catch up. Then it hands over to the node whose log
+    reaches furthest.
+    """
     drain_ns: int = 5 * SECOND_NS
-    """An ingest node that is silent for so long is dropped without its word that nothing of it waits."""
+    """The master drops a blocked ingest node that was silent for this time, even without its drained notice."""
 
     order_entries_max: int = 4096
     order_bytes_max: int = 4 * MIB
-    """Payload per cluster message; one larger payload goes alone."""
+    """Payload octets in one cluster message. A larger payload gets a message of its own."""
     payload_bytes_max: int = 4 * MIB
-    """A larger payload is refused: it must fit in a frame. The same on every node, because each must take what others
-    order."""
+    """The node refuses a larger payload, because it must fit in a frame. The value must be the same on every node: each
+    node must accept what the others order.
+    """
     supply_bytes_max: int = MIB
     supply_messages_max: int = 256
-    """What is read, given or taken at once. Small messages cost time, not octets: nobody else is heard meanwhile."""
+    """Octets and messages that are read, sent or accepted at a time during catch-up. Small messages cost time rather
+    than octets, and the node handles no other input meanwhile.
+    """
     recent_bytes_max: int = 16 * MIB
-    """Messages kept in memory for those who are a little behind."""
+    """Agreed messages that stay in memory, for nodes that are a little behind."""
     shelf_bytes_max: int = 256 * MIB
-    """Payloads waiting to be ordered; more are dropped and asked for again."""
+    """Payloads that wait to be ordered. Beyond this bound, payloads are dropped and requested again later."""
     shelf_idle_ns: int = 60 * SECOND_NS
-    """Payloads of a journal of which nothing came for so long are let go."""
+    """Payloads of an ingest journal are dropped after nothing was received from it for this time."""
     gaps_max: int = 256
-    """Missing payloads asked for with one heartbeat."""
+    """Missing payloads that are requested with one heartbeat."""
     config_entries_max: int = 64
     config_bytes_max: int = 8 * 1024
-    """Configuration entries waiting, and octets in each: all of them fit in one message."""
+    """Configuration entries that may wait, and octets of each. All of them fit in one message."""
     room_bytes_min: int = 256 * MIB
-    """With less room on the disk nothing is accepted."""
+    """With less free space on the disk, the node accepts nothing."""
 
     @property
     def payload_bytes_bound(self) -> int:
-        """The largest payload that this node makes itself, given the size of its segments."""
+        """The largest payload that this node creates, given the size of its segments."""
         return min(self.payload_bytes_max, self.segment_bytes // 2)
 
     @property
     def order_bytes_bound(self) -> int:
-        """Payload per cluster message, given the size of segments: what is said about it is one record, too."""
+        """Payload octets per cluster message, given the size of segments. The verdict on the payload must fit in one
+        record, too.
+        """
         return min(self.order_bytes_max, self.segment_bytes // 4)
 
     @property
@@ -89,81 +107,87 @@ class ConsensusSettings(Frozen, frozen=True):
 
 
 class RetentionRules(Frozen, frozen=True):
+    """How much of the log a node retains after a checkpoint covers it."""
+
     keep_bytes: int = 0
-    """So much of the log is kept; 0: size is no reason to drop anything."""
+    """Octets of the log to retain; 0: no segment is dropped because of size."""
     keep_ns: int = 0
-    """What is younger is kept; 0: age is no reason to drop anything."""
+    """Age up to which messages are retained; 0: no segment is dropped because of age."""
 
 
 INGEST_OVERHEAD_BYTES = 1024
-"""No less than an ingest message takes beside its first pack."""
+"""At least the octets of an ingest message besides its first pack."""
 
 
 class JournalSettings(Frozen, frozen=True):
+    """Settings of the journal as a whole."""
+
     order: ConsensusSettings
 
     batch_bytes_max: int = MIB
-    """Packs that go into one ingest message; one larger pack goes alone."""
+    """Octets of packs in one ingest message. A larger pack gets a message of its own."""
     window_bytes: int = 4 * MIB
-    """What one client may send before it is answered."""
+    """Octets that one client may send before it is answered."""
     ingest_bytes_max: int = 128 * MIB
-    """Packs of all clients that wait to be ordered; more are refused as busy."""
+    """Octets of packs of all clients that wait to be ordered. Beyond this bound, packs are refused as busy."""
     waiting_bytes_max: int = 256 * MIB
-    """Ingest messages kept until they are ordered; beyond it the oldest of others are dropped and fetched again."""
+    """Octets of ingest messages that wait to be ordered. Beyond this bound, the oldest messages of other nodes are
+    dropped and fetched again later.
+    """
     recent_bytes_max: int = 16 * MIB
-    """Ingest messages kept after they were ordered, for those who are a little behind."""
+    """Octets of ordered ingest messages that stay in memory, for nodes that are a little behind."""
     resend_ns: int = 200 * MILLISECOND_NS
-    """What a peer has not acknowledged is sent again after this."""
+    """Ingest messages that a peer has not acknowledged are sent again after this time."""
     ack_ns: int = 50 * MILLISECOND_NS
-    """What was received is acknowledged after this: well before it would be sent again."""
+    """Received ingest messages are acknowledged after this time, well before `resend_ns`."""
     resend_bytes_max: int = MIB
-    """How much is sent again to one peer at a time."""
+    """Octets that are sent again to one peer at a time."""
     checks_inline_max: int = 2
-    """So few packs are checked at once; for more a thread is worth its way."""
+    """Up to this many packs are verified at once in the main thread; for more, a thread is worth its overhead."""
 
     reserved: tuple[str, ...] = ()
-    """Names of the clients whose packs this node takes; empty: everybody's."""
+    """Names of the clients whose packs this node accepts; empty for all clients."""
     prevalidate: bool = False
-    """Whether what they want executed is tried out before it is ordered, if this node can."""
+    """Whether the node tries out statements of these clients before they are ordered, if it can."""
 
     petitions_max: int = 1024
-    """Configuration requests that wait to be decided; a client is answered with `busy` beyond it."""
+    """Configuration requests that may wait for a decision. Beyond this bound, clients get the answer `busy`."""
     petitions_per_client_max: int = 128
-    """How many of them one client may have, or another node."""
+    """Waiting configuration requests of one client, or of one other node."""
     petition_bytes_max: int = 64 * 1024
     petition_retry_ns: int = 500 * MILLISECOND_NS
     petition_ns: int = 30 * SECOND_NS
-    """After this a petition is given up; it may still be granted."""
+    """The node gives up a configuration request that is not decided after this time. It may still be granted later."""
 
     reads_per_client_max: int = 64
-    """Of one session. One more is refused as busy, and so for the next two."""
+    """Concurrent reads of one session. One more is refused as busy; the same holds for the next two bounds."""
     reads_per_identity_max: int = 256
-    """Of all sessions of one identity."""
+    """Concurrent reads of all sessions of one identity."""
     reads_max: int = 4096
-    """Of all clients."""
+    """Concurrent reads of all clients."""
     read_bytes_max: int = MIB
-    """Octets of the log read at a time."""
+    """Octets of the log that are read at a time."""
     spans_per_identity_max: int = 2
-    """Such reads of the log under way for one identity; its other reads wait for their turn."""
+    """Concurrent disk reads for one identity; its other reads wait."""
     read_window_bytes: int = 4 * MIB
-    """Credit that one read may have; what is granted beyond it is ignored."""
+    """Flow-control credit of one read; grants beyond it are ignored."""
     read_identity_bytes_max: int = 32 * MIB
     """Credit that the reads of one identity share."""
     read_bytes_in_all_max: int = 128 * MIB
     """Credit that the reads of all clients share."""
 
     rules: RetentionRules = RetentionRules()
-    """What is kept of the log though a checkpoint covers it."""
+    """What is retained of the log after a checkpoint covers it."""
 
     @property
     def pack_bytes_max(self) -> int:
-        """A larger pack is refused: its ingest message, which has a heading for each pack, must fit in a record."""
+        """The node refuses a larger pack: its ingest message, with a heading for each pack, must fit in one record."""
         return self.order.payload_bytes_bound - INGEST_OVERHEAD_BYTES
 
     promoted_bytes_max: int = 4 * MIB
-    """Committed packs that are ordered again at a time."""
+    """Octets of committed packs that are ordered again at a time."""
     promotion_ns: int = 5 * SECOND_NS
-    """If none of them got its offsets for so long, they are brought once more."""
+    """If none of them got its offsets after this time, they are submitted again."""
 
     @property
     def node(self) -> int:
@@ -171,5 +195,5 @@ class JournalSettings(Frozen, frozen=True):
 
     @property
     def ingest_file(self) -> str:
-        """Where the id of the next ingest journal is kept."""
+        """File that contains the id of the next ingest journal."""
         return f"{self.order.folder}{self.order.log}.ingest"

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 from chaplain import rights
 from chaplain.journal.core import JournalCore
-from chaplain.journal.model.records import LaneStatus
+from chaplain.journal.model.records import IdentityStatus
 from chaplain.node.layer_api import UpperCore
 from chaplain.rights import RequiredRight
 from chaplain.wire.parcel import Layer
@@ -31,7 +31,7 @@ class Authorization:
         if self._journal is None:
             return True
         client = self._journal.execution.client_of_key(key)
-        return client is not None and client.status == LaneStatus.ACTIVE and rights.may(client, want)
+        return client is not None and client.status == IdentityStatus.ACTIVE and rights.may(client, want)
 
     def is_admin(self, key: bytes) -> bool:
         """Whether the configuration stream makes this client an admin.
@@ -41,4 +41,4 @@ class Authorization:
         if self._journal is None:
             return True
         client = self._journal.execution.client_of_key(key)
-        return client is not None and client.status == LaneStatus.ACTIVE and client.admin
+        return client is not None and client.status == IdentityStatus.ACTIVE and client.admin

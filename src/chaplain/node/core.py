@@ -164,7 +164,7 @@ class NodeCore:
 
     def _version(self) -> tuple[object, ...]:
         """Values whose change must be visible in the status at once."""
-        return (0 if self.journal is None else self.journal.execution.settled, self.role)
+        return (0 if self.journal is None else self.journal.execution.applied_index, self.role)
 
     def _unheard_ns(self, instance: bytes) -> int:
         return self.link.unheard_ns(self.now_ns, instance)

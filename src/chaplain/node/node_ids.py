@@ -44,12 +44,12 @@ class NodeIds:
         return self._removed
 
     def _refresh(self) -> None:
-        assembly = None if self._journal is None else self._journal.execution.assembly
+        assembly = None if self._journal is None else self._journal.execution.cluster_config
         if assembly is None or assembly is self._seen:
             return
         self._seen = assembly
         known = {identifier_of(placed.key): placed for placed in assembly.nodes}
         self._ids = {**self._configured, **{identifier: placed.node for identifier, placed in known.items()}}
-        self._members = tuple(sorted(identifier for identifier, placed in known.items() if assembly.has(placed)))
-        self._keys = tuple(placed.key for placed in assembly.nodes if assembly.has(placed))
+        self._members = tuple(sorted(identifier for identifier, placed in known.items() if assembly.is_member(placed)))
+        self._keys = tuple(placed.key for placed in assembly.nodes if assembly.is_member(placed))
         self._removed = frozenset(known.keys() - {*self._members})

@@ -88,11 +88,11 @@ def of_journal(node: NodeCore, journal: JournalCore) -> dict[str, object]:
     index, chain = journal.serializer.agreed
     fingerprints = {position: found.hex() for position, found in journal.fingerprints.at(index).items()}
     return {
-        "roles": roles_of(state.assembly, journal.settings.node),
-        "serializers": list(state.assembly.serializers),
+        "roles": roles_of(state.cluster_config, journal.settings.node),
+        "serializers": list(state.cluster_config.serializers),
         "index_only": journal.serializer.context.log.index_only,
         "copies": journal.execution.copies,
-        "changes": [describe_change(change) for change in state.assembly.changes],
+        "changes": [describe_change(change) for change in state.cluster_config.changes],
         "reserved": list(journal.settings.reserved),
         "order": str(role.role),
         "standing": journal.serializer.voting_status,
@@ -115,7 +115,7 @@ def of_journal(node: NodeCore, journal: JournalCore) -> dict[str, object]:
 
 def of_log(journal: JournalCore) -> dict[str, object]:
     """What is stored of the log, and what a checkpoint makes unnecessary."""
-    places, archive = journal.serializer.context.log.places, journal.snapshots.archive
+    places, archive = journal.serializer.context.log.segment_index, journal.snapshots.checkpointer
     return {
         "first": places.first,
         "segments": len(places.segments),
@@ -125,7 +125,7 @@ def of_log(journal: JournalCore) -> dict[str, object]:
         "pending": len(places.droppable(min(archive.durable, journal.execution.state.released))),
         "checkpoint": archive.durable,
         "confirmed": archive.confirmed,
-        "covered": archive.covered(),
+        "covered": archive.covered_through(),
         "released": journal.execution.state.released,
     }
 

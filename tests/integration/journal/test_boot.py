@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from chaplain.journal.storage.records import SyncHint, decode_jot, encode_jot
+from chaplain.journal.storage.records import SyncHint, decode_sync_hint, encode_sync_hint
 from chaplain.runtime.layers.journal import boot_id
 
 
 def test_the_boot_id_fits_a_jot() -> None:
-    assert decode_jot(encode_jot(SyncHint(boot_id(), 1, 1))).boot == boot_id()
+    assert decode_sync_hint(encode_sync_hint(SyncHint(boot_id(), 1, 1))).boot == boot_id()

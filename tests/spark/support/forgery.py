@@ -224,15 +224,15 @@ def after_loss(scene: Scene, lost: set[tuple[int, int]]) -> Named:
 @contextmanager
 def lawless() -> Iterator[None]:
     """Executors to whom every id is the next one."""
-    kept = dedup.rule, dedup.applied
-    dedup.rule = lambda *_: Ruling(PackStatus.NEXT)  # type: ignore[assignment]
-    dedup.applied = lambda lane, remembered, _: msgspec.structs.replace(  # type: ignore[assignment]
-        lane, last_id=remembered.last_id, active_ns=remembered.moment.timestamp_ns
+    kept = dedup.classify, dedup.record_applied
+    dedup.classify = lambda *_: Ruling(PackStatus.NEXT)  # type: ignore[assignment]
+    dedup.record_applied = lambda lane, remembered, _: msgspec.structs.replace(  # type: ignore[assignment]
+        lane, last_id=remembered.last_id, active_ns=remembered.position.timestamp_ns
     )
     try:
         yield
     finally:
-        dedup.rule, dedup.applied = kept
+        dedup.classify, dedup.record_applied = kept
 
 
 def forged(seed: int, wrong: Callable[[Author, Stage], object]) -> tuple[Groups, tuple[str, int]]:
@@ -244,7 +244,7 @@ def forged(seed: int, wrong: Callable[[Author, Stage], object]) -> tuple[Groups,
     for number in range(20):
         entry = wrong(author, stage) if number == at else author.entry(chance)
         ordered = stage.prefix.ingest([entry])
-        stage.execution.learn(ordered[0].digest, [True])
+        stage.execution.cache_checks(ordered[0].digest, [True])
         stage.prefix.order([ordered])
         if number == at:
             (pack_,) = stage.executed[-1].verdict.entries[0].packs

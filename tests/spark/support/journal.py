@@ -88,9 +88,9 @@ def recorded(stage: Stage, believe: bool = False) -> Groups:
     groups = []
     for settled in stage.prefix.messages:
         for entry in settled.body.data_entries if believe else ():
-            execution.learn(entry.digest, [True])
+            execution.cache_checks(entry.digest, [True])
         preview = execution.preview(settled.body, settled.payloads)
-        execution.settle(settled)
+        execution.apply(settled)
         message = LogEntry(settled.body, encode_body(settled.body), settled.hash, settled.body.regime, settled.payloads)
         groups.append(message_records(message, preview))
     return groups

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from chaplain.journal.storage.records import SyncHint, encode_jot
+from chaplain.journal.storage.records import SyncHint, encode_sync_hint
 from chaplain.pipeline.verification.plan import Asked
 from chaplain.pipeline.verification.verify import prove, prove_here
 from chaplain.pipeline.verification.violations import Break
@@ -52,7 +52,7 @@ class Scene:
         """As the node wrote it with its last append: it knew less to be on disk than it had written."""
         end = scan_file(list_segments(self.segments)[-1].path).end
         known = len(self.groups) if index is None else index
-        (self.segments / "journal.jot").write_bytes(encode_jot(SyncHint(b"b" * 16, end, known)))
+        (self.segments / "journal.jot").write_bytes(encode_sync_hint(SyncHint(b"b" * 16, end, known)))
 
     def breaks(self, tasks: int) -> list[Break]:
         if self.manifest is not None:

@@ -34,7 +34,7 @@ def journal(messages: int = MESSAGES, rows: int = ROWS, ballot: int = 1) -> list
     groups = []
     for settled in stage.prefix.messages:
         preview = execution.preview(settled.body, settled.payloads)
-        execution.settle(settled)
+        execution.apply(settled)
         message = LogEntry(settled.body, encode_body(settled.body), settled.hash, ballot, settled.payloads)
         groups.append(message_records(message, preview))
     return groups

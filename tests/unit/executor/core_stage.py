@@ -20,7 +20,7 @@ from chaplain.executor.statement import SQL_TYPE
 from chaplain.gossip.events import GossipParcel
 from chaplain.journal.messages.cluster import Body, chain_hash, encode_body
 from chaplain.journal.messages.config import NO_ACL
-from chaplain.journal.model.cluster_config import MemberRoles, founded
+from chaplain.journal.model.cluster_config import MemberRoles, initial_config
 from chaplain.journal.model.log_entry import LogEntry, Preview
 from chaplain.journal.model.records import ClientIdentity, LogPosition
 from chaplain.journal.model.results import AppliedMessage, ConfigVerdict, ExecutionVerdict
@@ -46,7 +46,7 @@ class Journal:
     """What the executor sees of a journal: everything is on disk, at positions that are ten times the index."""
 
     def __init__(self, nodes: int) -> None:
-        self.assembly = founded(MemberRoles(node, bytes([node]) * 32, "", b"") for node in range(1, nodes + 1))
+        self.assembly = initial_config(MemberRoles(node, bytes([node]) * 32, "", b"") for node in range(1, nodes + 1))
         self.clients: Mapping[bytes, ClientIdentity] = {ACL: ALICE}
         self.lanes: Mapping[int, object] = {}
         self.reach: int | None = 0

@@ -23,7 +23,7 @@ from chaplain.executor.events import (
 )
 from chaplain.executor.messages import AskReach, AskResults, Print, Query, Reach, ReadThrough, WereRead
 from chaplain.journal.messages.membership import Stage as Role
-from chaplain.journal.model.cluster_config import MemberRoles, founded
+from chaplain.journal.model.cluster_config import MemberRoles, initial_config
 from chaplain.mesh.events import Entered
 from tests.unit.executor.core_stage import ACL, Journal, Stage, peer, read_back, ready, works
 from tests.unit.executor.sqlite_stage import statement
@@ -192,7 +192,7 @@ def test_a_fresh_query_asks_again_if_others_decide_by_then() -> None:
     stage = ready(3)
     stage.ask(Query("main", 0, True), payload=statement("select 1"))
     stage.hears(2, Reach(1, 2))
-    stage.journal.assembly = founded(MemberRoles(node, bytes([node]) * 32, "", b"") for node in (1, 2, 3, 4, 5))
+    stage.journal.assembly = initial_config(MemberRoles(node, bytes([node]) * 32, "", b"") for node in (1, 2, 3, 4, 5))
     stage.agree()
     effects = stage.done(stage.step(Drained())[0])
     assert not [e for e in effects if isinstance(e, RunQuery)]

@@ -43,7 +43,7 @@ def test_a_write_is_answered_with_a_receipt_and_executed_everywhere(cluster, cli
     )
     assert (second.first_id, second.stream, second.base_offset) == (4, "other", 0)
     cluster.agree()
-    moment = cluster.nodes[2].core.execution.state.lanes[lane].recent[0].moment
+    moment = cluster.nodes[2].core.execution.state.lanes[lane].recent[0].position
     assert (first.index, first.regime, first.timestamp_ns, first.hash) == (
         moment.index,
         moment.regime,
@@ -125,7 +125,7 @@ def test_the_ingest_node_dies_and_the_same_octets_elsewhere_get_the_same_receipt
     assert state.streams["orders"].next_offset == 1
     remembered = state.lanes[lane].recent[0]
     run = client.runs[0]
-    assert (run.base_offset, run.index, run.hash) == (0, remembered.moment.index, remembered.moment.hash)
+    assert (run.base_offset, run.index, run.hash) == (0, remembered.position.index, remembered.position.hash)
 
 
 def test_the_ingest_node_dies_before_anything_was_ordered():
@@ -288,7 +288,9 @@ def test_a_fence_is_definite(cluster, client):
     decided = Client(cluster).connect(2).petition(petition(FenceLane(lane)))
     assert (decided.kind, decided.last_id) == ("applied", 1)
     assert refused(client, pack(lane, 2)) == [("fenced", 2)]
-    assert client.ask(AskLane(50, lane))[0] == LaneIs(50, lane, True, 1, True, cluster.nodes[1].core.execution.settled)
+    assert client.ask(AskLane(50, lane))[0] == LaneIs(
+        50, lane, True, 1, True, cluster.nodes[1].core.execution.applied_index
+    )
     assert client.ask(AskLane(51, 99))[0].known is False
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from chaplain.graph.messages import client as graph
-from chaplain.journal.model.records import ClientIdentity, LaneStatus
+from chaplain.journal.model.records import ClientIdentity, IdentityStatus
 from chaplain.node.authorization import Authorization
 from chaplain.rights import RequiredRight, Right, covers, may, refusal
 from chaplain.sequence.messages import client as sequence
@@ -85,7 +85,7 @@ def test_who_has_it() -> None:
     ]
     assert [clearance.may(KEY, want) for want in wants] == [True, False, True, True, False, False]
     assert not clearance.may(b"x" * 32, wants[0])
-    for status in (LaneStatus.REMOVED, LaneStatus.COMPROMISED):
+    for status in (IdentityStatus.REMOVED, IdentityStatus.COMPROMISED):
         known[KEY] = ClientIdentity(b"A" * 15, "reader", KEY, 1, b"", ("*",), ("*",), False, b"", status)
         assert not clearance.may(KEY, wants[0])
 

@@ -22,7 +22,7 @@ from chaplain.journal.messages.cluster import ConfigEntry, genesis
 from chaplain.journal.messages.config import ConfigMessage
 from chaplain.journal.messages.membership import AddNode, EntryType, NewSet, RemoveNode
 from chaplain.journal.settings import ConsensusSettings, JournalSettings
-from chaplain.journal.storage.log import jot_name, records_between, standing_name
+from chaplain.journal.storage.log import hard_state_name, records_between, sync_hint_name
 from chaplain.link.auth.identity import new_instance
 from chaplain.link.auth.keyring import KeyRing
 from chaplain.link.events import Peer
@@ -172,8 +172,8 @@ class Trio:
             identity=NODES[number],
             identifier=NODES[number].identifier,
             segments=segments,
-            sync_hint=disk.get(jot_name(order)),
-            hard_state=disk.get(standing_name(order)),
+            sync_hint=disk.get(sync_hint_name(order)),
+            hard_state=disk.get(hard_state_name(order)),
             ingest=disk.get(JournalSettings(order).ingest_file),
         )
         talker = self.talkers[number] = Talker(NODES[number].identifier)
@@ -237,7 +237,7 @@ class Trio:
     def _is_over(self) -> bool:
         if not self.master:
             return False
-        changes = self[self.master].journal.execution.assembly.changes  # type: ignore[union-attr]
+        changes = self[self.master].journal.execution.cluster_config.changes  # type: ignore[union-attr]
         return len(changes) == self.petitions and not any(one.open for one in changes)
 
 

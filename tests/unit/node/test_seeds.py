@@ -10,9 +10,9 @@ from chaplain.gossip.settings import GossipSettings
 from chaplain.journal.consensus.events import Role
 from chaplain.journal.core import JournalCore
 from chaplain.journal.messages.cluster import genesis
-from chaplain.journal.model.bootstrap import Founding, FoundingClient, FoundingMember
+from chaplain.journal.model.bootstrap import BootstrapClient, BootstrapMember, ClusterBootstrap
 from chaplain.journal.settings import ConsensusSettings, JournalSettings
-from chaplain.journal.storage.log import jot_name, standing_name
+from chaplain.journal.storage.log import hard_state_name, sync_hint_name
 from chaplain.link.auth.identity import Identity, new_instance
 from chaplain.link.auth.keyring import KeyRing
 from chaplain.link.settings import LinkSettings
@@ -39,9 +39,9 @@ def disk_of(name: str) -> bytes:
 
 
 MEMBERS = tuple(
-    FoundingMember(number, KEYS[name].key, endpoint(name), disk_of(name)) for number, name in enumerate(NAMES, 1)
+    BootstrapMember(number, KEYS[name].key, endpoint(name), disk_of(name)) for number, name in enumerate(NAMES, 1)
 )
-FOUNDING = Founding("home", MEMBERS, (FoundingClient("default", Identity.generate(Random("client")).key),))
+FOUNDING = ClusterBootstrap("home", MEMBERS, (BootstrapClient("default", Identity.generate(Random("client")).key),))
 
 
 def make(name: str, rng: Random, disk: Mapping[str, bytes], now_ns: int) -> NodeCore:
@@ -59,8 +59,8 @@ def make(name: str, rng: Random, disk: Mapping[str, bytes], now_ns: int) -> Node
         identity=KEYS[name],
         identifier=KEYS[name].identifier,
         segments=segments_of(disk),
-        sync_hint=disk.get(jot_name(order)),
-        hard_state=disk.get(standing_name(order)),
+        sync_hint=disk.get(sync_hint_name(order)),
+        hard_state=disk.get(hard_state_name(order)),
     )
     settings = NodeSettings(
         LinkSettings(cluster="home", endpoint=endpoint(name)),

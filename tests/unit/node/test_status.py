@@ -30,7 +30,7 @@ def core() -> NodeCore:
 
 def test_status_never_exports_the_state(core: NodeCore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ExecutionState, "export", lambda _: pytest.fail("the whole state was written down"))
-    assert json.loads(core.status())["agreed"] == core.journal.execution.settled
+    assert json.loads(core.status())["agreed"] == core.journal.execution.applied_index
 
 
 def test_status_is_made_once_for_all_who_ask_soon_after_each_other(core: NodeCore, monkeypatch) -> None:
@@ -50,13 +50,13 @@ def test_status_is_made_anew_after_another_message_was_executed(core: NodeCore, 
     monkeypatch.setattr(status, "of_node", lambda _: made.append(1) or {"made": len(made)})
     before = core.status()
     state = core.journal.execution.state
-    state.moment = type(state.moment)(state.moment.index + 1, 1, 1, Random(0).randbytes(32))
+    state.position = type(state.position)(state.position.index + 1, 1, 1, Random(0).randbytes(32))
     assert core.status() != before
 
 
 def test_status_lists_a_bounded_number_of_streams_and_says_how_many_there_are(core: NodeCore) -> None:
     core.now_ns += FRESH_NS
-    core.journal.streams.begin({f"s{number:05}": 1 for number in range(3000)})
+    core.journal.streams.load_heads({f"s{number:05}": 1 for number in range(3000)})
     told = json.loads(core.status())
     assert list(told["streams"]) == [f"s{number:05}" for number in range(STATUS_STREAMS_MAX)]
     assert told["streams_count"] == 3000

@@ -41,12 +41,12 @@ def test_the_list_is_who_belongs_by_the_configuration_stream_and_changes_with_it
     sequence = node.uppers[Layer.SEQUENCE]
     assert isinstance(sequence, SequenceLayer)
     assert node.journal is not None
-    assembly = node.journal.execution.assembly
+    assembly = node.journal.execution.cluster_config
     first, second, _ = (identifier_of(placed.key) for placed in assembly.nodes)
     assert sequence.core.discovery.listed() == sorted((first, second))
     gone = msgspec.structs.replace(assembly.nodes[0], executor=Stage.NONE, ingest=Stage.NONE, config=Stage.NONE)
     without = msgspec.structs.replace(assembly, nodes=(gone, *assembly.nodes[1:]), serializers=(2, 3))
-    node.journal.execution.state.assembly = without
+    node.journal.execution.state.cluster_config = without
     assert sequence.core.discovery.listed() == [second]
 
 
@@ -56,11 +56,11 @@ def test_the_graphs_members_are_who_belongs_by_the_configuration_stream(tmp_path
     graph = node.uppers[Layer.GRAPH]
     assert isinstance(graph, GraphCore)
     assert node.journal is not None
-    assembly = node.journal.execution.assembly
+    assembly = node.journal.execution.cluster_config
     assert list(graph.context.members) == [placed.key for placed in assembly.nodes]
     bare = {"executor": Stage.NONE, "ingest": Stage.NONE, "config": Stage.NONE}
     alone = replace(assembly, nodes=(assembly.nodes[0], *(replace(one, **bare) for one in assembly.nodes[1:])))
-    node.journal.execution.state.assembly = replace(alone, serializers=(1,))
+    node.journal.execution.state.cluster_config = replace(alone, serializers=(1,))
     _written(graph)
     assert list(graph.context.members) == [assembly.nodes[0].key]
     assert graph.context.read_at == 0
@@ -86,8 +86,8 @@ def test_layers_name_nodes_as_the_configuration_stream_does(tmp_path: Path) -> N
     assert (_work_set(node), _author(graph, raw)) == ([1], 1)
     assert node.journal is not None
     state = node.journal.execution.state
-    [placed] = state.assembly.nodes
-    state.assembly = replace(state.assembly, nodes=(replace(placed, node=CHANGED),))
+    [placed] = state.cluster_config.nodes
+    state.cluster_config = replace(state.cluster_config, nodes=(replace(placed, node=CHANGED),))
     assert (_work_set(node), _author(graph, raw)) == ([CHANGED], CHANGED)
     assert node.node_id(node.identifier) == CHANGED
 

@@ -37,7 +37,7 @@ from chaplain.journal.messages.membership import OPENING, is_opening
 from chaplain.journal.messages.peer import PassPetition
 from chaplain.journal.messages.signing import ConfigCheck
 from chaplain.journal.model.reason import REASONS, kind_of
-from chaplain.journal.model.records import LaneStatus
+from chaplain.journal.model.records import IdentityStatus
 from chaplain.journal.model.results import AppliedMessage, ConfigVerdict
 from chaplain.journal.settings import JournalSettings
 from chaplain.journal.storage.verdict import Reason
@@ -157,7 +157,7 @@ class ConfigRequests:
         except Malformed:
             return Reason.UNKNOWN_TYPE
         signer = self._execution.state.clients.get(decoded.signer)
-        if signer is None or signer.status != LaneStatus.ACTIVE:
+        if signer is None or signer.status != IdentityStatus.ACTIVE:
             return Reason.UNKNOWN_SIGNER
         if isinstance(decoded.message, FOR_ADMINS) and not signer.admin:
             return Reason.NOT_ALLOWED  # as execution would say; the order and the log need not carry it
@@ -246,8 +246,8 @@ class ConfigRequests:
     def on_applied(self, executed: AppliedMessage) -> None:
         """Answer the clients whose requests were decided."""
         for entry in executed.verdict.entries:
-            if isinstance(entry, ConfigVerdict) and entry.petition in self._waiting:
-                self._answer(self._end(entry.petition), entry)
+            if isinstance(entry, ConfigVerdict) and entry.request_digest in self._waiting:
+                self._answer(self._end(entry.request_digest), entry)
 
     def session_closed(self, instance: bytes) -> None:
         """A client disconnected. Its request goes on, and still counts against its bound."""

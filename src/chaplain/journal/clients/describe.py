@@ -20,7 +20,7 @@ def _node(config: ClusterConfig, member: MemberRoles) -> dict[str, object]:
         "uri": member.uri,
         "key": member.key.hex(),
         "roles": roles_of(config, member.node),
-        "member": config.has(member),
+        "member": config.is_member(member),
     }
 
 

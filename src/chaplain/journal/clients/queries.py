@@ -32,7 +32,7 @@ from chaplain.journal.messages.client import (
 )
 from chaplain.journal.messages.signing import SECRET_BYTES, WRAP_NONCE_BYTES, SignatureType, Wrapping
 from chaplain.journal.model.receipts import run_of
-from chaplain.journal.model.records import ClientIdentity, LaneState, LaneStatus, RequestPosition
+from chaplain.journal.model.records import ClientIdentity, IdentityStatus, LaneState, RequestPosition
 from chaplain.journal.storage.offset_index import StreamIndex
 from chaplain.journal.storage.pack_lookup import PackLookup
 from chaplain.link.auth.identity import KEY_BYTES
@@ -79,7 +79,7 @@ class ClientQueries:
     def lane(self, instance: bytes, client: ClientIdentity, ask: AskLane) -> None:
         """The last id of a lane, and the receipt of a request if the lane still remembers it."""
         lane = self._execution.state.lanes.get(ask.client_id)
-        index = self._execution.settled
+        index = self._execution.applied_index
         if lane is None:
             answer = LaneIs(ask.call, ask.client_id, False, 0, False, index)
         else:
@@ -89,8 +89,8 @@ class ClientQueries:
 
     def replay_progress(self, instance: bytes, call: int) -> None:
         """How many committed packs there are in all, and how many of them have been replayed, in commit order."""
-        holding = self._execution.state.holding
-        answer = PaidAre(call, self._execution.settled, holding.pledged, holding.paid)
+        holding = self._execution.state.staged_packs
+        answer = PaidAre(call, self._execution.applied_index, holding.committed_total, holding.replayed)
         self.effects.append(ToClient(instance, answer))
 
     def streams(self, instance: bytes, ask: ListStreams, client: ClientIdentity) -> None:
@@ -113,7 +113,7 @@ class ClientQueries:
         self.effects.append(ToClient(instance, Listed(ask.call), answer))
 
     def nodes(self, instance: bytes, call: int) -> None:
-        described = describe_config(self._execution.assembly)
+        described = describe_config(self._execution.cluster_config)
         self.effects.append(ToClient(instance, Listed(call), msgspec.json.encode(described)))
 
     def clients(self, instance: bytes, call: int, client: ClientIdentity) -> None:
@@ -125,7 +125,7 @@ class ClientQueries:
                 "name": one.name,
                 "acl": one.acl.hex(),
                 "key": one.key.hex(),
-                "status": LaneStatus(one.status).name.lower(),
+                "status": IdentityStatus(one.status).name.lower(),
                 "admin": one.admin,
                 "writes": one.writes,
                 "reads": one.reads,

@@ -70,7 +70,7 @@ class LaneSubscriptions:
             for instance in self._lanes.get(pack.client_id, ()):
                 runs = waiting.setdefault(instance, [])
                 if pack.reason in _WITH_RECEIPT and not _has_no_offset(pack):
-                    _extend(runs, _run(executed.moment, pack))
+                    _extend(runs, _run(executed.position, pack))
                     continue
                 if runs:
                     yield instance, Receipts(tuple(runs))

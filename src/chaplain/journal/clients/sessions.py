@@ -50,7 +50,7 @@ from chaplain.journal.messages.peer import PassPetition
 from chaplain.journal.messages.signing import Wrapping
 from chaplain.journal.messages.write_request import client_id_of, read_heading
 from chaplain.journal.model.reason import REASONS, kind_of
-from chaplain.journal.model.records import ClientIdentity, LaneStatus
+from chaplain.journal.model.records import ClientIdentity, IdentityStatus
 from chaplain.journal.model.results import AppliedMessage
 from chaplain.journal.peers import members_of
 from chaplain.journal.settings import JournalSettings
@@ -166,7 +166,7 @@ class ClientSessions:
     def admitted_clients(self, now_ns: int) -> Admitted:
         """The clients that may have a session: all active ones, and for `LINGER_NS` those that no longer are."""
         clients = () if self.closed else self._execution.state.clients.values()
-        active = {client.key: client.name for client in clients if client.status == LaneStatus.ACTIVE}
+        active = {client.key: client.name for client in clients if client.status == IdentityStatus.ACTIVE}
         ended = {key: (name, now_ns + LINGER_NS) for key, name in self._active.items() if key not in active}
         kept = {key: kept for key, kept in self._lingering.items() if key not in active and kept[1] > now_ns}
         self._active, self._lingering = active, {**ended, **kept}
@@ -183,7 +183,7 @@ class ClientSessions:
 
     def members_changed(self) -> Iterator[tuple[bytes, NodeMessage]]:
         """The members or their roles changed: send clients the new list, so that they find other nodes."""
-        members = members_of(self._execution.assembly)
+        members = members_of(self._execution.cluster_config)
         if members != self._members:
             self._members = members
             yield from self._send_members(self._peers)
@@ -206,7 +206,7 @@ class ClientSessions:
 
     def _identity(self, instance: bytes) -> ClientIdentity | None:
         client = self._execution.client_of_key(self._peers[instance].key)
-        return client if client is not None and client.status == LaneStatus.ACTIVE else None
+        return client if client is not None and client.status == IdentityStatus.ACTIVE else None
 
     def dispatch(
         self, now_ns: int, peer: Peer, message: ClientMessage, payload: bytes
@@ -223,7 +223,7 @@ class ClientSessions:
                 yield PackWritten(instance, client.acl, message.stream, payload, message.check)
             case Open():
                 names = (self._settings.node, self._execution.cluster, client.acl, client.name)
-                bound, reserved = self._settings.pack_bytes_max, self._roles.takes_from
+                bound, reserved = self._settings.pack_bytes_max, self._roles.accepted_clients
                 credit, epoch = self._ingest.credit_of(instance), self._execution.state.epochs.token
                 yield Opened(message.call, *names, credit, bound, self._master_regime, reserved, epoch)
             case SubmitPetition():
@@ -270,7 +270,7 @@ class ClientSessions:
         known = self._execution.client_of_key(peer.key)
         reason = Reason.UNKNOWN_SIGNER
         if known is not None:
-            reason = Reason.COMPROMISED if known.status == LaneStatus.COMPROMISED else Reason.REMOVED
+            reason = Reason.COMPROMISED if known.status == IdentityStatus.COMPROMISED else Reason.REMOVED
         if not isinstance(message, Write):
             return Failed(message.call, kind_of(reason), REASONS[reason])
         heading = read_heading(payload)

@@ -32,7 +32,7 @@ from chaplain.journal.messages.cluster import Body
 from chaplain.journal.model.records import LogPosition
 from chaplain.journal.model.results import AppliedMessage
 from chaplain.journal.settings import JournalSettings
-from chaplain.journal.snapshots.retention import NOBODY
+from chaplain.journal.snapshots.retention import NOT_NEEDED
 from chaplain.journal.storage.offset_index import StreamIndex
 from chaplain.journal.storage.records import Grouper, body_of, is_message
 from chaplain.segment.record import Kind, Record
@@ -149,7 +149,7 @@ class Subscriptions:
 
     def first_needed(self) -> int:
         """The first index that a reader still needs. Retention keeps the log from there on."""
-        index, first = self._index, NOBODY
+        index, first = self._index, NOT_NEEDED
         for reader in self._readers.values():
             offset = max(reader.next_offset, index.first_offset(reader.stream))
             if offset < index.next_offset(reader.stream):
@@ -183,7 +183,7 @@ class Subscriptions:
             if readers:
                 batches = [record for record in executed.batches if record.stream == written.stream]
                 for reader in readers:
-                    self._send_batches(reader, executed.moment, batches)
+                    self._send_batches(reader, executed.position, batches)
 
     def retry_unwritten(self) -> None:
         """More of the log may be on disk now: try the readers that wait for it."""

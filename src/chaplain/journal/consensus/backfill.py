@@ -55,9 +55,9 @@ class Backfill:
     def missing(self) -> range:
         """Indexes right before this log's first that a connected peer has and this node lacks."""
         log = self._context.log
-        if not log.before or self._retention_reached or log.index_only:
+        if not log.hash_before_first or self._retention_reached or log.index_only:
             return range(0)
-        first = log.places.first
+        first = log.segment_index.first
         ranges = self._context.peer_log_ranges
         return range(min((ranges[node][0] for node in self._peers_with(first - 1)), default=first), first)
 
@@ -95,7 +95,7 @@ class Backfill:
     def _ask(self, now_ns: int) -> None:
         """Ask for the next messages further down, or write the batch if it is complete."""
         context = self._context
-        if not context.log.before:  # retention has dropped the message after it meanwhile
+        if not context.log.hash_before_first:  # retention has dropped the message after it meanwhile
             self._reset()
             return
         candidates = self._peers_with(self._next_index)
@@ -109,7 +109,7 @@ class Backfill:
     @property
     def _next_index(self) -> int:
         """The index of the next message further down."""
-        return self._context.log.places.first - 1 - len(self._batch)
+        return self._context.log.segment_index.first - 1 - len(self._batch)
 
     def _fits_batch(self, now_ns: int) -> bool:
         """True if the next message belongs to this batch."""
@@ -120,7 +120,7 @@ class Backfill:
         return not self._retention_reached and not full
 
     def on_recalled(self, now_ns: int, node: int, given: Recalled) -> None:
-        if self.due_ns is None or given.index != self._next_index or not self._context.log.before:
+        if self.due_ns is None or given.index != self._next_index or not self._context.log.hash_before_first:
             return
         for recalled in given.messages:
             if not self._fits_batch(now_ns):
@@ -137,14 +137,14 @@ class Backfill:
     def _add(self, recalled: RecalledMessage) -> None:
         log, pin = self._context.log, self._pin
         message = check_pinned(self._context, recalled, pin.message)
-        self._batch.append(log.records_again(message, recalled.verdict, pin.verdict))
+        self._batch.append(log.rebuild_records(message, recalled.verdict, pin.verdict))
         self._batch_bytes += message.size_bytes
 
     @property
     def _pin(self) -> Pin:
         """Hashes of the next message further down and of its verdict."""
         if not self._batch:
-            return Pin(self._context.log.before, self._context.log.verdict_before)
+            return Pin(self._context.log.hash_before_first, self._context.log.verdict_before_first)
         oldest = self._batch[-1][0]
         return Pin(oldest.previous_hash, previous_of(verdict_of(oldest)))
 
@@ -152,7 +152,7 @@ class Backfill:
         self.due_ns = None
         if self._batch:
             self._batch.reverse()
-            operations, self._writing = self._context.log.write_again(self._batch)
+            operations, self._writing = self._context.log.append_copies(self._batch)
             self._context.barrier.write(operations, self._context.log_synced_proof())
 
     def on_log_synced(self, position: int) -> None:
@@ -160,12 +160,14 @@ class Backfill:
         if not self._writing or self._writing[-1][1] > position:
             return
         log = self._context.log
-        if self._batch[-1][0].index == log.places.first - 1:  # otherwise retention has dropped the message after it
-            log.restock(self._batch, self._writing)
+        if (
+            self._batch[-1][0].index == log.segment_index.first - 1
+        ):  # otherwise retention has dropped the message after it
+            log.backfill(self._batch, self._writing)
         self._reset()
         if not self.missing:
             self._reported = False
-            self._context.report(BACKFILLED, 0, first=log.places.first)
+            self._context.report(BACKFILLED, 0, first=log.segment_index.first)
 
     def _reset(self) -> None:
         self._batch, self._batch_bytes, self._writing, self.due_ns = [], 0, [], None

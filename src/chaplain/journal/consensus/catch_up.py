@@ -62,7 +62,7 @@ class Fetcher:
             chosen = context.chance.choice(self._prefer_holders(peers))
         self._asked = chosen
         self.due_ns = now_ns + context.settings.retry_ns
-        tail = self.include_tail or context.log.named() is not None
+        tail = self.include_tail or context.log.expected_next_hash() is not None
         context.barrier.send_now(chosen, Fetch(self._supplies.next_index_for(chosen), tail))
 
     def probe(self, now_ns: int) -> None:
@@ -128,7 +128,7 @@ class Fetcher:
             return False
         self._context.barrier.write(self._context.log.append_agreed(message))
         taken.append(message)
-        taken += self._context.log.reconnect()
+        taken += self._context.log.apply_own_copies()
         return True
 
     def _take_tail(self, node: int, supply: Supply, floor: int, taken: list[LogEntry]) -> None:
@@ -142,7 +142,7 @@ class Fetcher:
         message = self._log_entry(supplied, supply.tail_ballot, allow_without_payloads=log.index_only)
         if message is None:
             return
-        if message.hash == log.named():
+        if message.hash == log.expected_next_hash():
             self._append_confirmed(supplied, floor, taken)
         elif (
             self.include_tail

@@ -78,7 +78,7 @@ class CatchUpServer:
             return 0
         if isinstance(wanted, Recall):
             return self._send_recalled(node, wanted, event.records)
-        messages = self._context.log.reread(event.records, wanted.index)
+        messages = self._context.log.read_forward(event.records, wanted.index)
         if not messages:
             return wanted.index
         self._send_supply(node, wanted, messages)
@@ -88,14 +88,14 @@ class CatchUpServer:
         """Send the recalled messages that could be read. Return the index of a message that could not be read, or 0. A
         data holder gets no message without its payloads.
         """
-        found = self._context.log.recall(records, recall.index)
+        found = self._context.log.read_backward(records, recall.index)
         if not found and recall.count > 1:
             # Any of the messages may be damaged. Read the requested one alone to find out.
             self._read_log(node, Recall(recall.index))
             return 0
         recalled: list[RecalledMessage] = []
         for message, verdict in found:
-            if message.bare and node in self._context.data_holders:
+            if message.lacks_payloads and node in self._context.data_holders:
                 break
             recalled.append(RecalledMessage(message.raw, verdict, message.payloads))
         if recalled:

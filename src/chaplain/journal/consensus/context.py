@@ -126,7 +126,7 @@ class ConsensusContext:
         """The node's public key by the agreed configuration, or by the last-known-members file; empty if neither
         contains the node.
         """
-        member = self.log.execution.assembly.node(node)
+        member = self.log.execution.cluster_config.node(node)
         if member is not None:
             return member.key
         return bytes.fromhex(self.last_known_members.keys.get(node, "")) if self.last_known_members is not None else b""
@@ -139,7 +139,7 @@ class ConsensusContext:
 
     def _refresh(self) -> None:
         """Derive the quorum and the lists of nodes again if the configuration has changed."""
-        config = self.log.execution.assembly
+        config = self.log.execution.cluster_config
         if config is not self._config:
             self._config, self._quorum = config, config.quorum
             self._peers = tuple(node for node in config.members if node != self.settings.node)
@@ -164,7 +164,7 @@ class ConsensusContext:
     def log_synced_proof(self) -> LogSynced:
         """The event that reports, after the next sync, that all of the log written so far is on disk."""
         log = self.log
-        last_index = log.tail.index if log.tail is not None and log.whole else log.agreed
+        last_index = log.tail.index if log.tail is not None and log.has_no_gap else log.agreed
         return LogSynced(log.written, last_index)
 
     def gather_payloads(self, entries: tuple[DataEntry, ...], master: int) -> tuple[bytes, ...] | None:
@@ -172,7 +172,7 @@ class ConsensusContext:
         found: list[bytes] = []
         missing: list[DataEntry] = []
         for entry in entries:
-            payload = self.log.held(entry)
+            payload = self.log.cached_payload(entry)
             if payload is None:
                 payload = self.payload_queue.find(entry)
             if payload is None:
@@ -191,10 +191,10 @@ class ConsensusContext:
         """
         tail = self.log.tail
         assert tail is not None
-        payloads = self.gather_payloads(tail.entries, master) if tail.bare else tail.payloads
+        payloads = self.gather_payloads(tail.entries, master) if tail.lacks_payloads else tail.payloads
         if payloads is None:
             return False
-        self.emit_agreed(now_ns, [self.log.settle(payloads)])
+        self.emit_agreed(now_ns, [self.log.commit_tail(payloads)])
         return True
 
     def emit_agreed(self, now_ns: int, messages: Iterable[LogEntry]) -> None:

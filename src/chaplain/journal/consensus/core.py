@@ -92,7 +92,7 @@ from chaplain.journal.messages.consensus import (
 from chaplain.journal.model.log_entry import Execution
 from chaplain.journal.model.records import LogPosition
 from chaplain.journal.settings import ConsensusSettings
-from chaplain.journal.storage.log import ReplicatedLog, standing_name
+from chaplain.journal.storage.log import ReplicatedLog, hard_state_name
 from chaplain.journal.storage.records import body_of
 from chaplain.journal.storage.recovery import Recovered, recover
 from chaplain.link.auth.identity import Identity
@@ -124,7 +124,7 @@ class SerializerCore:
         recovered = recover(settings.log, segments, sync_hint, settings.boot, base, first=first)
         found = load_hard_state(hard_state, settings.disk, settings.founding_disk, recovered.empty)
         barrier = PersistBarrier(settings.node)
-        store = HardStateStore(found, standing_name(settings), barrier)
+        store = HardStateStore(found, hard_state_name(settings), barrier)
         log = ReplicatedLog(settings, chance, recovered, execution)
         self._recovered: Recovered | None = recovered
         self.context = self._context = ConsensusContext(settings, chance, barrier, store, log)
@@ -176,7 +176,7 @@ class SerializerCore:
     @property
     def has_no_gap(self) -> bool:
         """True if no message is missing before the last one that this log has had."""
-        return self._context.log.whole
+        return self._context.log.has_no_gap
 
     @property
     def disk_full(self) -> bool:
@@ -304,7 +304,7 @@ class SerializerCore:
     def _after_step(self, now_ns: int) -> None:
         """Handle what any input may cause: a won election, the end of this node's mastership, missing messages."""
         context, election = self._context, self._election
-        if context.log.before and self._vote_recovery is None:
+        if context.log.hash_before_first and self._vote_recovery is None:
             self.backfill.start_if_needed(now_ns)
         if election.won():
             election.become_master()
@@ -319,7 +319,7 @@ class SerializerCore:
         if context.stopping and election.role is not Role.OUT:
             election.stop_voting()
         if self._vote_recovery is None:
-            if self._follower.must_fetch(now_ns) or not context.log.whole:
+            if self._follower.must_fetch(now_ns) or not context.log.has_no_gap:
                 self._fetcher.fetch(now_ns, election.master)
             elif self._fetcher.due_ns is not None:
                 self._fetcher.stop()

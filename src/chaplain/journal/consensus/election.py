@@ -166,7 +166,7 @@ class Election:
     def can_be_master(self) -> bool:
         """True if this node may campaign: sound, no gap in the log, disk space, not stopping, and a voter."""
         context = self._context
-        able = context.hard_state.sound and context.log.whole and context.has_space and not context.stopping
+        able = context.hard_state.sound and context.log.has_no_gap and context.has_space and not context.stopping
         return able and context.settings.node in context.quorum.voters
 
     def woken(self, now_ns: int) -> None:

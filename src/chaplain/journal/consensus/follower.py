@@ -164,12 +164,12 @@ class Follower:
         entry = LogEntry(body, message.body, digest, message.regime, payloads)
         if last_index > body.index:
             # This log has, or had, a later message. So this one is agreed; only its bytes were missing here.
-            if log.named() not in (None, digest):
+            if log.expected_next_hash() not in (None, digest):
                 raise Diverged(
                     f"message {body.index}: the master proposes another message than the one that this log continues"
                 )
             context.barrier.write(log.append_agreed(entry))
-            context.emit_agreed(now_ns, [entry, *log.reconnect()])
+            context.emit_agreed(now_ns, [entry, *log.apply_own_copies()])
             context.barrier.write((), context.log_synced_proof())
         else:
             if log.tail is not None and log.tail.ballot >= message.regime:

@@ -295,7 +295,7 @@ class Master:
 
     def _successors(self) -> tuple[tuple[int, ...], int]:
         """The nodes that may be master next, and the one that was chosen (0 if none was)."""
-        context, config = self._context, self._context.log.assembly
+        context, config = self._context, self._context.log.cluster_config
         change = config.new_set
         if change is not None and change.stage == Stage.IMPLEMENT:
             return change.nodes, change.nodes[0]

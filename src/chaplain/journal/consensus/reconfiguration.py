@@ -72,7 +72,7 @@ class Reconfiguration:
 
     def next_step(self, now_ns: int) -> StageStep | None:
         """The first stage that is due, or None."""
-        for change in self._context.log.assembly.changes:
+        for change in self._context.log.cluster_config.changes:
             if change.open:
                 self._first_seen_ns.setdefault(change.id, now_ns)
                 step = self._next_stage(now_ns, change)
@@ -104,7 +104,7 @@ class Reconfiguration:
 
     def _judge_nomination(self, now_ns: int, change: ConfigChange) -> StageStep | None:
         """Refuse or implement a nominated set, or None while it is too early for either."""
-        if sorted(change.nodes) == sorted(self._context.log.assembly.serializers):
+        if sorted(change.nodes) == sorted(self._context.log.cluster_config.serializers):
             return _step(change, Stage.REFUSE, SetRefusal.SAME_SET)
         others = [node for node in change.nodes if node != self._context.settings.node]
         for node in others:

@@ -73,7 +73,7 @@ class Repair:
     def on_damaged(self, now_ns: int, index: int) -> None:
         """The records of this message cannot be read. Index 0 means that none is damaged."""
         log = self._context.log
-        stored = log.places.first <= index <= min(log.agreed, log.durable)
+        stored = log.segment_index.first <= index <= min(log.agreed, log.durable)
         if not stored or index in self._repairing or len(self._repairing) >= REPAIRS_MAX:
             return
         self._context.report("damaged: an agreed message cannot be read; fetching it from other nodes", 0, index=index)
@@ -106,7 +106,7 @@ class Repair:
         repairing = self._repairing.get(index)
         if repairing is None:
             return
-        following = self._context.log.recall(event.records, index + 1)
+        following = self._context.log.read_backward(event.records, index + 1)
         if not following:
             # The message with the hashes is damaged as well: repair it first. The next attempt finds the hashes.
             self.on_damaged(now_ns, index + 1)
@@ -128,7 +128,9 @@ class Repair:
         context, recalled = self._context, given.messages[0]
         try:
             message = check_pinned(context, recalled, repairing.pin.message)
-            operations, repairing.position = context.log.mend(message, recalled.verdict, repairing.pin.verdict)
+            operations, repairing.position = context.log.append_repaired(
+                message, recalled.verdict, repairing.pin.verdict
+            )
         except Malformed as wrong:
             context.report("recalled message does not fit", node, index=given.index, reason=str(wrong))
             return
@@ -138,7 +140,7 @@ class Repair:
         """The log is on disk up to this position: replaced messages before it can be read again."""
         for index, repairing in list(self._repairing.items()):
             if repairing.position is not None and repairing.position[1] <= position:
-                self._context.log.move(index, *repairing.position)
+                self._context.log.relocate(index, *repairing.position)
                 self._context.report("repaired: a damaged message can be read again", 0, index=index)
                 del self._repairing[index]
 

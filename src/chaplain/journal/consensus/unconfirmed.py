@@ -161,7 +161,7 @@ class UnconfirmedSupplies:
             return None
         index = self._context.log.agreed + 1
         nodes = [node for node, last in self._confirmed_to.items() if last >= index]
-        named = self._context.log.named() == first.hash
+        named = self._context.log.expected_next_hash() == first.hash
         # A mark confirms the marked message and those before it, and nothing after it.
         marked = index <= self._master_mark[0] and self._hash_at(self._master_mark[0]) == self._master_mark[1]
         return first if named or marked or self.is_confirmed_by(nodes) else None

@@ -38,7 +38,7 @@ def check_recovered_log(context: ConsensusContext, found: Recovered) -> None:
     """Write the voting state at startup. Take the vote, and report why, if the log shows that records are missing."""
     hard_state = context.hard_state
     gone = "the log had records, and is empty now" if hard_state.now.log_begun and found.empty else ""
-    lost = found.lost or bool(gone)
+    lost = found.data_lost or bool(gone)
     worse = (VotingState.SOUND, VotingState.DOUBTFUL) if lost else (VotingState.SOUND,)
     if (found.doubt or gone) and hard_state.now.state in worse:
         what = "lost what was acknowledged" if lost else "in doubt"
@@ -192,7 +192,7 @@ class VoteRecovery:
         if log.last() > self._best_held:
             self._best_held = log.last()
             self._patience_end_ns = now_ns + self._context.settings.patience_ns
-        if log.last() < self._target or not log.whole:
+        if log.last() < self._target or not log.has_no_gap:
             self._fetcher.fetch(now_ns, self._furthest())
         elif self._context.quorum != self._quorum:
             self._restart(now_ns)  # the fetched messages changed the voters: ask the new ones

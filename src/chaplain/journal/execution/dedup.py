@@ -1,18 +1,21 @@
-"""What becomes of a pack on its lane: the rule that makes each request apply at most once, in order, for ever.
+"""Deduplication of packs on a lane: each request is applied at most once, and in the order of its id.
 
-    first id = last + 1     next: it may apply           the very request that is remembered     seen: its receipt again
-    first id > last + 1     gap: go back to last + 1     below everything remembered             old: already written
-    anything else           conflict: an id was signed twice, over different octets
+    first id = last id + 1      NEXT: it may be applied
+    first id > last id + 1      GAP: the client must go back to last id + 1
+    same digest as a recent one SEEN: the stored receipt is returned
+    below all recent ones       OLD: it was written, and its receipt is no longer stored
+    anything else               CONFLICT: two different requests were signed for one id
 
-On the lane of a retry, which whoever retries the same request gets, the first request is the only one there is: any
-other is answered with its receipt, for those who retry need not know of each other (docs/decisions/0168). A lane that
-was given back stays for a while, fenced, so that somebody can still ask how far it came (docs/decisions/0169).
+A lane that was leased for a retry has one request only. All clients that retry the same request get the same lane, and
+they need not know of each other. Any other pack on that lane therefore gets the receipt of the first one
+(docs/decisions/0168). A retired lane stays in the state for a while, fenced, so that a client can still ask for its
+last request (docs/decisions/0169).
 
-Decides by ids and digests alone; whether signatures hold was decided before. A client keeps the octets of a request
-until it is answered and sends the same ones again, so a pack that overlaps another one with other bounds is a
-conflict, too: no pack is ever applied in part (docs/decisions/0031).
+Decides by ids and digests alone; the caller has already verified signatures. A client retains the octets of a request
+until it is answered, and sends the same octets again. A pack that overlaps an applied one with other bounds is
+therefore a conflict, too: no pack is ever applied in part (docs/decisions/0031).
 
-Invariants: `last_id` never falls; a lane that is over comes never back, because client ids are not given twice.
+Invariants: `last_id` never decreases. A lane that has ended never returns, because client ids are not reused.
 """
 
 from __future__ import annotations
@@ -29,10 +32,12 @@ from chaplain.journal.model.bootstrap import Policy
 from chaplain.journal.model.records import AppliedRequest, LaneState
 
 RETIRED_PACKS = 8
-"""Packs of a lane whose receipts can be given again after it was given back."""
+"""Number of packs of a retired lane whose receipts are retained."""
 
 
 class PackStatus(Enum):
+    """How a pack relates to the requests that were applied on its lane."""
+
     NEXT = auto()
     GAP = auto()
     SEEN = auto()
@@ -41,13 +46,15 @@ class PackStatus(Enum):
 
 
 class Ruling(NamedTuple):
-    standing: PackStatus
-    remembered: AppliedRequest | None = None
-    """SEEN: the request itself; CONFLICT: the one that has the id."""
+    """The status of a pack, and the applied request that it repeats or contradicts."""
+
+    status: PackStatus
+    applied: AppliedRequest | None = None
+    """SEEN: the request itself. CONFLICT: the request that has the id."""
 
 
-def rule(lane: LaneState, heading: Heading, digest: bytes) -> Ruling:
-    """Where a pack stands that its lane's identity has signed; `digest` names the request."""
+def classify(lane: LaneState, heading: Heading, digest: bytes) -> Ruling:
+    """Compare a pack with its lane. The lane's identity has signed the pack; `digest` names the request."""
     if heading.first_id == lane.last_id + 1:
         return Ruling(PackStatus.NEXT)
     if heading.first_id > lane.last_id + 1:
@@ -63,24 +70,24 @@ def rule(lane: LaneState, heading: Heading, digest: bytes) -> Ruling:
 
 
 def _overlapped(lane: LaneState, heading: Heading) -> AppliedRequest | None:
-    """The latest remembered request that has an id of this pack."""
-    for remembered in reversed(lane.recent):
-        if remembered.first_id <= heading.last_id and heading.first_id <= remembered.last_id:
-            return remembered
+    """The latest stored request that shares an id with this pack."""
+    for applied in reversed(lane.recent):
+        if applied.first_id <= heading.last_id and heading.first_id <= applied.last_id:
+            return applied
     return None
 
 
-def applied(lane: LaneState, remembered: AppliedRequest, policy: Policy) -> LaneState:
+def record_applied(lane: LaneState, applied: AppliedRequest, policy: Policy) -> LaneState:
     """The lane after a pack was applied."""
-    assert remembered.first_id == lane.last_id + 1, "a request was applied out of its turn"
-    recent = (*lane.recent, remembered)[-policy.remembered_packs :]
+    assert applied.first_id == lane.last_id + 1, "a request was applied out of its turn"
+    recent = (*lane.recent, applied)[-policy.remembered_packs :]
     return msgspec.structs.replace(
-        lane, last_id=remembered.last_id, active_ns=remembered.moment.timestamp_ns, recent=recent
+        lane, last_id=applied.last_id, active_ns=applied.position.timestamp_ns, recent=recent
     )
 
 
 def retired(lane: LaneState) -> LaneState:
-    """The lane after it was given back: nothing more is applied on it, and it cannot be leased again."""
+    """The lane after its client gave it back: no further request is applied on it, and its lease cannot be repeated."""
     return msgspec.structs.replace(lane, nonce=b"", fenced=True, recent=lane.recent[-RETIRED_PACKS:])
 
 
@@ -88,9 +95,9 @@ def is_retired(lane: LaneState) -> bool:
     return not lane.nonce
 
 
-def reclaim(draft: StateDraft) -> None:
-    """End lanes that nobody has used for long, by cluster time."""
-    horizon_ns = draft.moment.timestamp_ns - draft.state.founding.policy.lane_idle_ns
+def drop_idle_lanes(draft: StateDraft) -> None:
+    """End the lanes that were not used for `lane_idle_ns`, by cluster time."""
+    horizon_ns = draft.position.timestamp_ns - draft.state.bootstrap.policy.lane_idle_ns
     for client_id, lane in draft.state.lanes.items():
         if lane.active_ns >= horizon_ns:
             break
@@ -98,24 +105,28 @@ def reclaim(draft: StateDraft) -> None:
 
 
 def make_room(draft: StateDraft, acl: bytes) -> bool:
-    """Whether the identity may have one more lane; at a bound, one that was given back goes, or its longest unused."""
-    policy = draft.state.founding.policy
+    """True if the identity may have one more lane.
+
+    At a bound, one lane is ended to make room: a retired lane if there is one, otherwise the identity's least recently
+    used lane if it was not used for `lane_spare_ns`.
+    """
+    policy = draft.state.bootstrap.policy
     lanes = draft.lanes_by_use()
     own = [lane for lane in lanes if lane.acl == acl]
     if len(own) < policy.lanes_per_identity_max and len(lanes) < policy.lanes_max:
         return True
     spare = [lane for lane in (lanes if len(own) < policy.lanes_per_identity_max else own) if is_retired(lane)]
     if spare:
-        draft.drop_lane(min(spare, key=_use).client_id)
+        draft.drop_lane(min(spare, key=_last_use).client_id)
         return True
     if not own:
         return False
-    oldest = min(own, key=_use)
-    if draft.moment.timestamp_ns - oldest.active_ns < policy.lane_spare_ns:
+    oldest = min(own, key=_last_use)
+    if draft.position.timestamp_ns - oldest.active_ns < policy.lane_spare_ns:
         return False
     draft.drop_lane(oldest.client_id)
     return True
 
 
-def _use(lane: LaneState) -> tuple[int, int]:
+def _last_use(lane: LaneState) -> tuple[int, int]:
     return lane.active_ns, lane.client_id

@@ -1,12 +1,13 @@
-"""Packs that lie in the log and wait to be committed, and the transactions that committed some: a part of the state.
+"""Packs that wait in the log for a commit, and the transactions that committed some: a part of the execution state.
 
-    staged        in the log, without offsets; committed, or forgotten after a while
-    owed          committed: they get offsets in this order, once a copy of each is ordered again
-    transactions  of each writer of batches, the last version that was committed
+    staged        in the log, without offsets; a commit takes them, or they expire
+    committed     committed and without offsets; each gets them, in this order, when a node orders a copy of it again
+    transactions  for each writer of batches, the last version that it committed
 
-Decides nothing: the rules are in `transaction`. `HoldingDraft` lies over it as `Draft` lies over the state.
+Decides nothing: the rules are in `two_phase`. `StagedPacksDraft` overlays it as `StateDraft` overlays the state.
 
-Invariants: a pack is staged or owed, never both; what is owed is paid in order; `paid` never passes `pledged`.
+Invariants: a pack is staged or committed, never both. Committed packs are replayed in order. `replayed` never exceeds
+`committed_total`.
 """
 
 from __future__ import annotations
@@ -14,52 +15,54 @@ from __future__ import annotations
 from collections import deque
 from itertools import islice
 
-from chaplain.journal.model.records import Key, Staged, StagedPacksRecord, Transaction
+from chaplain.journal.model.records import PackKey, Staged, StagedPacksRecord, Transaction
 from chaplain.journal.model.set_hash import MappingHash, SetHash
 
 
 class StagedPacks:
-    """Changed by `HoldingDraft.commit` alone."""
+    """The staged and committed packs. Only `StagedPacksDraft.commit` changes them."""
 
-    def __init__(self, held: StagedPacksRecord = StagedPacksRecord()) -> None:  # noqa: B008 frozen
-        self.staged: dict[Key, Staged] = {}
-        """In the order in which they came."""
-        self.owed: deque[Staged] = deque()
+    def __init__(self, record: StagedPacksRecord = StagedPacksRecord()) -> None:  # noqa: B008 frozen
+        self.staged: dict[PackKey, Staged] = {}
+        """In the order in which they were staged."""
+        self.committed: deque[Staged] = deque()
         self.transactions: dict[tuple[bytes, str], Transaction] = {}
-        """The longest unused first."""
-        self.paid = held.paid
+        """The least recently used first."""
+        self.replayed = record.replayed
         self._staged_hash = MappingHash(lambda: self.staged)
-        self._owed_hash = SetHash()
+        self._committed_hash = SetHash()
         self._transactions_hash = MappingHash(lambda: self.transactions)
-        self.hashes: tuple[SetHash, ...] = (self._staged_hash, self._owed_hash, self._transactions_hash)
-        """Of all that is here but `paid`. Their order in `staged`, `owed` and `transactions` follows from the values:
-        time, ticket and time.
+        self.hashes: tuple[SetHash, ...] = (self._staged_hash, self._committed_hash, self._transactions_hash)
+        """Hashes of everything here except `replayed`. They do not depend on the order of the collections, and need
+        not: timestamp, ticket and timestamp determine it.
         """
-        for staged in held.staged:
+        for staged in record.staged:
             self.stage(staged.key, staged)
-        for owed in held.owed:
-            self.owe(owed)
-        for transaction in held.transactions:
+        for owed in record.committed:
+            self.put_committed(owed)
+        for transaction in record.transactions:
             self.put_transaction(transaction)
 
-    def stage(self, key: Key, staged: Staged | None) -> None:
-        """Keep this pack, or with None forget it."""
+    def stage(self, key: PackKey, staged: Staged | None) -> None:
+        """Store this pack; None deletes it."""
         self._staged_hash.note(key)
         if staged is not None:
             self.staged[key] = staged
         else:
             self.staged.pop(key, None)
 
-    def owe(self, staged: Staged) -> None:
-        self._owed_hash.add((self.pledged, staged))
-        self.owed.append(staged)
+    def put_committed(self, staged: Staged) -> None:
+        """Append a pack to those that wait for their replay."""
+        self._committed_hash.add((self.committed_total, staged))
+        self.committed.append(staged)
 
-    def pay(self) -> None:
-        self._owed_hash.remove((self.paid, self.owed.popleft()))
-        self.paid += 1
+    def mark_replayed(self) -> None:
+        """Remove the first committed pack: it has its offsets now."""
+        self._committed_hash.remove((self.replayed, self.committed.popleft()))
+        self.replayed += 1
 
     def put_transaction(self, transaction: Transaction) -> None:
-        """It is the last used from now on."""
+        """Store the transaction as the most recently used one."""
         self.forget_transaction((transaction.acl, transaction.app))
         self.transactions[transaction.acl, transaction.app] = transaction
 
@@ -68,76 +71,77 @@ class StagedPacks:
         self.transactions.pop(key, None)
 
     @property
-    def pledged(self) -> int:
-        """Packs ever committed."""
-        return self.paid + len(self.owed)
+    def committed_total(self) -> int:
+        """Number of packs that were ever committed."""
+        return self.replayed + len(self.committed)
 
     def export(self) -> StagedPacksRecord:
         return StagedPacksRecord(
             tuple(self.staged.values()),
-            tuple(self.owed),
+            tuple(self.committed),
             tuple(self.transactions.values()),
-            self.paid,
+            self.replayed,
         )
 
 
-class HoldingDraft:
+class StagedPacksDraft:
     """The changes that one message would make."""
 
-    def __init__(self, holding: StagedPacks) -> None:
-        self._holding = holding
-        self._staged: dict[Key, Staged | None] = {}
-        self._owing: list[Staged] = []
-        self._paid = 0
+    def __init__(self, staged_packs: StagedPacks) -> None:
+        self._base = staged_packs
+        self._staged: dict[PackKey, Staged | None] = {}
+        self._committed: list[Staged] = []
+        self._replayed = 0
         self._transactions: dict[tuple[bytes, str], Transaction] = {}
         self._forgotten: list[tuple[bytes, str]] = []
 
     # Staged.
 
-    def staged(self, key: Key) -> Staged | None:
-        return self._staged[key] if key in self._staged else self._holding.staged.get(key)
+    def staged(self, key: PackKey) -> Staged | None:
+        return self._staged[key] if key in self._staged else self._base.staged.get(key)
 
     @property
     def staged_count(self) -> int:
-        new = sum((one is not None) - (key in self._holding.staged) for key, one in self._staged.items())
-        return len(self._holding.staged) + new
+        new = sum((one is not None) - (key in self._base.staged) for key, one in self._staged.items())
+        return len(self._base.staged) + new
 
     def put_staged(self, staged: Staged) -> None:
         self._staged[staged.key] = staged
 
     def expire(self, horizon_ns: int) -> None:
-        """Forget what was staged before this; called before anything else changes."""
-        for key, staged in self._holding.staged.items():
+        """Delete the packs that were staged before this time. Must be called before any other change."""
+        for key, staged in self._base.staged.items():
             if staged.timestamp_ns >= horizon_ns:
                 break
             self._staged[key] = None
 
-    # Owed.
+    # Committed.
 
     @property
-    def pledged(self) -> int:
-        return self._holding.pledged + len(self._owing)
+    def committed_total(self) -> int:
+        return self._base.committed_total + len(self._committed)
 
-    def owe(self, committed: list[Staged]) -> None:
+    def put_committed(self, committed: list[Staged]) -> None:
+        """Move staged packs to the committed ones."""
         for staged in committed:
-            assert self.staged(staged.key) == staged, "something was committed that is not staged"
+            assert self.staged(staged.key) == staged, "a pack was committed that is not staged"
             self._staged[staged.key] = None
-        self._owing += committed
+        self._committed += committed
 
-    def next_owed(self) -> Staged | None:
-        """What gets its offsets next."""
-        if self._paid < len(self._holding.owed):
-            return self._holding.owed[self._paid]
-        return next(islice(self._owing, self._paid - len(self._holding.owed), None), None)
+    def next_to_replay(self) -> Staged | None:
+        """The committed pack that gets its offsets next."""
+        if self._replayed < len(self._base.committed):
+            return self._base.committed[self._replayed]
+        return next(islice(self._committed, self._replayed - len(self._base.committed), None), None)
 
-    def pay(self) -> None:
-        assert self.next_owed() is not None, "something was paid that is not owed"
-        self._paid += 1
+    def mark_replayed(self) -> None:
+        assert self.next_to_replay() is not None, "a pack was replayed that is not committed"
+        self._replayed += 1
 
     # Transactions.
 
     def transaction(self, acl: bytes, app: str) -> Transaction | None:
-        return self._transactions.get((acl, app)) or self._holding.transactions.get((acl, app))
+        return self._transactions.get((acl, app)) or self._base.transactions.get((acl, app))
 
     def put_transaction(self, transaction: Transaction) -> None:
         key = (transaction.acl, transaction.app)
@@ -146,12 +150,12 @@ class HoldingDraft:
 
     @property
     def transactions_count(self) -> int:
-        new = sum(key not in self._holding.transactions for key in self._transactions)
-        return len(self._holding.transactions) + new - len(self._forgotten)
+        new = sum(key not in self._base.transactions for key in self._transactions)
+        return len(self._base.transactions) + new - len(self._forgotten)
 
     def forget_transaction(self, horizon_ns: int) -> bool:
-        """Make room by the longest unused one, if that was used before this."""
-        for key, transaction in islice(self._holding.transactions.items(), len(self._forgotten), None):
+        """Delete the least recently used transaction if it was last used before this time. Returns whether it did."""
+        for key, transaction in islice(self._base.transactions.items(), len(self._forgotten), None):
             if transaction.timestamp_ns < horizon_ns and key not in self._transactions:
                 self._forgotten.append(key)
                 return True
@@ -159,14 +163,14 @@ class HoldingDraft:
         return False
 
     def commit(self) -> None:
-        holding = self._holding
+        staged_packs = self._base
         for key, staged in self._staged.items():
-            holding.stage(key, staged)
-        for staged in self._owing:
-            holding.owe(staged)
-        for _ in range(self._paid):
-            holding.pay()
+            staged_packs.stage(key, staged)
+        for staged in self._committed:
+            staged_packs.put_committed(staged)
+        for _ in range(self._replayed):
+            staged_packs.mark_replayed()
         for forgotten in self._forgotten:
-            holding.forget_transaction(forgotten)
+            staged_packs.forget_transaction(forgotten)
         for transaction in self._transactions.values():
-            holding.put_transaction(transaction)
+            staged_packs.put_transaction(transaction)

@@ -1,20 +1,23 @@
-"""The state that the agreed prefix adds up to, as values; a draft of what one message would change; and its octets.
+"""The state of the journal after the agreed prefix, a draft of the changes of one message, and the state's serialized
+form.
 
-    identities  who there is, by ACL id       streams  the next offset and the chain of each
-    lanes       by client id                  proofs   of those who signed two things for one id
-    assembly    the nodes, and who serializes
-    holding     what is staged and committed, see there
-    epochs      which configuration requests are accepted, and what was decided about them
-    past        what the log may do without, and which databases it has filled
+    clients         identities, by ACL id
+    lanes           by client id
+    streams         the next offset and the chain hash of each stream
+    proofs          evidence against identities that signed two requests for one id
+    cluster_config  the nodes, their roles, and the serializers
+    staged_packs    staged and committed packs, see `staged_packs`
+    epochs          which configuration requests are valid, and the decisions on them
+    released, databases, verdict …   facts about messages that may no longer be in the log
 
-Decides nothing: rules are in `lanes`, `configuration` and `execution`. A `StateDraft` lies over the state, so that a
-message can be tried without being agreed; `commit` lays it down. Whatever is in `export` is compared between nodes;
-whatever can be derived from it (who has which name, which nonce got which lane) is not.
+Decides nothing: the rules are in `dedup`, `config`, `two_phase` and `state_machine`. A `StateDraft` overlays the state,
+so that a message can be executed before it is agreed; `commit` writes the draft to the state. Nodes compare what
+`export` contains. Indexes that follow from it, such as `leases`, are not exported.
 
-`fingerprint` names the same state in time that does not grow with the number of streams and lanes.
+`fingerprint` identifies the same state, in time that does not grow with the number of streams and lanes.
 
-Invariants: client ids rise and are never given twice; `export` has one form for one state, and `load` gives that state
-back.
+Invariants: client ids increase and are never reused. One state has exactly one serialized form, and `load` restores the
+state from it.
 """
 
 from __future__ import annotations
@@ -25,18 +28,18 @@ from hashlib import sha256
 import msgspec
 
 from chaplain.errors import Malformed
-from chaplain.journal.execution.staged_packs import HoldingDraft, StagedPacks
+from chaplain.journal.execution.staged_packs import StagedPacks, StagedPacksDraft
 from chaplain.journal.messages.config import acl_id
-from chaplain.journal.model.bootstrap import Founding
-from chaplain.journal.model.epochs import Epochs, EpochsDraft, Exported
+from chaplain.journal.model.bootstrap import ClusterBootstrap
+from chaplain.journal.model.epochs import Epochs, EpochsDraft, EpochsRecord
 from chaplain.journal.model.records import (
     ClientIdentity,
     EquivocationEvidence,
-    Export,
     LaneState,
     LogPosition,
-    Past,
+    RetainedFacts,
     StagedPacksRecord,
+    StateRecord,
     StreamHead,
 )
 from chaplain.journal.model.results import StreamVerdict
@@ -46,7 +49,7 @@ from chaplain.wire.packed import unpack
 
 _STREAM_CHAIN = b"chaplain stream chain\0"
 STATE_VERSION = 4
-_exports = msgspec.msgpack.Decoder(Export)
+_exports = msgspec.msgpack.Decoder(StateRecord)
 
 
 def stream_genesis(cluster: str, stream: str) -> bytes:
@@ -54,18 +57,18 @@ def stream_genesis(cluster: str, stream: str) -> bytes:
 
 
 def stream_hash(previous: bytes, first_offset: int, count: int, digests: list[bytes]) -> bytes:
-    """The stream's chain after one cluster message that wrote to it."""
-    place = first_offset.to_bytes(8, "big") + count.to_bytes(8, "big")
-    return sha256(b"".join((_STREAM_CHAIN, previous, place, *digests))).digest()
+    """The stream's chain hash after one cluster message that wrote to it."""
+    span = first_offset.to_bytes(8, "big") + count.to_bytes(8, "big")
+    return sha256(b"".join((_STREAM_CHAIN, previous, span, *digests))).digest()
 
 
 class ExecutionState:
-    """The whole of it. Changed by `StateDraft.commit` alone."""
+    """The complete state. Only `StateDraft.commit` changes it."""
 
-    def __init__(self, founding: Founding, genesis: bytes) -> None:
-        self.founding = founding
-        self._founding_digest = founding.digest()
-        self.moment = LogPosition(0, 0, 0, genesis)
+    def __init__(self, bootstrap: ClusterBootstrap, genesis: bytes) -> None:
+        self.bootstrap = bootstrap
+        self._bootstrap_digest = bootstrap.digest()
+        self.position = LogPosition(0, 0, 0, genesis)
         self.next_client = 1
         self.clients: dict[bytes, ClientIdentity] = {}
         self.lanes: dict[int, LaneState] = {}
@@ -73,21 +76,23 @@ class ExecutionState:
         self.streams: dict[str, StreamHead] = {}
         self.proofs: dict[bytes, EquivocationEvidence] = {}
         self.journals: dict[int, tuple[int, int]] = {}
-        """The journal and index of each ingest node's message that was ordered last."""
-        self.assembly = founding.assembly()
-        self.holding = StagedPacks()
+        """For each ingest node, journal and index of its message that was ordered last."""
+        self.cluster_config = bootstrap.cluster_config()
+        self.staged_packs = StagedPacks()
         self.weight_bytes = 0
+        """Octets of ingest messages since the last checkpoint."""
         self.released = 0
         self.databases: dict[str, int] = {}
         self.verdict = NO_VERDICT
         """Hash of the verdict on the last message."""
-        self.epochs = Epochs(founding.policy.epochs, genesis)
+        self.epochs = Epochs(bootstrap.policy.epochs, genesis)
         self.leases: dict[tuple[bytes, bytes], int] = {}
+        """The lane that each pair of ACL id and nonce leased."""
         self.lane_counts: dict[bytes, int] = {}
         self._clients_hash = MappingHash(lambda: self.clients)
         self._lanes_hash = MappingHash(lambda: self.lanes)
         self._streams_hash = MappingHash(lambda: self.streams)
-        for number, seed in enumerate(founding.clients):
+        for number, seed in enumerate(bootstrap.clients):
             acl = acl_id(0, 0, number + 1)
             rights = (seed.writes, seed.reads, seed.admin)
             client = ClientIdentity(acl, seed.name, seed.key, seed.signature_type, b"", *rights, nonce=b"")
@@ -102,7 +107,7 @@ class ExecutionState:
         before = self.lanes.get(lane.client_id)
         self._lanes_hash.note(lane.client_id)
         if before is not None and before.active_ns != lane.active_ns:
-            del self.lanes[lane.client_id]  # it was used, and goes to the end
+            del self.lanes[lane.client_id]  # a used lane moves to the end of the dictionary
         self.lanes[lane.client_id] = lane
         if before is None and lane.nonce:
             self.leases[lane.acl, lane.nonce] = lane.client_id
@@ -121,7 +126,7 @@ class ExecutionState:
 
     def _end_lease(self, lane: LaneState) -> None:
         if not lane.nonce:
-            return  # it was given back before
+            return  # the lane was retired: its lease has ended already
         if self.leases[lane.acl, lane.nonce] == lane.client_id:
             del self.leases[lane.acl, lane.nonce]
         self.lane_counts[lane.acl] -= 1
@@ -129,26 +134,27 @@ class ExecutionState:
             del self.lane_counts[lane.acl]
 
     def export(self) -> bytes:
-        """The one form of this state."""
+        """The serialized form of this state. Equal states have equal octets."""
         return msgspec.msgpack.encode(
             self._export(
                 tuple(self.clients[acl] for acl in sorted(self.clients)),
                 tuple(self.lanes[client_id] for client_id in sorted(self.lanes)),
                 tuple((name, self.streams[name]) for name in sorted(self.streams)),
-                self.holding.export(),
+                self.staged_packs.export(),
                 self.epochs.export(),
             )
         )
 
     def fingerprint(self) -> bytes:
-        """Names this state, as `export` does, without writing all of it down: what there may be many thousands of is
-        hashed only if it changed since the last fingerprint.
+        """A hash that identifies this state, as the digest of `export` would.
+
+        Collections that may have many thousands of items are hashed incrementally: an item is hashed again only if it
+        changed since the last fingerprint.
         """
-        rest = msgspec.msgpack.encode(
-            self._export((), (), (), StagedPacksRecord(paid=self.holding.paid), self.epochs.bare())
-        )
+        counters = StagedPacksRecord(replayed=self.staged_packs.replayed)
+        rest = msgspec.msgpack.encode(self._export((), (), (), counters, self.epochs.export_without_decisions()))
         parts = (self._clients_hash, self._lanes_hash, self._streams_hash, self.epochs.decisions_hash)
-        sets: tuple[SetHash, ...] = (*parts, *self.holding.hashes)
+        sets: tuple[SetHash, ...] = (*parts, *self.staged_packs.hashes)
         return sha256(b"".join((rest, *(one.digest() for one in sets)))).digest()
 
     def _export(
@@ -156,63 +162,65 @@ class ExecutionState:
         clients: tuple[ClientIdentity, ...],
         lanes: tuple[LaneState, ...],
         streams: tuple[tuple[str, StreamHead], ...],
-        holding: StagedPacksRecord,
-        epochs: Exported,
-    ) -> Export:
-        return Export(
+        staged_packs: StagedPacksRecord,
+        epochs: EpochsRecord,
+    ) -> StateRecord:
+        return StateRecord(
             STATE_VERSION,
-            self._founding_digest,
-            self.moment,
+            self._bootstrap_digest,
+            self.position,
             self.next_client,
             clients,
             lanes,
             streams,
             tuple(self.proofs[acl] for acl in sorted(self.proofs)),
             tuple((node, *self.journals[node]) for node in sorted(self.journals)),
-            self.assembly,
-            holding,
-            Past(self.weight_bytes, self.released, tuple(self.databases.items()), self.verdict),
+            self.cluster_config,
+            staged_packs,
+            RetainedFacts(self.weight_bytes, self.released, tuple(self.databases.items()), self.verdict),
             epochs,
         )
 
 
-def _decode(data: bytes) -> Export:
+def _decode(data: bytes) -> StateRecord:
     return unpack(_exports, data, "state")
 
 
 def read_export(
     data: bytes,
 ) -> tuple[LogPosition, tuple[tuple[str, StreamHead], ...], tuple[LaneState, ...], tuple[ClientIdentity, ...]]:
-    """Of a state's octets what a proof of the log needs: where it is, its streams, lanes and identities."""
+    """The parts of a serialized state that a verification of the log needs: position, streams, lanes and identities."""
     exported = _decode(data)
-    return exported.moment, exported.streams, exported.lanes, exported.clients
+    return exported.position, exported.streams, exported.lanes, exported.clients
 
 
-def load(founding: Founding, data: bytes) -> ExecutionState:
-    """The state again. Only what `export` wrote, for the same founding, is taken."""
+def load(bootstrap: ClusterBootstrap, data: bytes) -> ExecutionState:
+    """Restore a state. Raises `Malformed` unless `export` wrote the data, in this version and for the same initial
+    configuration.
+    """
     exported = _decode(data)
-    if exported.version != STATE_VERSION or exported.founding != founding.digest():
-        raise Malformed("state: of another version, or of a cluster founded otherwise")
-    state = ExecutionState(founding, exported.moment.hash)
-    state.moment, state.next_client = exported.moment, exported.next_client
+    if exported.version != STATE_VERSION or exported.bootstrap != bootstrap.digest():
+        raise Malformed("state: another version, or a cluster with another initial configuration")
+    state = ExecutionState(bootstrap, exported.position.hash)
+    state.position, state.next_client = exported.position, exported.next_client
     state.put_clients({client.acl: client for client in exported.clients})
     for lane in sorted(exported.lanes, key=lambda lane: lane.active_ns):
         state.put_lane(lane)
     state.put_streams(dict(exported.streams))
     state.proofs = {proof.acl: proof for proof in exported.proofs}
     state.journals = {node: (journal, index) for node, journal, index in exported.journals}
-    state.assembly = exported.assembly
-    state.holding = StagedPacks(exported.holding)
+    state.cluster_config = exported.cluster_config
+    state.staged_packs = StagedPacks(exported.staged_packs)
     state.weight_bytes, state.released = exported.past.weight_bytes, exported.past.released
     state.databases, state.verdict = dict(exported.past.databases), exported.past.verdict
     state.epochs.load(exported.epochs)
     if state.export() != data:
-        raise Malformed("state: not in its one form")
+        raise Malformed("state: not in its canonical form")
     return state
 
 
 class StreamWrite:
-    """What one message writes to one stream, so far."""
+    """What one message has written to one stream so far."""
 
     __slots__ = ("chain", "digests", "first_offset", "next_offset")
 
@@ -225,34 +233,34 @@ class StreamWrite:
     def count(self) -> int:
         return self.next_offset - self.first_offset
 
-    def tail(self) -> StreamHead:
+    def head(self) -> StreamHead:
         return StreamHead(self.next_offset, stream_hash(self.chain, self.first_offset, self.count, self.digests))
 
 
 class StateDraft:
     """The changes that one message would make."""
 
-    def __init__(self, state: ExecutionState, moment: LogPosition) -> None:
+    def __init__(self, state: ExecutionState, position: LogPosition) -> None:
         self.state = state
-        self.moment = moment
+        self.position = position
         self.next_client = state.next_client
-        self.assembly = state.assembly
+        self.cluster_config = state.cluster_config
         self._clients: dict[bytes, ClientIdentity] = {}
         self._lanes: dict[int, LaneState | None] = {}
         self._leases: dict[tuple[bytes, bytes], int] = {}
         self._proofs: dict[bytes, EquivocationEvidence] = {}
         self._journals: dict[int, tuple[int, int]] = {}
-        self.writings: dict[str, StreamWrite] = {}
-        self._tails: dict[str, StreamHead] | None = None
-        self.holding = HoldingDraft(state.holding)
+        self.stream_writes: dict[str, StreamWrite] = {}
+        self._stream_heads: dict[str, StreamHead] | None = None
+        self.staged_packs = StagedPacksDraft(state.staged_packs)
         self.epochs = EpochsDraft(state.epochs)
         self.weight_bytes = state.weight_bytes
         self.released = state.released
         self.checkpoint = False
-        """Whether the state is to be written down behind this message."""
+        """True if every node makes a checkpoint after this message."""
         self._databases: dict[str, int] = {}
         self.verdict = b""
-        """Hash of the verdict on this message, once everything in it is decided."""
+        """Hash of the verdict on this message, set after every entry is decided."""
 
     def lane(self, client_id: int) -> LaneState | None:
         if client_id in self._lanes:
@@ -260,29 +268,31 @@ class StateDraft:
         return self.state.lanes.get(client_id)
 
     def put_lane(self, lane: LaneState) -> None:
-        assert lane.active_ns == self.moment.timestamp_ns, "a lane that is touched is used: their order is that of use"
+        assert lane.active_ns == self.position.timestamp_ns, (
+            "a changed lane counts as used: the dictionary is ordered by use"
+        )
         self._lanes.pop(lane.client_id, None)
         self._lanes[lane.client_id] = lane
         self._leases[lane.acl, lane.nonce] = lane.client_id
 
     def amend_lane(self, lane: LaneState) -> None:
-        """Change a lane without its being used."""
+        """Change a lane without marking it as used."""
         before = self.lane(lane.client_id)
-        assert before is not None, "a lane that is over is changed"
-        assert before.active_ns == lane.active_ns, "to change when a lane was used is to use it"
+        assert before is not None, "a lane was changed after its end"
+        assert before.active_ns == lane.active_ns, "`amend_lane` must not change when the lane was used"
         self._lanes[lane.client_id] = lane
 
     def drop_lane(self, client_id: int) -> None:
         self._lanes[client_id] = None
 
     def leased(self, acl: bytes, nonce: bytes) -> LaneState | None:
-        """The lane that this wish was granted before."""
+        """The lane that the same request leased before."""
         client_id = self._leases.get((acl, nonce)) or self.state.leases.get((acl, nonce))
         lane = self.lane(client_id) if client_id else None
         return lane if lane is not None and lane.nonce == nonce else None
 
     def lanes_by_use(self) -> list[LaneState]:
-        """All lanes, the longest unused first."""
+        """All lanes, the least recently used first."""
         old = [lane for client_id, lane in self.state.lanes.items() if client_id not in self._lanes]
         return old + [lane for lane in self._lanes.values() if lane is not None]
 
@@ -302,39 +312,39 @@ class StateDraft:
         self._journals[node] = (journal, index)
 
     def put_statements(self, stream: str) -> None:
-        """Statements for the stream's database, if there is one for it."""
+        """Record statements for the stream's database, if the stream has a database or can still get one."""
         known = self.state.databases
         new = [one for one in self._databases if one not in known]
-        if stream in known or stream in new or len(known) + len(new) < self.state.founding.policy.databases_max:
-            self._databases[stream] = self.moment.index
+        if stream in known or stream in new or len(known) + len(new) < self.state.bootstrap.policy.databases_max:
+            self._databases[stream] = self.position.index
 
-    def weigh(self, size_bytes: int) -> None:
+    def add_payload_bytes(self, size_bytes: int) -> None:
         self.weight_bytes += size_bytes
 
-    def knows(self, stream: str) -> bool:
-        return stream in self.writings or stream in self.state.streams
+    def knows_stream(self, stream: str) -> bool:
+        return stream in self.stream_writes or stream in self.state.streams
 
     def streams_count(self) -> int:
-        return len(self.state.streams) + sum(stream not in self.state.streams for stream in self.writings)
+        return len(self.state.streams) + sum(stream not in self.state.streams for stream in self.stream_writes)
 
     def write(self, stream: str, count: int, digest: bytes) -> int:
-        """Append so many messages; gives the offset of the first."""
-        writing = self.writings.get(stream)
+        """Append this many messages to the stream. Returns the offset of the first."""
+        writing = self.stream_writes.get(stream)
         if writing is None:
             tail = self.state.streams.get(stream)
-            writing = StreamWrite(tail or StreamHead(0, stream_genesis(self.state.founding.cluster, stream)))
-            self.writings[stream] = writing
+            writing = StreamWrite(tail or StreamHead(0, stream_genesis(self.state.bootstrap.cluster, stream)))
+            self.stream_writes[stream] = writing
         base = writing.next_offset
         writing.next_offset += count
         writing.digests.append(digest)
-        self._tails = None
+        self._stream_heads = None
         return base
 
-    def tails(self) -> dict[str, StreamHead]:
-        """Where the streams that were written to go on."""
-        if self._tails is None:
-            self._tails = {stream: writing.tail() for stream, writing in self.writings.items()}
-        return self._tails
+    def stream_heads(self) -> dict[str, StreamHead]:
+        """The new heads of the streams that were written to."""
+        if self._stream_heads is None:
+            self._stream_heads = {stream: writing.head() for stream, writing in self.stream_writes.items()}
+        return self._stream_heads
 
     @property
     def clients_changed(self) -> bool:
@@ -342,11 +352,11 @@ class StateDraft:
 
     @property
     def nodes_changed(self) -> bool:
-        return self.assembly is not self.state.assembly
+        return self.cluster_config is not self.state.cluster_config
 
     def commit(self) -> None:
         state = self.state
-        assert self.moment.index == state.moment.index + 1, "a message was applied out of order"
+        assert self.position.index == state.position.index + 1, "a message was applied out of order"
         assert self.verdict, "a message was applied without its verdict"
         for client_id, lane in self._lanes.items():
             if lane is not None:
@@ -354,22 +364,23 @@ class StateDraft:
             elif client_id in state.lanes:
                 state.drop_lane(client_id)
         state.put_clients(self._clients)
-        state.put_streams(self.tails())
+        state.put_streams(self.stream_heads())
         if self._proofs:
             state.proofs = {**self._proofs, **state.proofs}
         state.journals.update(self._journals)
-        self.holding.commit()
-        self.epochs.commit(self.moment.index, self.moment.hash)
+        self.staged_packs.commit()
+        self.epochs.commit(self.position.index, self.position.hash)
         state.weight_bytes = 0 if self.checkpoint else self.weight_bytes
         state.released = self.released
         state.databases.update(self._databases)
         state.verdict = self.verdict
-        state.moment, state.next_client, state.assembly = self.moment, self.next_client, self.assembly
+        state.position, state.next_client, state.cluster_config = self.position, self.next_client, self.cluster_config
 
 
 def streams_of(draft: StateDraft) -> list[StreamVerdict]:
+    """The verdicts on the streams that the draft writes to."""
     verdicts: list[StreamVerdict] = []
-    for stream, tail in draft.tails().items():
-        first_offset = draft.writings[stream].first_offset
+    for stream, tail in draft.stream_heads().items():
+        first_offset = draft.stream_writes[stream].first_offset
         verdicts.append(StreamVerdict(stream, first_offset, tail.next_offset - first_offset, tail.chain))
     return verdicts

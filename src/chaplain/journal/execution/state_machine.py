@@ -1,18 +1,19 @@
-"""Execution: what the agreed prefix means. The truth about every request is decided here and nowhere else.
+"""The state machine of the journal: applies agreed messages. Only this module decides what becomes of a request.
 
-A pure function of the founding configuration and the agreed messages: two executors that were given the same prefix
-have the same state, whatever else happened to them. What an ingest node checked before is a courtesy and counts for
-nothing.
+It is a pure function of the initial configuration and the agreed messages: two executors with the same prefix have the
+same state, whatever else happened to them. The checks of an ingest node only save work; they decide nothing.
 
-For each pack, in order: is the lane there, its identity active, the pack whole and signed by it, may it write the
-stream? These answers never change for the same octets, so a request that was refused may be replaced. Only then its
-ids are looked at (`lanes`), and only a pack that is its lane's next takes offsets.
+For each pack, in order, execution checks that the lane exists, that its identity is active, that the pack is intact and
+signed by that identity, and that the identity may write to the stream. The results for the same octets never change, so
+a client may send another request under the id of a refused one. Only after these checks does execution compare the
+request ids (`dedup`). Only the next pack of a lane gets offsets.
 
-Whether signatures hold is remembered per ingest message: an ingest node has checked its own before, and a host may
-check those of others in threads while they wait to be ordered (`learn`). What is not known is checked here.
+Results of signature checks are cached per ingest message: an ingest node has checked its own packs, and a host may
+check those of other nodes in threads while they wait to be ordered (`cache_checks`). Execution checks what is not in
+the cache.
 
-Invariants: `preview` changes nothing; messages are settled in order, each once; offsets of a stream are dense; a
-request is applied once; what is stored can be put together again to the very octets that were ordered.
+Invariants: `preview` changes no state. Messages are applied in order, each once. The offsets of a stream have no gaps.
+A request is applied once. The stored records restore the exact octets that were ordered.
 """
 
 from __future__ import annotations
@@ -32,15 +33,15 @@ from chaplain.journal.messages.ingest import IngestEntry, IngestHeads
 from chaplain.journal.messages.signing import PackCheck, SignatureType, Wrapping, holds
 from chaplain.journal.messages.write_request import STATEMENTS, Heading, check_stream, read_heading, request_digest
 from chaplain.journal.model import verdict_chain
-from chaplain.journal.model.bootstrap import Founding
+from chaplain.journal.model.bootstrap import ClusterBootstrap
 from chaplain.journal.model.cluster_config import ClusterConfig
 from chaplain.journal.model.log_entry import AgreedEntry, Preview
 from chaplain.journal.model.records import (
     AppliedRequest,
     ClientIdentity,
     EquivocationEvidence,
+    IdentityStatus,
     LaneState,
-    LaneStatus,
     LogPosition,
     RequestPosition,
     Staged,
@@ -49,27 +50,29 @@ from chaplain.journal.model.results import (
     AppliedMessage,
     DataVerdict,
     EntryVerdict,
+    ExecutedIngest,
     ExecutionVerdict,
-    Filed,
     PackVerdict,
 )
 from chaplain.journal.model.verdict_chain import verdict_hash
 from chaplain.journal.storage import verdict
-from chaplain.journal.storage.record_layout import file, refiled, unfile
-from chaplain.journal.storage.verdict import FALSE, UNCHECKED, Reason, read_executed, taken, void
+from chaplain.journal.storage.record_layout import decode_records, encode_records, pair_with_verdicts
+from chaplain.journal.storage.verdict import INVALID, UNCHECKED, Reason, accepted_pack, read_applied, refused_pack
 from chaplain.rights import may_write
 from chaplain.segment.layout import NO_OFFSET
 from chaplain.segment.record import Kind, Record
 
-_TAKEN = (Reason.APPLIED, Reason.STAGED, Reason.COMMITTED)
+_ACCEPTED = (Reason.APPLIED, Reason.STAGED, Reason.COMMITTED)
 CHECKED_MAX = 4096
-"""Ingest messages whose checks are remembered; the oldest are forgotten first."""
-OPENED_MAX = 16
-"""Ingest messages that are kept as they were read, until they are settled: they are held in memory by that."""
+"""Bound of ingest messages whose check results are cached; at the bound the oldest one is deleted."""
+DECODED_MAX = 16
+"""Bound of decoded ingest messages that are cached until they are applied. A decoded message keeps its payload in
+memory.
+"""
 
 
 class _Plan:
-    """A message that was carried out on a draft, and waits to be agreed."""
+    """A message that was executed on a draft and waits to be agreed."""
 
     def __init__(
         self, body: Body, payloads: tuple[bytes, ...], draft: StateDraft, executed: AppliedMessage, preview: Preview
@@ -82,187 +85,190 @@ class _Plan:
 
 
 class JournalExecution:
-    """The `Execution` that the serializer asks, and what the rest of the journal looks things up in."""
+    """The `Execution` that consensus uses, and the state that the rest of the journal reads."""
 
     def __init__(
         self,
-        founding: Founding,
+        bootstrap: ClusterBootstrap,
         *,
         wrapping: Wrapping | None = None,
         snapshot: bytes | None = None,
-        watch: Callable[[AppliedMessage], None] | None = None,
+        on_applied: Callable[[AppliedMessage], None] | None = None,
     ) -> None:
-        assert (wrapping.id if wrapping else b"") == founding.wrapping_id, "founded with another wrapping key"
-        self.state = load(founding, snapshot) if snapshot else ExecutionState(founding, genesis(founding.cluster))
-        self.cluster = founding.cluster
-        self._policy = founding.policy
+        assert (wrapping.id if wrapping else b"") == bootstrap.wrapping_id, "the cluster has another wrapping key"
+        self.state = load(bootstrap, snapshot) if snapshot else ExecutionState(bootstrap, genesis(bootstrap.cluster))
+        self.cluster = bootstrap.cluster
+        self._policy = bootstrap.policy
         self._wrapping = wrapping
-        self._configuration = Configuration(founding.cluster, wrapping)
+        self._configuration = Configuration(bootstrap.cluster, wrapping)
         self._secrets: dict[bytes, bytes] = {}
         self._checked: dict[bytes, tuple[bool | None, ...]] = {}
-        self._opened: dict[bytes, IngestHeads] = {}
+        self._decoded: dict[bytes, IngestHeads] = {}
         self._plan: _Plan | None = None
-        self._held: dict[tuple[Reference, bytes], bytes] = {}
-        """Payloads of every message that was looked at or read back behind the agreed prefix, and of its last."""
-        self._watch = watch
-        self._keys = self._by_key()
+        self._payload_cache: dict[tuple[Reference, bytes], bytes] = {}
+        """Payloads of the last applied message, and of every message that was previewed or read back after it."""
+        self._on_applied = on_applied
+        self._clients_by_key = self._index_clients()
 
-    # What the serializer asks.
-
-    @property
-    def settled(self) -> int:
-        return self.state.moment.index
+    # The interface of the serializer.
 
     @property
-    def assembly(self) -> ClusterConfig:
-        return self.state.assembly
+    def applied_index(self) -> int:
+        return self.state.position.index
+
+    @property
+    def cluster_config(self) -> ClusterConfig:
+        return self.state.cluster_config
 
     @property
     def copies(self) -> int:
-        return self.state.founding.copies
+        return self.state.bootstrap.copies
 
     def preview(self, body: Body, payloads: Sequence[bytes], digest: bytes = b"", /) -> Preview:
         return self._plan_for(body, tuple(payloads), digest).preview
 
-    def settle(self, message: AgreedEntry, /) -> None:
-        plan = self._plan_for(message.body, message.payloads, message.hash)
-        assert plan.executed.moment.hash == message.hash, "settled under another hash than it has"
+    def apply(self, message: AgreedEntry, /) -> None:
+        plan = self._plan_for(message.body, message.payloads, message.hash)  # usually the plan that `preview` made
+        assert plan.executed.position.hash == message.hash, "a message was applied under another hash than its own"
         self._plan = None
         plan.draft.commit()
-        self._held.clear()
-        self._hold(message.body, message.payloads)
+        self._payload_cache.clear()
+        self._cache_payloads(message.body, message.payloads)
         if plan.executed.clients_changed:
-            self._keys = self._by_key()
+            self._clients_by_key = self._index_clients()
         for entry in message.body.data_entries:
             self._checked.pop(entry.digest, None)
-            self._opened.pop(entry.digest, None)
-        if self._watch is not None:
-            self._watch(plan.executed)
+            self._decoded.pop(entry.digest, None)
+        if self._on_applied is not None:
+            self._on_applied(plan.executed)
 
-    def look_back(self, records: Sequence[Record], /) -> None:
-        """A message below what the snapshot covers is in the log: whoever looks things up there must know of it."""
-        if self._watch is not None:
-            self._watch(read_executed(records))
+    def observe_stored(self, records: Sequence[Record], /) -> None:
+        """Report a message that the snapshot covers and the log still contains, so that readers can find it."""
+        if self._on_applied is not None:
+            self._on_applied(read_applied(records))
 
     @property
     def verdict_hash(self) -> bytes:
         return self.state.verdict
 
-    def refile(self, body: Body, payloads: Sequence[bytes], given: bytes, expected: bytes, /) -> Preview:
+    def rebuild_records(self, body: Body, payloads: Sequence[bytes], given: bytes, expected: bytes, /) -> Preview:
         verdict_chain.check(given, expected)
         decided = [one for one in verdict.decode(given).entries if isinstance(one, DataVerdict)]
-        return Preview(given, file(refiled(body.data_entries, payloads, decided)))
+        return Preview(given, encode_records(pair_with_verdicts(body.data_entries, payloads, decided)))
 
     def payloads(self, body: Body, parts: Sequence[Record], /) -> tuple[bytes, ...]:
-        unfiled = unfile(parts)
+        messages = decode_records(parts)
         entries = body.data_entries
-        if len(unfiled) != len(entries):
-            raise Malformed("filed: not as many ingest messages as the message refers to")
-        for entry, one in zip(entries, unfiled, strict=True):
-            # What we found before we wrote it need not be found again.
-            self.learn(entry.digest, map(_known, one.reasons))
-        payloads = tuple(one.payload for one in unfiled)
-        if body.index > self.settled:
-            self._hold(body, payloads)
+        if len(messages) != len(entries):
+            raise Malformed("records: not as many ingest messages as the body refers to")
+        for entry, one in zip(entries, messages, strict=True):
+            # This node checked the signatures before it wrote the records.
+            self.cache_checks(entry.digest, map(_check_result, one.reasons))
+        payloads = tuple(one.payload for one in messages)
+        if body.index > self.applied_index:
+            self._cache_payloads(body, payloads)
         return payloads
 
-    # What others ask.
+    # The interface of the rest of the journal.
 
     def fingerprint(self) -> bytes:
         return self.state.fingerprint()
 
-    def held(self, reference: Reference, digest: bytes, /) -> bytes | None:
-        """An ingest message of a cluster message that waits to be agreed: whoever proposes it again must have it."""
-        return self._held.get((reference, digest))
+    def cached_payload(self, reference: Reference, digest: bytes, /) -> bytes | None:
+        """An ingest message of a cluster message that waits to be agreed. A master that proposes the cluster message
+        again needs it.
+        """
+        return self._payload_cache.get((reference, digest))
 
-    def _hold(self, body: Body, payloads: Sequence[bytes]) -> None:
+    def _cache_payloads(self, body: Body, payloads: Sequence[bytes]) -> None:
         for entry, payload in zip(body.data_entries, payloads, strict=True):
-            self._held[entry.reference, entry.digest] = payload
+            self._payload_cache[entry.reference, entry.digest] = payload
 
     def client_of_key(self, key: bytes) -> ClientIdentity | None:
-        """The active identity that has this key; else one that had it."""
-        return self._keys.get(key)
+        """The active identity with this key; if there is none, a former one."""
+        return self._clients_by_key.get(key)
 
-    def _by_key(self) -> dict[bytes, ClientIdentity]:
+    def _index_clients(self) -> dict[bytes, ClientIdentity]:
         return {client.key: client for client in sorted(self.state.clients.values(), key=lambda one: -one.status)}
 
-    def courtesy(self, lane: LaneState, stream: str, heading: Heading) -> Reason:
-        """What execution would refuse by, without its ids and unless the signature is wrong, if it came to it now."""
+    def precheck(self, lane: LaneState, stream: str, heading: Heading) -> Reason:
+        """The reason for which execution would refuse the pack now, without a look at its ids and its signature."""
         client = self.state.clients[lane.acl]
-        if client.status != LaneStatus.ACTIVE:
-            return _ended(client)
-        return self._no_right(client, stream, heading)
+        if client.status != IdentityStatus.ACTIVE:
+            return _inactive_reason(client)
+        return self._rights_refusal(client, stream, heading)
 
     def check_of(self, stream: str, raw: bytes | memoryview, heading: Heading) -> PackCheck | None:
-        """What to check so that execution need not; None if it will be refused unchecked."""
+        """The signature check that execution would make; None if execution will refuse the pack without it."""
         lane = self.state.lanes.get(heading.client_id)
         client = self.state.clients.get(lane.acl) if lane is not None else None
         return None if client is None else self._check(client, stream, raw)
 
-    def learn(self, digest: bytes, results: Iterable[bool | None], opened: IngestHeads | None = None) -> None:
-        """The packs of the ingest message with this digest were checked against their lanes' identities. Whoever has
-        read it gives it, so that it is not read again.
+    def cache_checks(self, digest: bytes, results: Iterable[bool | None], opened: IngestHeads | None = None) -> None:
+        """Store the check results for the packs of the ingest message with this digest. A caller that has decoded the
+        message passes it, so that execution does not decode it again.
         """
         self._checked[digest] = tuple(results)
         if len(self._checked) > CHECKED_MAX:
             del self._checked[next(iter(self._checked))]
         if opened is not None:
-            self._opened[digest] = opened
-            if len(self._opened) > OPENED_MAX:
-                del self._opened[next(iter(self._opened))]
+            self._decoded[digest] = opened
+            if len(self._decoded) > DECODED_MAX:
+                del self._decoded[next(iter(self._decoded))]
 
-    # Carrying out.
+    # Execution.
 
     def _plan_for(self, body: Body, payloads: tuple[bytes, ...], digest: bytes) -> _Plan:
         plan = self._plan
         if plan is None or plan.body != body or plan.payloads != payloads:
             plan = self._plan = self._make_plan(body, payloads, digest or chain_hash(body.previous, encode_body(body)))
-            self._hold(body, payloads)
+            self._cache_payloads(body, payloads)
         return plan
 
     def _make_plan(self, body: Body, payloads: tuple[bytes, ...], digest: bytes) -> _Plan:
-        before = self.state.moment
-        assert body.index == before.index + 1, "a message was looked at before its predecessor was settled"
+        before = self.state.position
+        assert body.index == before.index + 1, "a message was executed before its predecessor was applied"
         assert body.previous == before.hash, "a message does not continue the chain"
-        assert body.timestamp_ns > before.timestamp_ns, "cluster time stood still"
+        assert body.timestamp_ns > before.timestamp_ns, "cluster time did not advance"
         draft = StateDraft(self.state, LogPosition(body.index, body.regime, body.timestamp_ns, digest))
-        dedup.reclaim(draft)
-        two_phase.expire(draft.holding, body.timestamp_ns)
+        # Expiry follows cluster time, which is part of the message, so it is the same on every node.
+        dedup.drop_idle_lanes(draft)
+        two_phase.expire(draft.staged_packs, body.timestamp_ns)
         entries: list[EntryVerdict] = []
-        filed: list[Filed] = []
-        arrived = iter(payloads)
+        ingests: list[ExecutedIngest] = []
+        remaining = iter(payloads)
         for number, entry in enumerate(body.entries):
             if isinstance(entry, DataEntry):
-                filed.append(self._execute_data(draft, number, entry, next(arrived)))
-                entries.append(filed[-1].verdict)
+                ingests.append(self._execute_data(draft, number, entry, next(remaining)))
+                entries.append(ingests[-1].verdict)
             else:
                 entries.append(self._configuration.execute(draft, number, entry))
-        assert next(arrived, None) is None, "more payloads than references"
+        assert next(remaining, None) is None, "more payloads than references"
         draft.checkpoint = draft.checkpoint or draft.weight_bytes >= self._policy.checkpoint_bytes
-        parts = file(filed)
+        parts = encode_records(ingests)
         batches = tuple([part for part in parts if part.kind == Kind.BATCH])
         decided = ExecutionVerdict(tuple(entries), tuple(streams_of(draft)), self.state.verdict)
         encoded = verdict.encode(decided)
         draft.verdict = verdict_hash(encoded)
         executed = AppliedMessage(
-            draft.moment, decided, batches, draft.clients_changed, draft.nodes_changed, draft.checkpoint
+            draft.position, decided, batches, draft.clients_changed, draft.nodes_changed, draft.checkpoint
         )
         return _Plan(body, payloads, draft, executed, Preview(encoded, parts))
 
-    def _execute_data(self, draft: StateDraft, number: int, entry: DataEntry, payload: bytes) -> Filed:
+    def _execute_data(self, draft: StateDraft, number: int, entry: DataEntry, payload: bytes) -> ExecutedIngest:
         reference = entry.reference
-        draft.weigh(len(payload))
+        draft.add_payload_bytes(len(payload))
         draft.put_journal(reference.node, reference.journal, reference.index)
-        opened = self._opened.get(entry.digest)
+        opened = self._decoded.get(entry.digest)
         try:
             message = ingest.decode(payload) if opened is None else opened.message
         except Malformed:
-            return Filed(reference, payload, None, DataVerdict((), malformed=True))
-        if message.reference != reference or not draft.assembly.takes_writes(reference.node):
-            return Filed(reference, payload, None, DataVerdict((), malformed=True))
+            return ExecutedIngest(reference, payload, None, DataVerdict((), malformed=True))
+        if message.reference != reference or not draft.cluster_config.takes_writes(reference.node):
+            return ExecutedIngest(reference, payload, None, DataVerdict((), malformed=True))
         headings = () if opened is None else opened.headings
         packs = self._execute_packs(draft, number, message.entries, self._checked.get(entry.digest, ()), headings)
-        return Filed(reference, payload, message, DataVerdict(tuple(packs)))
+        return ExecutedIngest(reference, payload, message, DataVerdict(tuple(packs)))
 
     def _execute_packs(
         self,
@@ -272,102 +278,113 @@ class JournalExecution:
         known: tuple[bool | None, ...],
         headings: tuple[Heading, ...],
     ) -> list[PackVerdict]:
-        """With what is known of them: whether their signatures hold, and what their first octets say."""
+        """Execute the packs of one ingest message. `known` are cached check results, `headings` decoded headings; both
+        may be empty.
+        """
         packs: list[PackVerdict] = []
-        for place, entry in enumerate(entries):
-            valid = known[place] if len(known) == len(entries) else None
+        for pack, entry in enumerate(entries):
+            valid = known[pack] if len(known) == len(entries) else None
             try:
-                heading = headings[place] if headings else read_heading(entry.raw)
+                heading = headings[pack] if headings else read_heading(entry.raw)
             except Malformed:
                 packs.append(PackVerdict(0, 0, 0, 0, entry.stream, Reason.MALFORMED))
                 continue
-            packs.append(self._execute_pack(draft, (number, place), entry, heading, valid))
+            packs.append(self._execute_pack(draft, (number, pack), entry, heading, valid))
         return packs
 
     def _execute_pack(
-        self, draft: StateDraft, place: tuple[int, int], entry: IngestEntry, heading: Heading, valid: bool | None
+        self, draft: StateDraft, at: tuple[int, int], entry: IngestEntry, heading: Heading, valid: bool | None
     ) -> PackVerdict:
-        if heading.message_type == two_phase.STAGED and self._owed(draft, entry, heading, valid):
-            draft.holding.pay()
+        """Execute one pack. `at` is the number of its entry, and its number in the entry."""
+        if heading.message_type == two_phase.STAGED and self._is_next_replay(draft, entry, heading, valid):
+            draft.staged_packs.mark_replayed()
             base = draft.write(entry.stream, heading.messages, heading.digest)
-            return taken(heading, entry.stream, Reason.APPLIED, base)
+            return accepted_pack(heading, entry.stream, Reason.APPLIED, base)
         lane = draft.lane(heading.client_id)
         client = draft.client(lane.acl) if lane is not None else None
         if lane is None or client is None:
-            return void(heading, entry.stream, Reason.UNKNOWN_LANE)
-        reason = self._why_not(draft, client, entry, heading, valid)
+            return refused_pack(heading, entry.stream, Reason.UNKNOWN_LANE)
+        reason = self._refusal(draft, client, entry, heading, valid)
         if reason is not Reason.APPLIED:
-            return void(heading, entry.stream, reason, lane)
-        return self._apply(draft, lane, place, entry, heading)
+            return refused_pack(heading, entry.stream, reason, lane)
+        return self._apply(draft, lane, at, entry, heading)
 
-    def _owed(self, draft: StateDraft, entry: IngestEntry, heading: Heading, valid: bool | None) -> bool:
-        """Whether this is the pack that gets its offsets next. Who may write what was decided when it was staged."""
-        owed = draft.holding.next_owed()
-        if owed is None or (owed.client_id, owed.first_id) != (heading.client_id, heading.first_id):
+    def _is_next_replay(self, draft: StateDraft, entry: IngestEntry, heading: Heading, valid: bool | None) -> bool:
+        """True if this is the committed pack that gets its offsets next. Its rights were checked when it was staged."""
+        committed = draft.staged_packs.next_to_replay()
+        if committed is None or (committed.client_id, committed.first_id) != (heading.client_id, heading.first_id):
             return False
-        client = draft.client(owed.acl)
-        same = (owed.stream, owed.digest) == (entry.stream, heading.digest)
-        return client is not None and same and self._signed(client, entry, valid)
+        client = draft.client(committed.acl)
+        same = (committed.stream, committed.digest) == (entry.stream, heading.digest)
+        return client is not None and same and self._signature_holds(client, entry, valid)
 
-    def _why_not(
+    def _refusal(
         self, draft: StateDraft, client: ClientIdentity, entry: IngestEntry, heading: Heading, valid: bool | None
     ) -> Reason:
-        """What refuses a pack whatever its ids. In this order: each answer holds for ever."""
-        if client.status != LaneStatus.ACTIVE:
-            return _ended(client)
-        if not self._signed(client, entry, valid):
+        """The reason to refuse a pack whatever its ids are. The order of the checks is fixed, so each
+        result is final.
+        """
+        if client.status != IdentityStatus.ACTIVE:
+            return _inactive_reason(client)
+        if not self._signature_holds(client, entry, valid):
             return Reason.SIGNATURE
-        reason = self._no_right(client, entry.stream, heading)
-        if reason is Reason.APPLIED and heading.message_type != two_phase.COMMIT and not draft.knows(entry.stream):
+        reason = self._rights_refusal(client, entry.stream, heading)
+        if (
+            reason is Reason.APPLIED
+            and heading.message_type != two_phase.COMMIT
+            and not draft.knows_stream(entry.stream)
+        ):
             full = draft.streams_count() >= self._policy.streams_max
             reason = Reason.STREAMS_FULL if full else Reason.APPLIED
         return reason
 
-    def _signed(self, client: ClientIdentity, entry: IngestEntry, valid: bool | None) -> bool:
+    def _signature_holds(self, client: ClientIdentity, entry: IngestEntry, valid: bool | None) -> bool:
         if valid is None:
             check = self._check(client, entry.stream, entry.raw)
             valid = check is not None and holds(check)
         return valid
 
-    def _no_right(self, client: ClientIdentity, stream: str, heading: Heading) -> Reason:
+    def _rights_refusal(self, client: ClientIdentity, stream: str, heading: Heading) -> Reason:
         if heading.size_bytes > self._policy.pack_bytes_max:
             return Reason.TOO_LARGE
         if heading.message_type == two_phase.COMMIT:
             return Reason.APPLIED if stream == two_phase.TRANSACTIONS else Reason.NO_RIGHT
-        if not _named_well(stream) or not may_write(client, stream):
+        if not _is_valid_stream(stream) or not may_write(client, stream):
             return Reason.NO_RIGHT
         return Reason.APPLIED
 
     def _apply(
-        self, draft: StateDraft, lane: LaneState, place: tuple[int, int], entry: IngestEntry, heading: Heading
+        self, draft: StateDraft, lane: LaneState, at: tuple[int, int], entry: IngestEntry, heading: Heading
     ) -> PackVerdict:
-        """Decide by its ids what becomes of a pack that may be written."""
+        """Decide by its ids what becomes of a pack that passed all other checks."""
         stream = entry.stream
         digest = request_digest(self.cluster, stream, heading.digest)
-        ruling = dedup.rule(lane, heading, digest)
-        match ruling.standing:
+        ruling = dedup.classify(lane, heading, digest)
+        match ruling.status:
             case PackStatus.SEEN:
-                return void(heading, stream, Reason.DUPLICATE, lane, ruling.remembered)
+                return refused_pack(heading, stream, Reason.DUPLICATE, lane, ruling.applied)
             case PackStatus.OLD:
-                return void(heading, stream, Reason.OLD, lane)
+                return refused_pack(heading, stream, Reason.OLD, lane)
             case PackStatus.CONFLICT:
-                assert ruling.remembered is not None
-                second = RequestPosition(draft.moment.index, *place, stream, digest)
-                _compromise(draft, lane, ruling.remembered, second)
-                return void(heading, stream, Reason.COMPROMISED, lane)
+                assert ruling.applied is not None
+                second = RequestPosition(draft.position.index, *at, stream, digest)
+                _compromise(draft, lane, ruling.applied, second)
+                return refused_pack(heading, stream, Reason.COMPROMISED, lane)
+        # A fence comes after the checks for copies and conflicts: a copy still gets its receipt, and a conflict is
+        # evidence on a fenced lane, too.
         if lane.fenced:
-            return void(heading, stream, Reason.FENCED, lane)
-        if ruling.standing is PackStatus.GAP:
-            return void(heading, stream, Reason.GAP, lane)
-        reason, base = _take(draft, lane, place, entry, heading)
-        if reason not in _TAKEN:
-            return void(heading, stream, reason, lane)
-        remembered = AppliedRequest(
-            heading.first_id, heading.requests, digest, stream, base, heading.messages, draft.moment, *place
+            return refused_pack(heading, stream, Reason.FENCED, lane)
+        if ruling.status is PackStatus.GAP:
+            return refused_pack(heading, stream, Reason.GAP, lane)
+        reason, base = _accept(draft, lane, at, entry, heading)
+        if reason not in _ACCEPTED:
+            return refused_pack(heading, stream, reason, lane)
+        applied = AppliedRequest(
+            heading.first_id, heading.requests, digest, stream, base, heading.messages, draft.position, *at
         )
-        after = dedup.applied(lane, remembered, self._policy)
+        after = dedup.record_applied(lane, applied, self._policy)
         draft.put_lane(after)
-        return taken(heading, stream, reason, base, after.last_id + 1)
+        return accepted_pack(heading, stream, reason, base, after.last_id + 1)
 
     # Signatures.
 
@@ -384,41 +401,42 @@ class JournalExecution:
         return secret
 
 
-def _take(
-    draft: StateDraft, lane: LaneState, place: tuple[int, int], entry: IngestEntry, heading: Heading
+def _accept(
+    draft: StateDraft, lane: LaneState, at: tuple[int, int], entry: IngestEntry, heading: Heading
 ) -> tuple[Reason, int]:
-    """Carry out a pack whose turn it is, by its type; gives its offset, or ticket, or none."""
+    """Execute the next pack of a lane by its type. Returns the reason, and its offset or ticket."""
     match heading.message_type:
         case two_phase.STAGED:
-            reason = two_phase.why_not_stage(draft.holding)
+            reason = two_phase.stage_decision(draft.staged_packs)
             if reason is Reason.STAGED:
                 size = (heading.client_id, heading.first_id, heading.requests, heading.messages)
-                when = (draft.moment.timestamp_ns, draft.moment.index)
-                draft.holding.put_staged(Staged(*size, entry.stream, heading.digest, lane.acl, *when, *place))
+                when = (draft.position.timestamp_ns, draft.position.index)
+                draft.staged_packs.put_staged(Staged(*size, entry.stream, heading.digest, lane.acl, *when, *at))
             return reason, NO_OFFSET
         case two_phase.COMMIT:
             try:
                 wanted = two_phase.commit_of(entry.raw)
             except Malformed:
                 return Reason.NOT_STAGED, 0
-            return two_phase.commit(draft.holding, lane.acl, wanted, draft.moment.timestamp_ns)
+            return two_phase.commit(draft.staged_packs, lane.acl, wanted, draft.position.timestamp_ns)
         case _:
             if heading.message_type == STATEMENTS:
                 draft.put_statements(entry.stream)
             return Reason.APPLIED, draft.write(entry.stream, heading.messages, heading.digest)
 
 
-def _known(reason: Reason) -> bool | None:
+def _check_result(reason: Reason) -> bool | None:
+    """What the stored reason of a pack says about its signature; None if it says nothing."""
     if reason in UNCHECKED:
         return None
-    return reason not in FALSE
+    return reason not in INVALID
 
 
-def _ended(client: ClientIdentity) -> Reason:
-    return Reason.REMOVED if client.status == LaneStatus.REMOVED else Reason.COMPROMISED
+def _inactive_reason(client: ClientIdentity) -> Reason:
+    return Reason.REMOVED if client.status == IdentityStatus.REMOVED else Reason.COMPROMISED
 
 
-def _named_well(stream: str) -> bool:
+def _is_valid_stream(stream: str) -> bool:
     try:
         check_stream(stream)
     except Malformed:
@@ -427,9 +445,11 @@ def _named_well(stream: str) -> bool:
 
 
 def _compromise(draft: StateDraft, lane: LaneState, first: AppliedRequest, second: RequestPosition) -> None:
-    """Somebody else has the key, or its owner lies: the identity is over, and both requests are proof of it."""
+    """End an identity that signed two different requests for one id, and store both as evidence. Either its key was
+    stolen or its owner lies.
+    """
     client = draft.client(lane.acl)
     assert client is not None
-    draft.put_client(msgspec.structs.replace(client, status=LaneStatus.COMPROMISED))
-    place = RequestPosition(first.moment.index, first.entry, first.pack, first.stream, first.digest)
-    draft.put_proof(EquivocationEvidence(lane.client_id, lane.acl, place, second))
+    draft.put_client(msgspec.structs.replace(client, status=IdentityStatus.COMPROMISED))
+    applied = RequestPosition(first.position.index, first.entry, first.pack, first.stream, first.digest)
+    draft.put_proof(EquivocationEvidence(lane.client_id, lane.acl, applied, second))

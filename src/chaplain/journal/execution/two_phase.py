@@ -1,22 +1,22 @@
-"""Writing in two phases: many writers stage packs, one commits what they staged, all of it or nothing, once.
+"""Two-phase writes: many writers stage packs, then one commits them, all or none, exactly once.
 
-    STAGED pack    lies in the log under its lane's ids; has no offsets
-    COMMIT pack    names ranges of ids of lanes: from here on all of that will be in its streams, in this order
-    STAGED again   a node orders the committed packs a second time: now they get their offsets
+    STAGED pack    is in the log under the ids of its lane; has no offsets
+    COMMIT pack    names ranges of request ids; from here on, all of them will be in their streams, in this order
+    STAGED again   a node orders the committed packs a second time (replay); now they get their offsets
 
-Decides which octets are a commit, and whether one is granted. A commit carries the name of a writer of batches and a
-version that rises: a version that is not above the last one was committed before and changes nothing. Refuses to know
-who orders the second copies (`promotion`). Byte table: docs/protocol/journal-requests.md.
+Decides which octets are a commit, and whether it is granted. A commit contains the name of a writer of batches (the
+app) and a version. A version that is not above the app's last one was committed before, and changes nothing. Refuses to
+know which node orders the second copies (`ingest.commit_replay`). Byte table: docs/protocol/journal-requests.md.
 
-Invariants: a pack is committed once; versions of an app never fall while it is remembered.
+Invariants: a pack is committed once. The versions of an app never decrease while its transaction is stored.
 """
 
 from __future__ import annotations
 
 from chaplain.core import Frozen
 from chaplain.errors import Malformed
-from chaplain.journal.execution.staged_packs import HoldingDraft
-from chaplain.journal.model.records import Key, Staged, Transaction
+from chaplain.journal.execution.staged_packs import StagedPacksDraft
+from chaplain.journal.model.records import PackKey, Staged, Transaction
 from chaplain.journal.storage.verdict import Reason
 from chaplain.segment.layout import Bytes
 from chaplain.segment.pack import decode_pack
@@ -25,19 +25,21 @@ from chaplain.wire.primitives import Cursor, put_number, put_string
 
 STAGED = 0xF0
 COMMIT = 0xF1
-"""Message types of packs; smaller ones belong to whoever executes what the packs hold."""
+"""Message types of packs. The executor of the packs defines the smaller types."""
 TRANSACTIONS = "_transactions"
-"""What a commit is addressed to. No such stream is ever written: the log itself keeps commits."""
+"""The stream name of commits. No message is ever written to this stream: the log itself contains the commits."""
 PROTOCOL = 1
 RANGES_MAX = 65_536
 VERSION_MAX = (1 << 63) - 1
 
 STAGED_MAX = 65_536
 STAGED_NS = 3600 * SECOND_NS
-"""What was staged longer ago, by cluster time, is forgotten."""
+"""A staged pack expires after this time, by cluster time."""
 TRANSACTIONS_MAX = 4096
 TRANSACTION_SPARE_NS = 30 * 24 * 3600 * SECOND_NS
-"""With all places taken, an app that has committed nothing for so long makes room; no other does."""
+"""At `TRANSACTIONS_MAX`, a new app replaces one that has committed nothing for this long. If there is none, the commit
+is refused.
+"""
 
 
 class RequestRange(Frozen, frozen=True):
@@ -49,8 +51,10 @@ class RequestRange(Frozen, frozen=True):
 
 
 class Commit(Frozen, frozen=True):
+    """A request to commit staged packs."""
+
     app: str
-    """Who writes batches; empty: nobody who would ever commit the same again."""
+    """Name of the writer of batches. Empty for a commit that is never repeated under a version."""
     version: int
     spans: tuple[RequestRange, ...]
 
@@ -86,7 +90,7 @@ def _span(cursor: Cursor) -> RequestRange:
 
 
 def commit_of(raw: Bytes) -> Commit:
-    """What a COMMIT pack says."""
+    """The commit in a COMMIT pack."""
     values = decode_pack(raw).values
     if len(values) != 1:
         raise Malformed(f"commit: one message, not {len(values)}")
@@ -96,16 +100,18 @@ def commit_of(raw: Bytes) -> Commit:
 # Rules.
 
 
-def expire(draft: HoldingDraft, now_ns: int) -> None:
+def expire(draft: StagedPacksDraft, now_ns: int) -> None:
     draft.expire(now_ns - STAGED_NS)
 
 
-def why_not_stage(draft: HoldingDraft) -> Reason:
+def stage_decision(draft: StagedPacksDraft) -> Reason:
     return Reason.STAGED_FULL if draft.staged_count >= STAGED_MAX else Reason.STAGED
 
 
-def commit(draft: HoldingDraft, acl: bytes, wanted: Commit, now_ns: int) -> tuple[Reason, int]:
-    """Grant a commit, or say why not; with it the ticket by which its end is known."""
+def commit(draft: StagedPacksDraft, acl: bytes, wanted: Commit, now_ns: int) -> tuple[Reason, int]:
+    """Grant a commit, or return the reason for the refusal. The ticket is the number of replayed packs at which all its
+    packs have offsets.
+    """
     known = draft.transaction(acl, wanted.app) if wanted.app else None
     if known is not None and wanted.version <= known.version:
         return Reason.COMMITTED, known.ticket
@@ -114,15 +120,15 @@ def commit(draft: HoldingDraft, acl: bytes, wanted: Commit, now_ns: int) -> tupl
         return Reason.NOT_STAGED, 0
     if wanted.app and known is None and not _room(draft, now_ns):
         return Reason.TRANSACTIONS_FULL, 0
-    draft.owe(found)
+    draft.put_committed(found)
     if wanted.app:
-        draft.put_transaction(Transaction(acl, wanted.app, wanted.version, draft.pledged, now_ns))
-    return Reason.COMMITTED, draft.pledged
+        draft.put_transaction(Transaction(acl, wanted.app, wanted.version, draft.committed_total, now_ns))
+    return Reason.COMMITTED, draft.committed_total
 
 
-def _find(draft: HoldingDraft, acl: bytes, spans: tuple[RequestRange, ...]) -> list[Staged] | None:
-    """Everything that the spans name, in their order; None unless all of it is staged, by this identity, and once."""
-    found: dict[Key, Staged] = {}
+def _find(draft: StagedPacksDraft, acl: bytes, spans: tuple[RequestRange, ...]) -> list[Staged] | None:
+    """All packs that the ranges name, in their order. None unless each is staged, by this identity, and named once."""
+    found: dict[PackKey, Staged] = {}
     for span in spans:
         next_id = span.first_id
         while next_id <= span.last_id:
@@ -130,11 +136,12 @@ def _find(draft: HoldingDraft, acl: bytes, spans: tuple[RequestRange, ...]) -> l
             if staged is None or staged.acl != acl or staged.last_id > span.last_id:
                 return None
             if staged.key in found:
-                return None  # at once: whoever names everything a thousand times is not to be followed so far
+                return None  # at once: a commit that repeats ranges a thousand times must not cost more
             found[staged.key] = staged
             next_id = staged.last_id + 1
     return list(found.values())
 
 
-def _room(draft: HoldingDraft, now_ns: int) -> bool:
+def _room(draft: StagedPacksDraft, now_ns: int) -> bool:
+    """True if one more app can have a transaction."""
     return draft.transactions_count < TRANSACTIONS_MAX or draft.forget_transaction(now_ns - TRANSACTION_SPARE_NS)

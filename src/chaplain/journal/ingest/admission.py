@@ -12,12 +12,12 @@ from __future__ import annotations
 
 from chaplain.errors import Malformed
 from chaplain.journal.events import DryRunDone, PackWritten
-from chaplain.journal.execution.dedup import PackStatus, rule
+from chaplain.journal.execution.dedup import PackStatus, classify
 from chaplain.journal.execution.local_roles import LocalRoles
 from chaplain.journal.execution.state_machine import JournalExecution
 from chaplain.journal.ingest.flow_control import CreditBook
 from chaplain.journal.messages.client import AlreadyWritten, GoBack, NodeMessage, NotWritten
-from chaplain.journal.messages.ingest import IngestEntry, Taken
+from chaplain.journal.messages.ingest import AcceptedPack, IngestEntry
 from chaplain.journal.messages.write_request import COLUMNS_AT, Heading, check_headers, read_heading, request_digest
 from chaplain.journal.model.reason import REASONS, kind_of
 from chaplain.journal.model.receipts import answer_of
@@ -43,7 +43,7 @@ class _LaneQueue:
     __slots__ = ("highest", "taken")
 
     def __init__(self) -> None:
-        self.taken: dict[tuple[int, bytes], Taken] = {}
+        self.taken: dict[tuple[int, bytes], AcceptedPack] = {}
         """By first id and digest."""
         self.highest = 0
         """The highest request id of the admitted packs."""
@@ -62,18 +62,18 @@ class Admission:
         self.disk_full = False
         """The disk has less than `room_bytes_min` free."""
 
-    def offer(self, event: PackWritten) -> Taken | NodeMessage | None:
+    def offer(self, event: PackWritten) -> AcceptedPack | NodeMessage | None:
         """Return the admitted pack; or an answer to send at once; or None if the same pack waits already."""
         affordable = self.credit.spend(event.instance, len(event.raw))
         try:
             outcome = self._check(event, read_heading(event.raw), affordable)
         except Malformed as wrong:
             outcome = _not_written(_NO_HEADING, kind_of(Reason.MALFORMED), str(wrong), 0)
-        if not isinstance(outcome, Taken):
+        if not isinstance(outcome, AcceptedPack):
             self.credit.release(event.instance, len(event.raw))
         return outcome
 
-    def _check(self, event: PackWritten, heading: Heading, affordable: bool) -> Taken | NodeMessage | None:
+    def _check(self, event: PackWritten, heading: Heading, affordable: bool) -> AcceptedPack | NodeMessage | None:
         """Check the lane, the credit, the size, the headers and the client's rights, in this order."""
         lane = self._execution.state.lanes.get(heading.client_id)
         if lane is None:
@@ -91,23 +91,23 @@ class Admission:
                 check_headers(event.raw)
             except Malformed as wrong:
                 return _not_written(heading, kind_of(Reason.MALFORMED), str(wrong), lane.last_id + 1)
-        reason = self._execution.courtesy(lane, event.stream, heading)
+        reason = self._execution.precheck(lane, event.stream, heading)
         if reason is not Reason.APPLIED:
             return refuse(heading, reason, lane)
         return self._check_lane(event, heading, lane)
 
-    def _check_lane(self, event: PackWritten, heading: Heading, lane: LaneState) -> Taken | NodeMessage | None:
+    def _check_lane(self, event: PackWritten, heading: Heading, lane: LaneState) -> AcceptedPack | NodeMessage | None:
         """Compare the pack's id with the executed and the waiting packs of its lane."""
         digest = request_digest(self._execution.cluster, event.stream, heading.digest)
-        ruling = rule(lane, heading, digest)
-        if ruling.standing is PackStatus.SEEN and ruling.remembered is not None:
-            return answer_of(lane.client_id, ruling.remembered)
-        if ruling.standing is PackStatus.OLD:
+        ruling = classify(lane, heading, digest)
+        if ruling.status is PackStatus.SEEN and ruling.applied is not None:
+            return answer_of(lane.client_id, ruling.applied)
+        if ruling.status is PackStatus.OLD:
             return AlreadyWritten(lane.client_id, lane.last_id)
         # A pack that conflicts with an executed one is evidence against its signer, so even a fenced lane admits it.
-        if lane.fenced and ruling.standing is not PackStatus.CONFLICT:
+        if lane.fenced and ruling.status is not PackStatus.CONFLICT:
             return refuse(heading, Reason.FENCED, lane)
-        if not self.roles.serves(lane.acl):
+        if not self.roles.accepts_client(lane.acl):
             return _not_written(heading, NOT_INGEST, reserved_reason(self._settings), lane.last_id + 1)
         queue = self._queues.get(lane.client_id) or _LaneQueue()
         if (heading.first_id, digest) in queue.taken:
@@ -121,9 +121,9 @@ class Admission:
             return not_ingest(heading, expected)
         # A dry run needs the state right before the request. So the request must be the next one of its lane, alone in
         # its pack, and no other pack of the lane may wait. A conflicting pack gets no dry run: it is evidence.
-        is_next = ruling.standing is PackStatus.NEXT and not queue.taken and heading.requests == 1
+        is_next = ruling.status is PackStatus.NEXT and not queue.taken and heading.requests == 1
         check = event.check and self._settings.prevalidate and is_next and heading.message_type != DATA
-        taken = Taken(event.instance, heading, IngestEntry(event.stream, event.raw), digest, check)
+        taken = AcceptedPack(event.instance, heading, IngestEntry(event.stream, event.raw), digest, check)
         self._queues[lane.client_id] = queue
         queue.taken[heading.first_id, digest] = taken
         queue.highest = max(queue.highest, heading.last_id)
@@ -134,7 +134,7 @@ class Admission:
         """True if no admitted pack waits."""
         return not self._queues
 
-    def release(self, taken: Taken) -> None:
+    def release(self, taken: AcceptedPack) -> None:
         """The pack has its verdict, or failed its signature check or dry run."""
         self.credit.release(taken.instance, taken.heading.size_bytes)
         queue = self._queues[taken.heading.client_id]
@@ -151,7 +151,7 @@ def reserved_reason(settings: JournalSettings) -> str:
     return f"node {settings.node} is reserved for {', '.join(settings.reserved)}: write through another node"
 
 
-def invalid(taken: Taken, event: DryRunDone) -> NotWritten:
+def invalid(taken: AcceptedPack, event: DryRunDone) -> NotWritten:
     """The answer to a pack whose dry run failed. Its id was not used."""
     heading = taken.heading
     return _not_written(heading, f"{INVALID}:{event.kind}", event.reason, heading.first_id)

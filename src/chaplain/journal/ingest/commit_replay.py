@@ -21,7 +21,7 @@ from chaplain.journal.events import Locate, PacksReplayed
 from chaplain.journal.execution.state_machine import JournalExecution
 from chaplain.journal.messages.ingest import IngestEntry
 from chaplain.journal.messages.membership import Stage
-from chaplain.journal.model.records import Key, Staged
+from chaplain.journal.model.records import PackKey, Staged
 from chaplain.journal.settings import JournalSettings
 from chaplain.journal.storage.pack_lookup import PackLookup
 from chaplain.segment.record import Record
@@ -39,7 +39,7 @@ class CommitReplay:
         self._execution = execution
         self._locate = locate
         self._master = 0
-        self._in_flight: dict[Key, int] = {}
+        self._in_flight: dict[PackKey, int] = {}
         """Sizes of the packs under way, by key. They are the first of the committed packs that wait."""
         self._token = 0
         self._reading = False
@@ -59,9 +59,9 @@ class CommitReplay:
 
     def woken(self, now_ns: int) -> None:
         """Called with every heartbeat of a master. Without progress for `promotion_ns`, packs are replayed again."""
-        holding = self._execution.state.holding
-        if holding.paid != self._replayed or not holding.owed:
-            self._replayed, self._last_progress_ns = holding.paid, now_ns
+        holding = self._execution.state.staged_packs
+        if holding.replayed != self._replayed or not holding.committed:
+            self._replayed, self._last_progress_ns = holding.replayed, now_ns
         elif now_ns - self._last_progress_ns > self._settings.promotion_ns:
             self._last_progress_ns = now_ns
             self._in_flight.clear()
@@ -69,7 +69,7 @@ class CommitReplay:
 
     def replay_next(self) -> None:
         """Read the next committed packs from the log, as far as the bounds allow."""
-        if self._reading or not self._execution.state.holding.owed or not self._is_responsible():
+        if self._reading or not self._execution.state.staged_packs.committed or not self._is_responsible():
             return
         wanted = next(self._wanted(), None)
         if wanted is None or not self._has_room():
@@ -84,7 +84,7 @@ class CommitReplay:
         """True if this node has to replay: the master does if it is an ingest node; otherwise every ingest node does,
         because duplicates have no effect.
         """
-        config, node = self._execution.state.assembly, self._settings.node
+        config, node = self._execution.state.cluster_config, self._settings.node
         ingest = [one.node for one in config.nodes if one.ingest == Stage.LIVE]
         return node in ingest and (self._master == node or (self._master > 0 and self._master not in ingest))
 
@@ -93,7 +93,7 @@ class CommitReplay:
 
     def _wanted(self) -> Iterator[Staged]:
         """Committed packs that wait and are not under way."""
-        owed = self._execution.state.holding.owed
+        owed = self._execution.state.staged_packs.committed
         first_keys = {staged.key for staged in islice(owed, len(self._in_flight))}
         self._in_flight = {key: size for key, size in self._in_flight.items() if key in first_keys}
         return islice(owed, len(self._in_flight), None)

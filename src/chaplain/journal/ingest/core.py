@@ -48,7 +48,7 @@ from chaplain.journal.ingest.signature_queue import SignatureQueue
 from chaplain.journal.messages import ingest
 from chaplain.journal.messages.client import Credit, GoBack
 from chaplain.journal.messages.cluster import Reference
-from chaplain.journal.messages.ingest import Arrival, IngestEntry, IngestHeads, Taken
+from chaplain.journal.messages.ingest import AcceptedPack, Arrival, IngestEntry, IngestHeads
 from chaplain.journal.messages.peer import AskPayload, Payload
 from chaplain.journal.messages.signing import PackCheck
 from chaplain.journal.messages.write_request import Heading, read_heading
@@ -63,7 +63,7 @@ WANTED_MAX = 4096
 """Requested ingest messages that any node may supply, by digest. The oldest request is forgotten first."""
 
 
-_Unchecked: TypeAlias = Taken | Arrival
+_Unchecked: TypeAlias = AcceptedPack | Arrival
 
 
 class IngestCore:
@@ -84,11 +84,11 @@ class IngestCore:
         self._replication = PayloadReplication(settings)
         self._signatures: SignatureQueue[_Unchecked] = SignatureQueue()
         self._dry_runs = DryRunQueue()
-        self._verified_packs: list[Taken] = []
+        self._verified_packs: list[AcceptedPack] = []
         """Packs with valid signatures, for the next ingest message."""
         self._replayed: list[IngestEntry] = []
         """Packs of committed two-phase writes, for the next ingest message."""
-        self._awaiting_order: dict[Reference, list[Taken]] = {}
+        self._awaiting_order: dict[Reference, list[AcceptedPack]] = {}
         """Packs of each ingest message that is not yet ordered."""
         self._checking_digests: set[bytes] = set()
         """Digests of other nodes' messages whose signatures are being checked."""
@@ -198,7 +198,7 @@ class IngestCore:
 
     def _on_pack(self, event: PackWritten) -> None:
         outcome = self._admission.offer(event)
-        if isinstance(outcome, Taken):
+        if isinstance(outcome, AcceptedPack):
             check = self._execution.check_of(event.stream, event.raw, outcome.heading)
             self._signatures.add(outcome, (check,))
         elif outcome is not None:
@@ -208,7 +208,7 @@ class IngestCore:
         for item, results in self._signatures.on_verified(event):
             if isinstance(item, Arrival):
                 self._checking_digests.discard(item.digest)
-                self._execution.learn(item.digest, results, item.opened)
+                self._execution.cache_checks(item.digest, results, item.opened)
                 self._replication.received(item.node, item.reference, item.digest, item.payload)
             elif results[0]:
                 self._on_signature_valid(item)
@@ -218,7 +218,7 @@ class IngestCore:
                 answer = refuse(item.heading, Reason.SIGNATURE, lane)
                 self._effects.append(ToClient(item.instance, answer))
 
-    def _on_signature_valid(self, taken: Taken) -> None:
+    def _on_signature_valid(self, taken: AcceptedPack) -> None:
         """The pack's signature is valid: queue it for the next ingest message, or for a dry run."""
         if self._dry_runs.queue_behind(taken):
             return
@@ -241,7 +241,7 @@ class IngestCore:
     def _drained(self, now_ns: int) -> None:
         if self._signatures.pending:
             self._effects.append(self._signatures.request_checks())
-        if self._verified_packs and not self._admission.roles.may_ship:
+        if self._verified_packs and not self._admission.roles.may_propose:
             self._return_packs()
         while self._journal_id_durable and self._verified_packs:
             self._send_packs(now_ns)
@@ -273,7 +273,7 @@ class IngestCore:
         digest = ingest.digest_of(payload)
         if headings:
             # Execution remembers the results, and does not check the signatures again when the message is ordered.
-            self._execution.learn(digest, [True] * len(entries), IngestHeads(message, tuple(headings)))
+            self._execution.cache_checks(digest, [True] * len(entries), IngestHeads(message, tuple(headings)))
         self._replication.send(now_ns, reference, digest, payload)
         if self._index == INDEX_MAX:
             self._journal, self._index = self._journal % JOURNAL_MAX + 1, 0
@@ -357,7 +357,7 @@ class IngestCore:
 
     def _next_data_holder(self) -> int:
         """With index-only serializers: a data holder that may have an ordered payload, each in turn; else 0."""
-        config = self._execution.assembly
+        config = self._execution.cluster_config
         if not self._execution.copies:
             return 0
         holders = [node for node in config.members if node != self._settings.node and config.holds_data(node)]
@@ -367,7 +367,7 @@ class IngestCore:
     def _on_payload_request(self, event: PayloadRequested) -> None:
         payload = self._replication.cache.get(event.reference, event.digest)
         if payload is None:
-            payload = self._execution.held(event.reference, event.digest)
+            payload = self._execution.cached_payload(event.reference, event.digest)
         if payload is not None:
             self._effects.append(ToPeer(event.node, Payload(payload)))
 

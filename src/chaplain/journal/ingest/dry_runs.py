@@ -9,7 +9,7 @@ Invariant: at most one pack of a lane is in a dry run. All later packs of the la
 from __future__ import annotations
 
 from chaplain.journal.events import DryRun
-from chaplain.journal.messages.ingest import Taken
+from chaplain.journal.messages.ingest import AcceptedPack
 
 
 class DryRunQueue:
@@ -19,10 +19,10 @@ class DryRunQueue:
         self._ticket = 0
         self._lanes: dict[int, int] = {}
         """By lane: the ticket of its dry run."""
-        self._groups: dict[int, list[Taken]] = {}
+        self._groups: dict[int, list[AcceptedPack]] = {}
         """By ticket: the pack in the dry run, and those that wait behind it."""
 
-    def begin(self, taken: Taken) -> DryRun:
+    def begin(self, taken: AcceptedPack) -> DryRun:
         """Start a dry run of this pack."""
         assert taken.heading.client_id not in self._lanes, "two packs of a lane are in a dry run"
         self._ticket += 1
@@ -30,21 +30,21 @@ class DryRunQueue:
         self._groups[self._ticket] = [taken]
         return DryRun(self._ticket, taken.entry.stream, bytes(taken.entry.raw))
 
-    def queue_behind(self, taken: Taken) -> bool:
+    def queue_behind(self, taken: AcceptedPack) -> bool:
         """If a pack of the lane is in a dry run, queue this one behind it and return True."""
         ticket = self._lanes.get(taken.heading.client_id)
         if ticket is not None:
             self._groups[ticket].append(taken)
         return ticket is not None
 
-    def end(self, ticket: int) -> list[Taken]:
+    def end(self, ticket: int) -> list[AcceptedPack]:
         """The pack of this dry run and those behind it; empty if they were returned meanwhile."""
         group = self._groups.pop(ticket, [])
         if group:
             del self._lanes[group[0].heading.client_id]
         return group
 
-    def clear(self) -> list[Taken]:
+    def clear(self) -> list[AcceptedPack]:
         """Remove and return all packs."""
         groups = list(self._groups.values())
         self._groups.clear()

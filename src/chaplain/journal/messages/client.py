@@ -1,9 +1,9 @@
-"""What a client and the journal say to each other: bodies of parcels of the JOURNAL layer.
+"""Messages between a client and the journal: bodies of parcels of the JOURNAL layer.
 
-Each body is a MessagePack array whose first element names the message, decoded straight into these types; packs,
-petitions and batches are the parcel's payload. `call` is the client's own number for a question and comes back in
-every answer. What is written is not answered by call but by lane and id, from whatever node the client is connected to
-by then.
+Each body is a MessagePack array whose first element names the message; the decoder builds these types directly. The
+parcel's payload contains packs, configuration requests or batches. `call` is a number that the client chooses for a
+question; every answer repeats it. A write has no call: nodes answer it by lane and request id, so the answer can come
+from whichever node the client is connected to by then.
 """
 
 from __future__ import annotations
@@ -21,33 +21,39 @@ from chaplain.wire.packed import unpack
 
 CALL_MAX = 2**32 - 1
 LATEST = (1 << 64) - 1
+"""As an offset: the end of the stream at the time when the request arrives."""
 EARLIEST = (1 << 64) - 2
-"""As an offset: where the stream ends when the question arrives."""
+"""As an offset: the first message of the stream that the log still contains."""
 
 
 class _Message(Frozen, frozen=True, array_like=True, tag=True, forbid_unknown_fields=True):
     pass
 
 
-# Of a client.
+# Sent by clients.
 
 
 class Open(_Message, frozen=True):
-    """Who am I here, and how much may I send? Answered with `Opened`."""
+    """Begin a session. The node answers with `Opened`: the client's identity and its flow-control credit."""
 
     call: int
 
 
 class Write(_Message, frozen=True):
-    """The payload is a pack for this stream. Answered with `Receipts`, `AlreadyWritten`, `GoBack` or `NotWritten`."""
+    """Write the pack in the payload to this stream.
+
+    The node answers with `Receipts`, `AlreadyWritten`, `GoBack` or `NotWritten`.
+    """
 
     stream: str
     check: bool = False
-    """It is one request, whose writer would rather hear at once that it fails than have it ordered."""
+    """True for a pack of one request that the node should try out before it is ordered. The writer then hears at once
+    that the request fails, and the request is not ordered.
+    """
 
 
 class SubmitPetition(_Message, frozen=True):
-    """The payload is the data of a config entry. Answered with `Decided`."""
+    """Submit a configuration request; the payload is the data of the config entry. The node answers with `Decided`."""
 
     call: int
     entry_type: int
@@ -55,54 +61,63 @@ class SubmitPetition(_Message, frozen=True):
 
 
 class AskLane(_Message, frozen=True):
-    """How far is this lane, as far as this node knows? Answers about it go here from now on. Answered with `LaneIs`."""
+    """Ask for the last request id that this node has executed on a lane. The node answers with `LaneIs`, and sends
+    later answers about the lane to this session.
+    """
 
     call: int
     client_id: int
     request: int = 0
-    """And where is this request of it? 0: none is meant."""
+    """Also return the receipt of this request; 0 asks for none."""
 
 
 class Read(_Message, frozen=True):
-    """Send this stream from an offset on, as `Chunk`s, until `Ended`; at most `credit_bytes` before `Grant`."""
+    """Send this stream from an offset on, as `Chunk`s, until `Ended`. The node sends at most `credit_bytes` before a
+    `Grant`.
+    """
 
     call: int
     stream: str
     offset: int
     credit_bytes: int
     end_offset: int | None = None
-    """Stop before this one; None: at the end, or never, if `follow`."""
+    """Stop before this offset. None stops at the end of the stream, or never if `follow` is set."""
     follow: bool = False
 
 
 class Grant(_Message, frozen=True):
-    """So many octets more may be sent for the read of this call."""
+    """Add this many octets to the credit of the read with this call."""
 
     call: int
     credit_bytes: int
 
 
 class StopReading(_Message, frozen=True):
+    """End the read with this call."""
+
     call: int
 
 
 class AskProof(_Message, frozen=True):
-    """What proves that this identity is compromised? Answered with `ProofIs`."""
+    """Ask for the evidence that an identity signed two requests for one id. The node answers with `ProofIs`."""
 
     call: int
     acl: bytes
 
 
 class WrapSecret(_Message, frozen=True):
-    """The payload is an HMAC secret for the holder of a public key. Answered with `Wrapped`. Admins only."""
+    """Encrypt the HMAC secret in the payload for the holder of a public key. The node answers with `Wrapped`. Only
+    admins may ask.
+    """
 
     call: int
     key: bytes
 
 
 class ListStreams(_Message, frozen=True):
-    """Answered with `Listed`: JSON, an object whose `streams` are those behind `after`, in order of their names, that
-    the client may read. Its `after` is empty if these were the last; otherwise it is what to ask with for the next.
+    """List streams that the client may read. The node answers with `Listed`, whose payload is a JSON object. Its
+    `streams` are the next ones after `after`, ordered by name. Its `after` is the value to send for the next page; it
+    is empty on the last page.
     """
 
     call: int
@@ -110,19 +125,23 @@ class ListStreams(_Message, frozen=True):
 
 
 class ListClients(_Message, frozen=True):
-    """Answered with `Listed`: JSON, one object an identity. Admins only."""
+    """List all identities. The node answers with `Listed`, whose payload is JSON with one object per identity. Only
+    admins may ask.
+    """
 
     call: int
 
 
 class ListNodes(_Message, frozen=True):
-    """Answered with `Listed`: JSON, the nodes with their roles, the serializers, and the changes of them."""
+    """List the nodes with their roles, the serializers and the changes of them. The node answers with `Listed`, whose
+    payload is JSON.
+    """
 
     call: int
 
 
 class AskPaid(_Message, frozen=True):
-    """How much of what was committed has its offsets? Answered with `PaidAre`."""
+    """Ask how many committed packs already have offsets. The node answers with `PaidAre`."""
 
     call: int
 
@@ -144,54 +163,61 @@ ClientMessage: TypeAlias = (
 )
 
 
-# Of a node.
+# Sent by nodes.
 
 
 class Opened(_Message, frozen=True):
+    """The answer to `Open`."""
+
     call: int
     node: int
     cluster: str
     acl: bytes
     name: str
     credit_bytes: int
-    """In all: how much may be written in this session until `Credit` says more."""
+    """Octets that the client may write in this session in total, until a `Credit` raises the limit."""
     pack_bytes_max: int = 0
-    """A larger pack is refused here; 0 if the node does not say."""
+    """The node refuses a larger pack; 0 if it states no limit."""
     leads: int = 0
-    """The regime in which the node is master, as in `Leads`."""
+    """The regime in which the node is master, or 0, as in `Leads`."""
     reserved: tuple[str, ...] = ()
-    """The names of those whose packs the node takes; empty: everybody's."""
+    """Names of the clients whose packs the node accepts; empty if it accepts packs of all clients."""
     epoch: bytes = b""
-    """Token of the current epoch, as far as the node has executed: configuration requests are signed with it."""
+    """Token of the current epoch, as far as the node has executed. Clients sign configuration requests with it."""
 
 
 class Leads(_Message, frozen=True):
-    """The node has become master in this regime; or, if it is 0, is master no more. What it takes is ordered sooner."""
+    """The node became master in this regime, or is no longer master if `regime` is 0.
+
+    Clients prefer the master, because it orders what it receives sooner than another node can.
+    """
 
     regime: int
 
 
-class Whereabouts(Frozen, frozen=True, array_like=True):
-    """A node by its public key, and where it was placed."""
+class NodeAddress(Frozen, frozen=True, array_like=True):
+    """A node's public key and its endpoint."""
 
     key: bytes
     endpoint: str
 
 
 class MembersAre(_Message, frozen=True):
-    """Who belongs to the cluster, as far as it is executed here. Comes when a session begins, and at every change.
+    """The members of the cluster, as far as this node has executed. The node sends it when a session begins and after
+    every change.
 
-    A node's key and place never change, and who is gone stays so: a word that is late, or of one behind, does no harm.
+    The key and the endpoint of a node never change, and a removed node never returns. A late or outdated message is
+    therefore harmless.
     """
 
-    members: tuple[Whereabouts, ...]
-    """Those that take writes or answer reads."""
-    gone: tuple[Whereabouts, ...]
-    """All that were ever removed."""
+    members: tuple[NodeAddress, ...]
+    """Nodes that accept writes or answer reads."""
+    gone: tuple[NodeAddress, ...]
+    """All nodes that were ever removed."""
 
 
 class Run(Frozen, frozen=True, array_like=True):
-    """A receipt: these requests of the lane are written, one after the other, in one cluster message."""
+    """A receipt: one cluster message contains these consecutive requests of the lane."""
 
     client_id: int
     first_id: int
@@ -210,21 +236,21 @@ class Receipts(_Message, frozen=True):
 
 
 class AlreadyWritten(_Message, frozen=True):
-    """Everything up to this id was written, too long ago to say where."""
+    """All requests up to this id are written. The node no longer has their receipts."""
 
     client_id: int
     last_id: int
 
 
 class GoBack(_Message, frozen=True):
-    """Something before what you sent is missing: send from this id on again."""
+    """Requests are missing before the ones that the client sent: send again from `expected_id` on."""
 
     client_id: int
     expected_id: int
 
 
 class NotWritten(_Message, frozen=True):
-    """These requests are refused; `kind` is for programs, `reason` says what to do."""
+    """The node refuses these requests. `kind` is for programs; `reason` tells a person what to do."""
 
     client_id: int
     first_id: int
@@ -235,13 +261,13 @@ class NotWritten(_Message, frozen=True):
 
 
 class Credit(_Message, frozen=True):
-    """So many octets in all may have been written in this session."""
+    """The new limit of octets that the client may write in this session in total."""
 
     credit_bytes: int
 
 
 class Decided(_Message, frozen=True):
-    """What became of a petition; `kind` is `applied`, or why it was refused."""
+    """The decision on a configuration request; `kind` is `applied`, or names the reason for the refusal."""
 
     call: int
     kind: str
@@ -250,11 +276,14 @@ class Decided(_Message, frozen=True):
     acl: bytes
     last_id: int
     epoch: bytes = b""
-    """As in `Opened`. A request that was refused as `expired` is signed again with it."""
+    """The current epoch, as in `Opened`. The client signs a request that was refused as `expired` again with it."""
 
 
 class LaneIs(_Message, frozen=True):
-    """Executed here up to cluster message `index`: more may be agreed. Only a fence is definite."""
+    """State of a lane after cluster message `index`, the last one that this node has executed.
+
+    Later messages may already be agreed and write more on the lane. Only a fence makes the answer final.
+    """
 
     call: int
     client_id: int
@@ -263,11 +292,13 @@ class LaneIs(_Message, frozen=True):
     fenced: bool
     index: int
     run: Run | None = None
-    """The receipt of what was asked for, if it is the asker's own and not too long ago."""
+    """Receipt of the request that the client asked for, if the request is the client's own and its receipt is still
+    stored.
+    """
 
 
 class Chunk(_Message, frozen=True):
-    """The payload is packs of the stream; offsets before the one that was asked for are to be passed over."""
+    """The payload contains packs of the stream. The reader skips offsets before the one that it asked for."""
 
     call: int
     first_offset: int
@@ -279,7 +310,7 @@ class Chunk(_Message, frozen=True):
 
 
 class Ended(_Message, frozen=True):
-    """The read is over; `kind` is `end`, or what went wrong."""
+    """The read is over; `kind` is `end`, or names the error."""
 
     call: int
     kind: str
@@ -288,7 +319,9 @@ class Ended(_Message, frozen=True):
 
 
 class PaidAre(_Message, frozen=True):
-    """Executed here up to cluster message `index`: how many packs in all were committed, and have their offsets."""
+    """Progress of two-phase writes after cluster message `index`, the last one that this node has executed: `pledged`
+    packs were committed in total, and `paid` of them have their offsets.
+    """
 
     call: int
     index: int
@@ -297,7 +330,9 @@ class PaidAre(_Message, frozen=True):
 
 
 class ProofIs(_Message, frozen=True):
-    """The payload is the first request's pack, then the second's. Whoever has the key can check both."""
+    """The payload contains two conflicting packs of one lane, one after the other. Anyone with the public key can
+    verify both signatures.
+    """
 
     call: int
     cluster: str
@@ -308,7 +343,7 @@ class ProofIs(_Message, frozen=True):
 
 
 class Wrapped(_Message, frozen=True):
-    """The payload is the wrapped secret, for Add Client."""
+    """The payload is the wrapped secret, for the key field of Add Client."""
 
     call: int
 
@@ -320,6 +355,8 @@ class Listed(_Message, frozen=True):
 
 
 class Failed(_Message, frozen=True):
+    """The call failed; `kind` is for programs, `reason` for people."""
+
     call: int
     kind: str
     reason: str
@@ -345,8 +382,8 @@ NodeMessage: TypeAlias = (
     | Failed
 )
 
-_of_client: msgspec.msgpack.Decoder[ClientMessage] = msgspec.msgpack.Decoder(ClientMessage)
-_of_node: msgspec.msgpack.Decoder[NodeMessage] = msgspec.msgpack.Decoder(NodeMessage)
+_client_decoder: msgspec.msgpack.Decoder[ClientMessage] = msgspec.msgpack.Decoder(ClientMessage)
+_node_decoder: msgspec.msgpack.Decoder[NodeMessage] = msgspec.msgpack.Decoder(NodeMessage)
 _encoder = msgspec.msgpack.Encoder()
 
 
@@ -355,7 +392,7 @@ def encode(message: ClientMessage | NodeMessage) -> bytes:
 
 
 def decode_client(body: bytes) -> ClientMessage:
-    message = unpack(_of_client, body, "client message")
+    message = unpack(_client_decoder, body, "client message")
     if not isinstance(message, Write) and not 0 <= message.call <= CALL_MAX:
         raise Malformed(f"client message: call {message.call} is not a 32-bit number")
     if isinstance(message, Read) and (message.offset < 0 or (message.end_offset or 0) < 0):
@@ -364,13 +401,13 @@ def decode_client(body: bytes) -> ClientMessage:
 
 
 def decode_node(body: bytes) -> NodeMessage:
-    message = unpack(_of_node, body, "node message")
+    message = unpack(_node_decoder, body, "node message")
     if isinstance(message, MembersAre):
         _check_nodes((*message.members, *message.gone))
     return message
 
 
-def _check_nodes(nodes: tuple[Whereabouts, ...]) -> None:
+def _check_nodes(nodes: tuple[NodeAddress, ...]) -> None:
     if len(nodes) > NODE_IDS_MAX:
         raise Malformed(f"node message: {len(nodes)} nodes, and a cluster has {NODE_IDS_MAX} at most")
     if any(len(node.key) != KEY_BYTES or not is_endpoint(node.endpoint) for node in nodes):

@@ -1,9 +1,9 @@
-"""The Cluster Journal Message of journal.txt: its immutable body, and the chain through all bodies.
+"""The Cluster Journal Message of journal.txt: its immutable body, and the hash chain through all bodies.
 
     body = protocol 1 | regime 4 | index 8 | flags 1 | master 1 | timestamp 8 | previous 32 | entries 3 | entry …
 
-Decides which bytes are a body; knows nothing of ballots, votes or disks. The regime here is that of the master who
-first proposed the body. Who proposes it again, under a later regime, sends the same bytes. Byte tables and hex
+Decides which octets are a valid body. Refuses to know about ballots, votes and disks. `regime` is the regime of the
+master that first proposed the body; a later master that proposes it again sends the same octets. Byte tables and hex
 examples: docs/protocol/journal-order.md.
 """
 
@@ -21,20 +21,22 @@ PROTOCOL = 1
 DIGEST_BYTES = 32
 ENTRIES_MAX = (1 << 24) - 1
 BODY_BYTES_MAX = 1 << 20
-"""A body is references and configuration, never payload."""
+"""A body contains references and configuration, never payloads."""
 
 DATA_ENTRY = 1
 _FINAL = 1
 _CHAIN = b"chaplain cluster chain\0"
 _FRONT = struct.Struct(">BIQBBQ32sBH")
-"""All of a body before its entries; their count has three octets, which are no number that `struct` knows."""
+"""Fields of a body before its entries. `struct` has no three-octet number, so the entry count is packed as 1 + 2
+octets.
+"""
 _DATA = struct.Struct(">BBBHI32s")
-"""A whole entry (data)."""
+"""A complete data entry."""
 _DATA_BEGINS = bytes((PROTOCOL, DATA_ENTRY))
 
 
 class Reference(Frozen, frozen=True):
-    """Where a payload comes from: the message `index` of one journal of one ingest node."""
+    """Names a payload: message `index` of one journal of one ingest node."""
 
     node: int
     journal: int
@@ -42,14 +44,14 @@ class Reference(Frozen, frozen=True):
 
 
 class DataEntry(Frozen, frozen=True):
-    """Cluster Journal Entry (Data), and the digest that pins its content."""
+    """Cluster Journal Entry (Data): a reference, and the SHA-256 of the payload that it refers to."""
 
     reference: Reference
     digest: bytes
 
 
 class ConfigEntry(Frozen, frozen=True):
-    """Cluster Journal Entry (Config). The entry type says which message of journal.txt the data is."""
+    """Cluster Journal Entry (Config). The entry type says which message of journal.txt `data` contains."""
 
     entry_type: int
     stage: int
@@ -60,7 +62,7 @@ Entry: TypeAlias = DataEntry | ConfigEntry
 
 
 class Body(Frozen, frozen=True):
-    """What is agreed at one index. Never changes once anybody has proposed it."""
+    """The content of one index of the log. It never changes after a master has proposed it."""
 
     regime: int
     index: int
@@ -72,7 +74,7 @@ class Body(Frozen, frozen=True):
 
     @property
     def data_entries(self) -> tuple[DataEntry, ...]:
-        """Asked for again and again; a message with nothing else in it, as almost all are, has them ready."""
+        """The data entries. Most messages have no other entries; for those the property returns `entries` itself."""
         for entry in self.entries:
             if type(entry) is not DataEntry:
                 return tuple(one for one in self.entries if isinstance(one, DataEntry))
@@ -80,7 +82,9 @@ class Body(Frozen, frozen=True):
 
 
 def genesis(cluster: str) -> bytes:
-    """What stands before the first message: the chain of no other cluster continues it."""
+    """The hash before the first message. It depends on the cluster's name, so no chain continues that of another
+    cluster.
+    """
     return sha256(_CHAIN + b"genesis\0" + cluster.encode()).digest()
 
 
@@ -155,6 +159,6 @@ def take_config(cursor: Cursor) -> ConfigEntry:
 
 
 def payloads_match(body: Body, payloads: tuple[bytes, ...]) -> bool:
-    """Whether these are what the body refers to, by their digests."""
+    """True if these payloads have the digests that the body's data entries name, in order."""
     digests = tuple(entry.digest for entry in body.data_entries)
     return digests == tuple(sha256(payload).digest() for payload in payloads)

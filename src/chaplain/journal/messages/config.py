@@ -1,12 +1,14 @@
-"""Config requests of journal.txt, signed: those about clients, checkpoints, and the first stages of those about nodes.
+"""Signed configuration requests of journal.txt: about clients, about checkpoints, and the opening stage of node
+changes.
 
     data = fields of the type | signer 15 | nonce 16 | epoch 16 | signature size 2 | signature
 
-Decides which octets are a configuration request and what its signature covers. Refuses to know whether it is granted.
-A signature covers cluster, entry type, stage and all data before the signature's size. Configuration is always signed
-with the Ed25519 key of an identity, in an epoch of the agreed order, and expires with that epoch (`epochs`). Byte
-tables and hex examples: docs/protocol/journal-requests.md for clients, docs/protocol/configuration.md for nodes,
-docs/protocol/checkpoints.md for checkpoints.
+Decides which octets are a configuration request and what its signature covers. Refuses to know whether the request is
+granted. The signature covers the cluster, the entry type, the stage and all data before the signature's size.
+Configuration requests are always signed with the Ed25519 key of an identity. A request is valid for a bounded number of
+epochs from the one in which it was signed (`model.epochs`). Byte tables and hex examples:
+docs/protocol/journal-requests.md for clients, docs/protocol/configuration.md for nodes, docs/protocol/checkpoints.md
+for checkpoints.
 """
 
 from __future__ import annotations
@@ -41,54 +43,56 @@ _NAME_LABEL = b"chaplain configuration request\0"
 
 
 class AddIdentity(Frozen, frozen=True):
-    """Add Client without an ACL id: a new identity, whose ACL id is the full id of this entry."""
+    """Add Client without an ACL id: a new identity. Its ACL id is the full id of this entry."""
 
     name: str
     signature_type: int
     key: bytes
-    """Public key; for HMAC the wrapped secret follows it."""
+    """The public key; with HMAC, the wrapped secret follows it."""
     writes: tuple[str, ...]
-    """Patterns of streams it may write; `*` stands for anything."""
+    """Patterns of streams that the identity may write; `*` matches anything."""
     reads: tuple[str, ...]
     admin: bool = False
 
 
 class LeaseLane(Frozen, frozen=True):
-    """Add Client under an ACL id: a lane of that identity. Its client id is set at execution."""
+    """Add Client with an ACL id: lease a lane to that identity. Execution chooses the lane's client id."""
 
     acl: bytes
 
 
 class RemoveIdentity(Frozen, frozen=True):
-    """Remove Client by ACL id: the identity and all its lanes are over."""
+    """Remove Client by ACL id: end the identity and all its lanes."""
 
     acl: bytes
 
 
 class ReleaseLane(Frozen, frozen=True):
-    """Remove Client by client id: the lane is over."""
+    """Remove Client by client id: end the lane and delete its state."""
 
     client_id: int
 
 
 class RetireLane(Frozen, frozen=True):
-    """Remove Client by both: the lane of this identity is over, and how far it came is remembered for a while."""
+    """Remove Client by client id and ACL id: end the lane of this identity, but retain its last request ids for a
+    while.
+    """
 
     client_id: int
     acl: bytes
 
 
 class FenceLane(Frozen, frozen=True):
-    """Nothing is applied on this lane from here on: what has not been by now never will be."""
+    """Fence a lane: execution applies no further request on it. A request that is not applied by now never will be."""
 
     client_id: int
 
 
 class MakeCheckpoint(Frozen, frozen=True):
-    """Every node writes its state down, as it is behind the message that has this."""
+    """Every node stores its state after the message that contains this request."""
 
     through: int
-    """Up to this message nobody needs the log any more, whatever nodes are told to keep; 0: that is not said."""
+    """Nodes may drop the log up to this message, whatever their retention rules say; 0 releases nothing."""
 
 
 ConfigMessage: TypeAlias = (
@@ -97,22 +101,27 @@ ConfigMessage: TypeAlias = (
 
 
 class ConfigRequest(Frozen, frozen=True):
-    """A configuration request, signed."""
+    """A decoded configuration request with its signature."""
 
     message: ConfigMessage
     signer: bytes
-    """ACL id of who asks."""
+    """ACL id of the identity that signed the request."""
     nonce: bytes
-    """Drawn once for each wish; asking again with the same one gives the same answer."""
+    """Random octets, drawn once for each intended change. A repeated request with the same nonce gets the same answer.
+    """
     epoch: bytes
-    """Token of the epoch in which it was signed."""
+    """Token of the epoch in which the request was signed."""
     signature: bytes
     covered: bytes
     """The data that the signature covers."""
 
 
 def retry_nonce(client_id: int, request: int) -> bytes:
-    """What leases the lane on which this request is written once it is known not to be: the same for whoever asks."""
+    """The nonce that leases the lane for a retry of one request.
+
+    It depends on the request alone. All clients that retry the request lease the same lane, so the request is written
+    once.
+    """
     return _RETRY + put_number(client_id, 4) + put_number(request, 4)
 
 
@@ -121,7 +130,9 @@ def is_of_retry(nonce: bytes) -> bool:
 
 
 def acl_id(regime: int, index: int, entry: int) -> bytes:
-    """The full id of a cluster journal entry."""
+    """The full id of a cluster journal entry: regime, index and number of the entry. It serves as ACL id and as change
+    id.
+    """
     return put_number(regime, 4) + put_number(index, 8) + put_number(entry, 3)
 
 
@@ -142,7 +153,7 @@ def entry_type_of(message: ConfigMessage) -> EntryType:
 
 
 def stage_of(message: ConfigMessage) -> int:
-    """The stage in which it is asked for; messages about clients have one only, 0."""
+    """The stage in which clients submit the message. Messages about clients and checkpoints have stage 0 only."""
     return OPENING.get(entry_type_of(message), 0)
 
 
@@ -194,19 +205,21 @@ def sign(
     return covered + put_number(len(signature), 2) + signature
 
 
-def request_name(petition: ConfigRequest) -> bytes:
-    """Names a request, whichever epoch it was signed in: all but epoch and signature is in it."""
-    asked = bytes((entry_type_of(petition.message),)) + petition.covered[:-EPOCH_BYTES]
+def request_name(request: ConfigRequest) -> bytes:
+    """A name of the request that does not depend on the epoch in which it was signed: it hashes all data but epoch and
+    signature.
+    """
+    asked = bytes((entry_type_of(request.message),)) + request.covered[:-EPOCH_BYTES]
     return sha256(_NAME_LABEL + asked).digest()[:NAME_BYTES]
 
 
-def check_of(petition: ConfigRequest, cluster: str, key: bytes) -> ConfigCheck:
-    """What `signing.holds` has to look at."""
-    return ConfigCheck(key, _signed(cluster, petition.message, petition.covered), petition.signature)
+def check_of(request: ConfigRequest, cluster: str, key: bytes) -> ConfigCheck:
+    """The signature check for this request, as an argument of `signing.holds`."""
+    return ConfigCheck(key, _signed(cluster, request.message, request.covered), request.signature)
 
 
-def signature_holds(petition: ConfigRequest, cluster: str, key: bytes) -> bool:
-    return holds(check_of(petition, cluster, key))
+def signature_holds(request: ConfigRequest, cluster: str, key: bytes) -> bool:
+    return holds(check_of(request, cluster, key))
 
 
 def _signed(cluster: str, message: ConfigMessage, covered: bytes) -> bytes:

@@ -1,10 +1,13 @@
-"""What serializers say to each other: cluster messages with special fields, as journal.txt wants its elections.
+"""Messages between serializers: proposals, acknowledgements, elections, catch-up, vote recovery and repair.
 
     message = protocol 1 | purpose 1 | regime 4 | index 8 | flags 1 | node 1 | fields of the purpose
 
-Decides which bytes are which message; the sender is known by the connection and is in none of them. An index and a
-ballot that stand together say how far somebody's log goes; the ballot `KNOWN_AGREED` says that the last message is
-known to be agreed. Byte tables and hex examples: docs/protocol/journal-order.md.
+Decides which octets are which message. No message contains its sender: the connection identifies it. A pair of index
+and ballot describes the end of a log, as (lastLogIndex, lastLogTerm) does in Raft. The ballot `KNOWN_AGREED` says that
+the last message is known to be agreed. Byte tables and hex examples: docs/protocol/journal-order.md.
+
+A *life* counts how often a node came back without its votes. Nodes ignore votes and acknowledgements of an earlier life
+than the highest that they know.
 """
 
 from __future__ import annotations
@@ -20,24 +23,24 @@ from chaplain.link.auth.identity import SIGNATURE_BYTES
 from chaplain.wire.primitives import Cursor, put_number
 
 ORDER_PROTOCOL = 2
-"""Version of these messages. In version 1 votes had no signature and masters did not show any."""
+"""Version of these messages. In version 1, votes had no signatures and masters sent no election proof."""
 
 KNOWN_AGREED = 0xFFFFFFFF
-"""No regime: stands above every ballot."""
+"""Compares higher than every ballot. No regime has this number."""
 
 _HEAD = struct.Struct(">BBIQBB")
 _HEAD_BYTES = _HEAD.size
 _PROOF = struct.Struct(">32sIB")
-"""What an acknowledgement adds while no node ever lost its memory: hash, life, and no lives."""
+"""The fields of an acknowledgement when `lives` is empty: hash, life, and a count of 0."""
 
 Lives = dict[int, int]
-"""The highest life known of each node that ever came back without its memory."""
+"""The highest known life of each node that ever came back without its votes."""
 SignedVotes = dict[int, bytes]
-"""The signature of each node that voted for one candidate in one regime; see `election_proof`."""
+"""Signatures of the nodes that voted for one candidate in one regime, by node; see `consensus.election_proof`."""
 
 
 class Propose(Frozen, frozen=True):
-    """Hold this body at its index under this regime. Everything before it is agreed."""
+    """The master proposes this body at its index. All earlier messages are agreed."""
 
     regime: int
     index: int
@@ -45,7 +48,7 @@ class Propose(Frozen, frozen=True):
 
 
 class ProposalAck(Frozen, frozen=True):
-    """The message and all it refers to is on my disk, under this regime."""
+    """The sender has the message and all its payloads on disk, stored under this regime."""
 
     regime: int
     index: int
@@ -55,7 +58,7 @@ class ProposalAck(Frozen, frozen=True):
 
 
 class AgreedMark(Frozen, frozen=True):
-    """I am the master; everything up to this index is agreed."""
+    """The master's heartbeat: everything up to this index is agreed (Raft: the commit index)."""
 
     regime: int
     index: int
@@ -63,7 +66,9 @@ class AgreedMark(Frozen, frozen=True):
 
 
 class MarkHeard(Frozen, frozen=True):
-    """What I have promised and how far I am: the answer to a mark, or to somebody whose regime is over."""
+    """Answer to an `AgreedMark`, or to a message of an earlier regime. `regime` is the regime that the sender has
+    promised, `index` the end of its log, `agreed` the end of its agreed prefix.
+    """
 
     regime: int
     index: int
@@ -71,7 +76,7 @@ class MarkHeard(Frozen, frozen=True):
 
 
 class Canvass(Frozen, frozen=True):
-    """Pre-vote: would you vote for me in this regime?"""
+    """Pre-vote request: would the receiver vote for the sender in this regime?"""
 
     regime: int
     index: int
@@ -79,7 +84,7 @@ class Canvass(Frozen, frozen=True):
 
 
 class Canvassed(Frozen, frozen=True):
-    """Binds nobody. `promised` is the regime I am in."""
+    """Answer to a pre-vote; it does not bind the voter. `promised` is the regime that the voter is in."""
 
     regime: int
     granted: bool
@@ -87,6 +92,8 @@ class Canvassed(Frozen, frozen=True):
 
 
 class AskVote(Frozen, frozen=True):
+    """Request for a vote. `handover` says that the old master asked the sender to campaign."""
+
     regime: int
     index: int
     ballot: int
@@ -94,7 +101,9 @@ class AskVote(Frozen, frozen=True):
 
 
 class Vote(Frozen, frozen=True):
-    """Granted: I have no part in earlier regimes any more, and this is on my disk. Then the vote is signed."""
+    """Answer to `AskVote`. A granted vote is on the voter's disk and signed; the voter no longer takes part in earlier
+    regimes.
+    """
 
     regime: int
     granted: bool
@@ -105,19 +114,25 @@ class Vote(Frozen, frozen=True):
 
 
 class Fetch(Frozen, frozen=True):
-    """Send me agreed messages from this index on; and what you hold behind them, if `tail`."""
+    """Request for agreed messages from this index on; with `tail`, also for the message that the receiver holds after
+    them.
+    """
 
     index: int
     tail: bool
 
 
 class Supplied(Frozen, frozen=True):
+    """One message with its payloads."""
+
     body: bytes
     payloads: tuple[bytes, ...]
 
 
 class Supply(Frozen, frozen=True):
-    """Agreed messages from `index` on; if `tail_ballot`, the last one is held under it and not known to be agreed."""
+    """Agreed messages from `index` on. If `tail_ballot` is not 0, the last one is stored under that ballot and not
+    known to be agreed.
+    """
 
     index: int
     agreed: int
@@ -126,14 +141,18 @@ class Supply(Frozen, frozen=True):
 
 
 class RecoveryQuestion(Frozen, frozen=True):
-    """I may have forgotten what I promised. Life 0 only asks which life of mine you know; another begins that life."""
+    """The sender may have lost its votes. Life 0 only asks for the sender's highest known life; any other value begins
+    that life.
+    """
 
     nonce: int
     life: int
 
 
 class RecoveryAnswer(Frozen, frozen=True):
-    """What I hold and have promised, all on my disk. `asker_life` is the highest life of the asker known to me."""
+    """What the answering node has stored and promised, all on its disk. `standing` is its voting state; `asker_life` is
+    the highest life of the asking node that it knows.
+    """
 
     nonce: int
     regime: int
@@ -145,21 +164,21 @@ class RecoveryAnswer(Frozen, frozen=True):
 
 
 class Handover(Frozen, frozen=True):
-    """My regime ended with this message: campaign now."""
+    """The sender's regime ended with this message; the receiver should campaign now."""
 
     regime: int
     index: int
 
 
 class Recall(Frozen, frozen=True):
-    """I lack this agreed message: send me yours, and the ones before it, so many in all."""
+    """Request for one agreed message and the ones before it, `count` messages in total."""
 
     index: int
     count: int = 1
 
 
 class RecalledMessage(Frozen, frozen=True):
-    """An agreed message, and what execution made of it here; every other node made the same of it."""
+    """An agreed message with the verdict that execution stored for it. The verdict is the same on every node."""
 
     body: bytes
     verdict: bytes
@@ -167,14 +186,14 @@ class RecalledMessage(Frozen, frozen=True):
 
 
 class Recalled(Frozen, frozen=True):
-    """The message of this index, then the ones before it, from the newest down."""
+    """The message with this index, then the ones before it, newest first."""
 
     index: int
     messages: tuple[RecalledMessage, ...]
 
 
 class ElectionProof(Frozen, frozen=True):
-    """A quorum elected the sender master of this regime: here are the signed votes."""
+    """A quorum elected the sender master of this regime; `votes` are the signed votes."""
 
     regime: int
     votes: SignedVotes
@@ -215,7 +234,9 @@ def _put_lives(lives: Mapping[int, int]) -> bytes:
 
 
 def encode(message: OrderMessage, node: int = 0) -> bytes:
-    """`node` goes into the head's Master node id: the master, candidate or node that the message is about."""
+    """Encode a message. `node` becomes the head's Master node id: the master, candidate or node that the message is
+    about.
+    """
     match message:
         case Propose():
             return _head(1, message.regime, message.index, 0, node) + message.body
@@ -253,7 +274,7 @@ def encode(message: OrderMessage, node: int = 0) -> bytes:
             return _head(14, 0, message.index, 0, node) + put_number(message.count, 2)
         case Recalled():
             pieces = [_head(15, 0, message.index, 0, node), put_number(len(message.messages), 2)]
-            return b"".join([*pieces, *map(_put_kept, message.messages)])
+            return b"".join([*pieces, *map(_put_recalled, message.messages)])
         case ElectionProof():
             votes = (put_number(voter, 1) + message.votes[voter] for voter in sorted(message.votes))
             return b"".join((_head(16, message.regime, 0, 0, node), put_number(len(message.votes), 1), *votes))
@@ -273,8 +294,12 @@ def _put_supplied(message: Supplied) -> bytes:
     return b"".join((*(put_number(size, 4) for size in sizes), message.body, *message.payloads))
 
 
-def _put_kept(kept: RecalledMessage) -> bytes:
-    return put_number(len(kept.verdict), 4) + _put_supplied(Supplied(kept.body, kept.payloads)) + kept.verdict
+def _put_recalled(recalled: RecalledMessage) -> bytes:
+    return (
+        put_number(len(recalled.verdict), 4)
+        + _put_supplied(Supplied(recalled.body, recalled.payloads))
+        + recalled.verdict
+    )
 
 
 def decode(data: bytes) -> OrderMessage:
@@ -300,7 +325,7 @@ def decode(data: bytes) -> OrderMessage:
 
 
 _PROPOSE, _ACKNOWLEDGE = 1, 2
-"""Every write has them, so they are read first."""
+"""Every write sends these two, so `decode` tests for them first."""
 _FLAGGED = (6, 7, 8, 9)
 
 
@@ -339,7 +364,7 @@ def _decode_fields(cursor: Cursor, purpose: int, regime: int, index: int, flag: 
         case 14:
             return Recall(index, cursor.number(2, "count"))
         case 15:
-            return Recalled(index, tuple(_kept(cursor) for _ in range(cursor.number(2, "messages"))))
+            return Recalled(index, tuple(_recalled(cursor) for _ in range(cursor.number(2, "messages"))))
         case 16:
             return ElectionProof(regime, _votes(cursor))
         case _:
@@ -361,7 +386,7 @@ def _votes(cursor: Cursor) -> SignedVotes:
     for _ in range(cursor.number(1, "votes")):
         voter = cursor.number(1, "voter")
         if votes and voter <= max(votes):
-            raise Malformed("votes: voters must rise")  # no vote is counted twice
+            raise Malformed("votes: voters must rise")  # a repeated voter would count twice
         votes[voter] = cursor.take(SIGNATURE_BYTES, "signature")
     return votes
 
@@ -382,7 +407,7 @@ def _supplied(cursor: Cursor) -> Supplied:
     return Supplied(body, tuple(payloads))
 
 
-def _kept(cursor: Cursor) -> RecalledMessage:
+def _recalled(cursor: Cursor) -> RecalledMessage:
     verdict_bytes = cursor.number(4, "verdict size")
     supplied = _supplied(cursor)
     return RecalledMessage(supplied.body, cursor.take(verdict_bytes, "verdict"), supplied.payloads)

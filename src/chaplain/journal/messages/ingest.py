@@ -1,11 +1,11 @@
-"""The Ingest Node Journal Message of journal.txt: requests verbatim, under a reference that is never used again.
+"""The Ingest Node Journal Message of journal.txt: clients' packs, unchanged, under a reference that is never reused.
 
     message = protocol 1 | node 1 | journal 2 | index 4 | entries 4 | entry head … | pack …
     entry head = protocol 1 | stream string | pack size 4
 
-Decides which octets are an ingest message; knows nothing of what packs hold. All heads come first, so that the packs of
-a message are its last octets, joined untouched. The message's digest is the SHA-256 of all of it.
-Byte tables and hex example: docs/protocol/journal-requests.md.
+Decides which octets are an ingest message. Refuses to know what packs contain. All entry heads come first, so the packs
+are the last octets of the message, concatenated without change. The digest of a message is the SHA-256 of all its
+octets. Byte tables and hex example: docs/protocol/journal-requests.md.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from chaplain.journal.messages.cluster import PROTOCOL, Reference
 from chaplain.journal.messages.write_request import Heading
 from chaplain.wire.primitives import VCHAR, Cursor, put_number, put_string
 
-_PLACE = struct.Struct(">BBHI")
+_REFERENCE_HEAD = struct.Struct(">BBHI")
 _FRONT = struct.Struct(">BBHII")
 _REFERENCE = struct.Struct(">BHI")
 REFERENCE_BYTES = _REFERENCE.size
@@ -29,7 +29,7 @@ _ENTRY_BYTES_MIN = 6
 
 
 class IngestEntry(Frozen, frozen=True):
-    """One client's request as it came. The pack of a decoded message is a view of it."""
+    """One pack as the client sent it. In a decoded message, `raw` is a view into the message."""
 
     stream: str
     raw: bytes | memoryview
@@ -39,36 +39,38 @@ class IngestMessage(Frozen, frozen=True):
     reference: Reference
     entries: tuple[IngestEntry, ...]
     front: bytes
-    """Everything before the first pack."""
+    """All octets before the first pack."""
 
 
 class IngestHeads(NamedTuple):
-    """An ingest message, and what the first octets of each of its packs say."""
+    """An ingest message with the decoded headings of its packs."""
 
     message: IngestMessage
     headings: tuple[Heading, ...]
 
 
 class Arrival(Frozen, frozen=True):
-    """An ingest message of another node, on its way to the serializer."""
+    """An ingest message from another node, on its way to the serializer."""
 
     node: int
     reference: Reference
     digest: bytes
     payload: bytes
     opened: IngestHeads | None
-    """None if it cannot be read; execution will say what is wrong with it."""
+    """The decoded message; None if it cannot be decoded. Execution then decides that it is malformed."""
 
 
-class Taken(NamedTuple):
-    """A pack that was taken and has no verdict yet."""
+class AcceptedPack(NamedTuple):
+    """A pack that this node accepted and that has no verdict yet."""
 
     instance: bytes
     heading: Heading
     entry: IngestEntry
     digest: bytes
     check: bool = False
-    """It may be tried out: its writer wants that, and nothing of its lane is on its way before it."""
+    """True if this node may try the pack out before it is ordered: the writer asked for it, and no earlier pack of the
+    lane waits for its verdict.
+    """
 
 
 def digest_of(message: bytes) -> bytes:
@@ -87,7 +89,7 @@ def encode(reference: Reference, entries: Sequence[IngestEntry]) -> bytes:
 
 
 def compose(reference: Reference, entries: Sequence[IngestEntry]) -> tuple[bytes, IngestMessage]:
-    """A message of ours as octets, and as these will be read."""
+    """Encode a message of this node. Also return it in the decoded form, to save a decode."""
     payload = encode(reference, entries)
     front = payload[: len(payload) - sum(len(entry.raw) for entry in entries)]
     return payload, IngestMessage(reference, tuple(entries), front)
@@ -112,16 +114,16 @@ def decode(data: bytes) -> IngestMessage:
 
 
 def reference_of(data: bytes) -> Reference:
-    """Only the reference: what whoever passes messages on needs to know."""
-    if len(data) < _PLACE.size:
-        raise Malformed(f"ingest message: a reference ends after {_PLACE.size} octets, not {len(data)}")
-    protocol, node, journal, index = _PLACE.unpack_from(data)
+    """Decode the reference only. Nodes that forward a message need no more."""
+    if len(data) < _REFERENCE_HEAD.size:
+        raise Malformed(f"ingest message: a reference ends after {_REFERENCE_HEAD.size} octets, not {len(data)}")
+    protocol, node, journal, index = _REFERENCE_HEAD.unpack_from(data)
     _check(protocol, node, index)
     return Reference(node, journal, index)
 
 
 def heads_of(front: bytes) -> list[tuple[str, int]]:
-    """Stream and pack size of each entry, from what stands before the first pack."""
+    """Stream and pack size of each entry, from the octets before the first pack."""
     _, count = _front(front)
     heads, end = _heads(front, count)
     if end != len(front):
@@ -130,7 +132,7 @@ def heads_of(front: bytes) -> list[tuple[str, int]]:
 
 
 def _front(data: bytes) -> tuple[Reference, int]:
-    """The reference, and how many entries there are."""
+    """The reference and the number of entries."""
     if len(data) < _FRONT.size:
         raise Malformed(f"ingest message: at least {_FRONT.size} octets, not {len(data)}")
     protocol, node, journal, index, count = _FRONT.unpack_from(data)
@@ -139,7 +141,7 @@ def _front(data: bytes) -> tuple[Reference, int]:
 
 
 def _heads(data: bytes, count: int) -> tuple[list[tuple[str, int]], int]:
-    """Stream and pack size of each entry, and where the first pack begins."""
+    """Stream and pack size of each entry, and the position of the first pack."""
     size = len(data)
     if count * _ENTRY_BYTES_MIN > size:
         raise Malformed(f"ingest message: {count} entries in {size} octets")
@@ -172,7 +174,7 @@ def take_reference(cursor: Cursor) -> Reference:
 
 
 def take_reached(cursor: Cursor) -> tuple[Reference, ...]:
-    """All that are acknowledged. Unlike a reference, an acknowledgement may stand before the first index."""
+    """The acknowledged positions. Unlike a reference, an acknowledgement may have index 0: nothing received yet."""
     taken = cursor.take(cursor.number(1, "count") * REFERENCE_BYTES, "reached")
     return tuple([Reference(*reached) for reached in _REFERENCE.iter_unpack(taken)])
 

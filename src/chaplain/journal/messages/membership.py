@@ -1,10 +1,10 @@
-"""Config messages of journal.txt about nodes: what a client asks for, and the stages that a master makes of it.
+"""Config messages of journal.txt about nodes: the requests of clients, and the later stages that a master adds.
 
-    opening stage   the fields, then signer, nonce and signature as in `config_message`
-    later stages    node ids | change id 15 | reason 1 | node 1; written by masters, never taken from a client
+    opening stage   the fields, then signer, nonce, epoch and signature as in `messages.config`
+    later stages    node ids | change id 15 | reason 1 | node 1; written by masters, never accepted from a client
 
-Decides which octets are such a message. Refuses to know whether it is due: `assembly` does. Byte tables and hex
-examples: docs/protocol/configuration.md.
+Decides which octets are such a message. Refuses to know whether a stage is due: `model.cluster_config` decides that.
+Byte tables and hex examples: docs/protocol/configuration.md.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from chaplain.link.auth.identity import KEY_BYTES
 from chaplain.wire.primitives import Cursor, put_number, put_string
 
 CHANGE_BYTES = 15
-"""A change is named by the full id of the entry that opened it, like an ACL."""
+"""The id of a change is the full id of the entry that opened it, like an ACL id."""
 DISK_BYTES = 16
 SERIALIZERS_MAX = 15
 
 
 class EntryType(IntEnum):
-    """Entry types of the cluster journal. 1 is data; numbers are never reused."""
+    """Entry types of the cluster journal. Type 1 is data. Numbers are never reused."""
 
     ADD_EXECUTOR_NODE = 2
     REMOVE_EXECUTOR_NODE = 3
@@ -39,7 +39,7 @@ class EntryType(IntEnum):
 
 
 class Stage(IntEnum):
-    """Stages of journal.txt. Numbers are on disk and never reused; 0 is for messages about clients, which have one."""
+    """Stages of journal.txt. The numbers are on disk and never reused. Messages about clients have stage 0 only."""
 
     NONE = 0
     CATCHUP = 1
@@ -53,7 +53,7 @@ class Stage(IntEnum):
 
 
 class SetRefusal(IntEnum):
-    """Why a new serializer set was refused, as journal.txt has it."""
+    """Reasons of journal.txt for the refusal of a new serializer set."""
 
     NONE = 0
     SAME_SET = 1
@@ -68,7 +68,7 @@ OPENING = {
     EntryType.ADD_CONFIG_NODE: Stage.CATCHUP,
     EntryType.NEW_SERIALIZER_SET: Stage.NOMINATE,
 }
-"""The stage in which a client asks for a change."""
+"""The stage in which a client submits each change."""
 LATER = {
     EntryType.ADD_EXECUTOR_NODE: (Stage.LIVE,),
     EntryType.ADD_INGEST_NODE: (Stage.LIVE,),
@@ -76,12 +76,12 @@ LATER = {
     EntryType.REMOVE_INGEST_NODE: (Stage.DROP,),
     EntryType.NEW_SERIALIZER_SET: (Stage.REFUSE, Stage.IMPLEMENT, Stage.CONFIRM),
 }
-"""The stages that a master adds."""
+"""The stages that a master adds to each change."""
 ADDS = (EntryType.ADD_EXECUTOR_NODE, EntryType.ADD_INGEST_NODE, EntryType.ADD_CONFIG_NODE)
 
 
 class AddNode(Frozen, frozen=True):
-    """A role for a node. Where the node is new, its key, its disk and its address come along."""
+    """Give a role to a node. For a new node, the message also contains its address, its key and its disk id."""
 
     entry_type: EntryType
     node: int
@@ -91,14 +91,14 @@ class AddNode(Frozen, frozen=True):
 
 
 class RemoveNode(Frozen, frozen=True):
-    """No longer an executor; or no longer an ingest or config node."""
+    """Take a role from a node: executor, or ingest and config together."""
 
     entry_type: EntryType
     node: int
 
 
 class NewSet(Frozen, frozen=True):
-    """The serializers from now on. The first is to be master."""
+    """Replace the set of serializers. The first node of the set becomes master."""
 
     nodes: tuple[int, ...]
 
@@ -107,7 +107,7 @@ NodeMessage: TypeAlias = AddNode | RemoveNode | NewSet
 
 
 class StageStep(Frozen, frozen=True):
-    """A later stage of a change, as a master orders it."""
+    """A later stage of a change, ordered by a master."""
 
     entry_type: EntryType
     stage: Stage
@@ -115,7 +115,7 @@ class StageStep(Frozen, frozen=True):
     change: bytes
     reason: SetRefusal = SetRefusal.NONE
     about: int = 0
-    """The node that timed out."""
+    """The node that timed out, for a refusal."""
 
 
 def type_of(message: NodeMessage) -> EntryType:
@@ -127,7 +127,7 @@ def nodes_of(message: NodeMessage) -> tuple[int, ...]:
 
 
 def is_opening(entry_type: int, stage: int) -> bool:
-    """Whether a client may ask for this: messages about clients, and the first stage of those about nodes."""
+    """True if a client may submit this: any message about clients, or the opening stage of a change of nodes."""
     return OPENING.get(entry_type, Stage.NONE) == stage  # type: ignore[call-overload, no-any-return]
 
 
@@ -187,7 +187,7 @@ def decode_step(entry_type: int, stage: int, data: bytes) -> StageStep:
 
 
 def _put_nodes(entry_type: EntryType, nodes: tuple[int, ...]) -> bytes:
-    """One id; or, of a set, a count and so many."""
+    """One node id; for a serializer set, a count and the ids."""
     count = put_number(len(nodes), 1) if entry_type is EntryType.NEW_SERIALIZER_SET else b""
     return count + b"".join(put_number(node, 1) for node in nodes)
 
@@ -209,4 +209,6 @@ def _node(cursor: Cursor) -> int:
 
 
 NOBODY = 0xFF
-"""Stands for a spent vote in a standing, so no node has it."""
+"""In the hard state on disk this number stands for a vote that is spent without a candidate, so no node may have it as
+its id.
+"""

@@ -1,10 +1,9 @@
-"""What the journals of two nodes say to each other: bodies of parcels of the JOURNAL layer.
+"""Messages between the journals of two nodes: bodies of parcels of the JOURNAL layer.
 
     body = protocol 1 | kind 1 | fields of the kind
 
-The parcel's payload is octets that nobody on the way looks at.
-
-Decides which octets are which message. Byte tables and hex examples: docs/protocol/journal-requests.md.
+Decides which octets are which message. Layers below the journal do not inspect the parcel's payload. Byte tables and
+hex examples: docs/protocol/journal-requests.md.
 """
 
 from __future__ import annotations
@@ -21,31 +20,35 @@ _NO_DIGEST = bytes(DIGEST_BYTES)
 
 
 class ConsensusFrame(Frozen, frozen=True):
-    """A message of the serializers, see `order_message`."""
+    """An encoded message of `messages.consensus`."""
 
     message: bytes
 
 
 class Payload(Frozen, frozen=True):
-    """An ingest message: broadcast by its ingest node, or sent to who asked."""
+    """An ingest message. Its ingest node broadcasts it; other nodes send it to a node that asked for it."""
 
     message: bytes
 
 
 class AskPayload(Frozen, frozen=True):
+    """Request for an ingest message."""
+
     reference: Reference
     digest: bytes
-    """Empty: whatever has the reference."""
+    """Digest of the wanted message; empty accepts any message with the reference."""
 
 
 class Ack(Frozen, frozen=True):
-    """Ingest Journal Message Ack: each ingest node's journal, and the index up to which all of it was received."""
+    """Ingest Journal Message Ack: for each ingest node, the index up to which the sender has received all messages of
+    its journal.
+    """
 
     reached: tuple[Reference, ...]
 
 
 class PassPetition(Frozen, frozen=True):
-    """Order this configuration entry, master."""
+    """A configuration entry that the sender forwards to the master, which should order it."""
 
     entry_type: int
     stage: int
@@ -53,39 +56,41 @@ class PassPetition(Frozen, frozen=True):
 
 
 class IngestDrainedNotice(Frozen, frozen=True):
-    """I am blocked as an ingest node, master, and nothing of mine waits to be ordered."""
+    """Notice to the master: the sender is blocked as an ingest node, and none of its messages waits to be ordered."""
 
 
 class Removed(Frozen, frozen=True):
-    """You are no member any more, as of some message up to this index."""
+    """Notice to a removed node: a message up to this index removed it from the cluster."""
 
     index: int
 
 
 class Covered(Frozen, frozen=True):
-    """How my log can be done without, and where it begins."""
+    """Snapshot offer: the sender's latest checkpoint, and the range of its log."""
 
     index: int
-    """My latest checkpoint is behind this message, and on my disk; 0: there is none."""
+    """The last message that the checkpoint covers; 0 if the sender has no checkpoint on disk."""
     digest: bytes
-    """Of the state in it."""
+    """SHA-256 of the checkpoint's state."""
     size_bytes: int
     first: int
-    """My log begins with this message."""
+    """The first message in the sender's log."""
     agreed: int
-    """And goes to this one at least."""
+    """The sender's log reaches at least to this agreed message."""
     confirmed: bool
-    """A quorum has told me the same of this checkpoint."""
+    """True if a quorum reported the same checkpoint, or a later one, to the sender."""
 
 
 class AskState(Frozen, frozen=True):
-    """Give me the state of your checkpoint behind this message, from this octet on."""
+    """Request for the state of the checkpoint at this index, from this octet on."""
 
     index: int
     position: int
 
 
 class StatePiece(Frozen, frozen=True):
+    """A piece of a checkpoint's state, from octet `position` on."""
+
     index: int
     position: int
     data: bytes
@@ -105,7 +110,7 @@ PeerMessage: TypeAlias = (
 )
 _ORDER, _PAYLOAD, _ASK, _ACK, _PETITION, _DRAINED, _REMOVED, _COVERED, _ASK_STATE, _STATE = range(1, 11)
 _ORDER_BODY, _PAYLOAD_BODY = bytes((PROTOCOL, _ORDER)), bytes((PROTOCOL, _PAYLOAD))
-"""Every write has both, and they are nothing but a kind before a payload."""
+"""Every write uses both kinds, and they have no fields. `decode` therefore compares the whole body first."""
 
 
 def encode(message: PeerMessage) -> tuple[bytes, bytes]:

@@ -1,13 +1,16 @@
-"""Signatures of packs and of configuration, and secrets wrapped for the configuration stream.
+"""Signatures of packs and of configuration requests, and the encryption of HMAC secrets.
 
-Decides whether a signature holds; refuses to know what follows. Checking packs is the costly part of taking a request,
-so it is a value in (`PackCheck`) and a value out (`holds`), which a host may compute anywhere, in any thread.
+Decides whether a signature is valid. Refuses to know what follows from that. Verifying packs is the most expensive part
+of accepting a request. It is therefore a pure function from a value (`PackCheck`) to a boolean (`holds`), which a host
+may run in any thread.
 
-Ed25519 proves to anybody who wrote a pack. HMAC-SHA256 is cheaper, but every node could have made it: it proves nothing
-to third parties. Its secret is in the configuration stream, wrapped with a key that the founding configuration names,
-so that every executor unwraps the same or none can.
+An Ed25519 signature proves to third parties who wrote a pack. HMAC-SHA256 is cheaper, but every node has the secret and
+could have made the code, so it proves nothing to third parties. The configuration stream contains the HMAC secret,
+encrypted with a wrapping key that the cluster's initial configuration names. Either all executors can decrypt it or
+none can.
 
-Invariants: `holds` depends on its argument alone; a wrapped secret opens only for the identity it was wrapped for.
+Invariants: the result of `holds` depends on its argument alone. A wrapped secret can be decrypted only for the identity
+for which it was wrapped.
 """
 
 from __future__ import annotations
@@ -35,29 +38,33 @@ _WRAPPING_LABEL = b"chaplain wrapping 1\0"
 
 
 class SignatureType(IntEnum):
-    """Numbers of journal.txt's field, ours to give. Zero, no signature, is never accepted."""
+    """Values of journal.txt's signature type field, which leaves them to the implementation. Type 0, no signature, is
+    never accepted.
+    """
 
     ED25519 = 1
     HMAC_SHA256 = 2
 
 
 SLOT_BYTES = {SignatureType.ED25519: SIGNATURE_BYTES, SignatureType.HMAC_SHA256: HMAC_BYTES}
-"""How long a signature of each type is: encode a pack with so many zeros, then sign it."""
+"""Length of a signature of each type. A writer encodes a pack with this many zeros, then signs it."""
 
 
 class PackCheck(Frozen, frozen=True):
-    """One pack to be checked: is it whole, and did the holder of the key sign it for this stream of this cluster?"""
+    """A pack to verify: its tables and digest, and that the holder of the key signed it for this stream of this
+    cluster.
+    """
 
     signature_type: int
     key: bytes
-    """The public key, or the secret of an HMAC."""
+    """The public key, or the HMAC secret."""
     cluster: str
     stream: str
     raw: bytes | memoryview
 
 
 class ConfigCheck(Frozen, frozen=True):
-    """One configuration request to be checked: did the holder of the key sign this message?"""
+    """A configuration request to verify: that the holder of the key signed this message."""
 
     key: bytes
     message: bytes
@@ -65,6 +72,7 @@ class ConfigCheck(Frozen, frozen=True):
 
 
 def holds(check: PackCheck | ConfigCheck) -> bool:
+    """True if the pack or the configuration request is intact and its signature is valid."""
     if isinstance(check, ConfigCheck):
         return verify(check.key, CONFIG_LABEL, check.message, check.signature)
     try:
@@ -91,17 +99,17 @@ def _mac(secret: bytes, message: bytes) -> bytes:
 
 
 def sign_pack(raw: bytes, cluster: str, stream: str, identity: Identity) -> bytes:
-    """The pack with its slot filled by Ed25519."""
+    """The pack with an Ed25519 signature in its signature slot."""
     return with_signature(raw, identity.sign(REQUEST_LABEL, signed_octets(cluster, stream, stated_digest(raw))))
 
 
 def seal_pack(raw: bytes, cluster: str, stream: str, secret: bytes) -> bytes:
-    """The pack with its slot filled by HMAC-SHA256."""
+    """The pack with an HMAC-SHA256 code in its signature slot."""
     return with_signature(raw, _mac(secret, signed_octets(cluster, stream, stated_digest(raw))))
 
 
 class Wrapping:
-    """Keeps HMAC secrets in the configuration stream from those who may read it but are no nodes."""
+    """Encrypts HMAC secrets, so that clients that may read the configuration stream cannot read the secrets."""
 
     def __init__(self, key: bytes, cluster: str) -> None:
         if len(key) != KEY_BYTES:
@@ -111,12 +119,13 @@ class Wrapping:
         self.id = wrapping_id(key)
 
     def wrap(self, secret: bytes, public_key: bytes, nonce: bytes) -> bytes:
-        """The nonce must never have been used before: draw it."""
+        """Encrypt a secret. Draw the nonce at random: it must never have been used before."""
         if len(secret) != SECRET_BYTES or len(nonce) != WRAP_NONCE_BYTES:
             raise ValueError(f"a secret has {SECRET_BYTES} octets and its nonce {WRAP_NONCE_BYTES}")
         return nonce + self._cipher.encrypt(nonce, secret, self._for(public_key))
 
     def unwrap(self, wrapped: bytes, public_key: bytes) -> bytes | None:
+        """Decrypt a secret; None if it was wrapped with another key, or for another identity."""
         if len(wrapped) != WRAPPED_BYTES:
             return None
         nonce, sealed = wrapped[:WRAP_NONCE_BYTES], wrapped[WRAP_NONCE_BYTES:]
@@ -130,5 +139,5 @@ class Wrapping:
 
 
 def wrapping_id(key: bytes) -> bytes:
-    """Names a wrapping key without giving it away."""
+    """A name for a wrapping key that does not reveal the key."""
     return sha256(_WRAPPING_LABEL + key).digest()[:WRAPPING_ID_BYTES]

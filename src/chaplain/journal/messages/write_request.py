@@ -1,10 +1,11 @@
-"""A client's write request: a stream's name and a pack of `segment/`, signed as one.
+"""A client's write request: the name of a stream and a pack of `segment/`, signed together.
 
-Decides which octets are a request that readers of the log will be able to take apart, and what a signature covers.
-Refuses to know who may write: that is `execution`'s business. How the fields of journal.txt lie in a pack, and byte
-tables: docs/protocol/journal-requests.md.
+Decides which octets are a pack that readers of the log can decode, and what a signature covers. Refuses to know who may
+write: `execution` decides that. The layout of journal.txt's fields in a pack, and byte tables:
+docs/protocol/journal-requests.md.
 
-Invariants: a pack that passes `check_pack` is read by `segment.arrow` without complaint; no message is looked at alone.
+Invariants: `segment.arrow` reads every pack that passes `check_pack` without an error. `check_pack` never looks at
+single messages: it checks tables and sums.
 """
 
 from __future__ import annotations
@@ -35,20 +36,20 @@ REQUEST_LABEL = b"chaplain request 1"
 REQUEST_ID_MAX = 0xFFFFFFFF
 _CLIENT_ID_AT = 8
 COLUMNS_AT = 23
-"""Which octet of a pack says which columns it has."""
+"""Position of the octet in a pack that lists its columns."""
 RESERVED = "_"
-"""Streams whose name begins like this are the cluster's own."""
+"""Streams whose names begin with this prefix belong to the cluster itself."""
 
 
-FEW = 64
-"""Messages whose sizes are added up one by one."""
+PYTHON_SUM_MAX = 64
+"""Up to this many messages, `check_pack` adds up the sizes in Python: that is faster than numpy's first call."""
 
 STATEMENTS = 1
-"""The type of packs whose messages are statements for the stream's database."""
+"""Type of packs whose messages are statements for the stream's database."""
 
 
 class Heading(Frozen, frozen=True):
-    """What the first octets of a pack say, before anything is proven."""
+    """The first fields of a pack, before its signature is verified."""
 
     client_id: int
     first_id: int
@@ -56,7 +57,7 @@ class Heading(Frozen, frozen=True):
     messages: int
     signature_type: int
     digest: bytes
-    """Of the pack, as stated in it."""
+    """Digest of the pack, as the pack states it."""
     size_bytes: int
     message_type: int = 0
 
@@ -66,19 +67,21 @@ class Heading(Frozen, frozen=True):
 
 
 def client_id_of(raw: bytes) -> int:
-    """Whose pack this claims to be."""
+    """The client id that the pack claims."""
     return int.from_bytes(raw[_CLIENT_ID_AT : _CLIENT_ID_AT + 4], "little")
 
 
 def read_heading(raw: Bytes) -> Heading:
-    """The heading of one pack, cheaply: enough to say whose it is and which requests it holds."""
+    """Decode the heading of one pack: cheap, and enough to know its lane and its request ids."""
     head = _read_head(raw)
     ids = (head.client_id, head.first_id, head.requests, head.count)
     return Heading(*ids, head.signature_type, head.digest, head.end, head.message_type)
 
 
 def _read_head(raw: Bytes) -> PackHead:
-    """The head of a pack that stands alone, with ids that a lane can have."""
+    """The head of a single pack. Raises `Malformed` if octets follow the pack, or if its ids are not possible on a
+    lane.
+    """
     head = read_head(raw, 0)
     if head.end != len(raw):
         raise Malformed(f"request: {len(raw) - head.end} octets too many")
@@ -88,10 +91,10 @@ def _read_head(raw: Bytes) -> PackHead:
 
 
 def check_pack(raw: Bytes) -> PackHead:
-    """The pack's head, if its tables add up and its digest is right."""
+    """The pack's head. Raises `Malformed` unless the sizes in its tables add up and its digest is correct."""
     head = _read_head(raw)
     view = view_of(raw)
-    end = _end_of_few(view, head) if head.count <= FEW else _end_of_many(octets(view), head)
+    end = _end_of_few(view, head) if head.count <= PYTHON_SUM_MAX else _end_of_many(octets(view), head)
     if end + 7 & -8 != head.end:
         raise Malformed("request: sizes do not add up")
     signature_end = PACK_HEAD_BYTES + head.signature_bytes
@@ -103,7 +106,9 @@ def check_pack(raw: Bytes) -> PackHead:
 
 
 def _end_of_few(view: memoryview, head: PackHead) -> int:
-    """Where the data ends, if the tables can be believed. Not even numpy's first sum is as quick as this."""
+    """The position where the data ends, after a check of the tables. For few messages this is faster than any use of
+    numpy.
+    """
     tabled = head.tabled_requests
     used = tabled + head.count * column_count(head.columns)
     words: tuple[int, ...] = struct.unpack_from(f"<{used}I", view, head.tables_at)
@@ -118,7 +123,7 @@ def _end_of_few(view: memoryview, head: PackHead) -> int:
 
 
 def _end_of_many(view: Octets, head: PackHead) -> int:
-    """The same: numpy does the sums, whatever the count."""
+    """As `_end_of_few`, but numpy computes the sums."""
     tables = view[head.tables_at : head.data_at].view("<u4")
     requests = tables[: head.tabled_requests]
     if len(requests) and (int(requests.min()) < 1 or int(requests.sum(dtype=np.uint64)) != head.count):
@@ -133,10 +138,10 @@ def _end_of_many(view: Octets, head: PackHead) -> int:
 
 
 def check_headers(raw: Bytes) -> None:
-    """Raise `Malformed` if a reader could not read the headers of one of the pack's messages.
+    """Raise `Malformed` if a reader could not decode the headers of one of the pack's messages.
 
-    An ingest node asks this before it accepts a pack. Execution does not: the verdict on a message that was agreed
-    under an earlier version must stay what it was.
+    An ingest node calls this before it accepts a pack. Execution does not: its verdict on a message that was agreed
+    under an earlier version must not change.
     """
     head = _read_head(raw)
     view = octets(view_of(raw))
@@ -153,7 +158,9 @@ def check_headers(raw: Bytes) -> None:
 
 @lru_cache(maxsize=1024)
 def check_stream(stream: str) -> None:
-    """Whether a stream may be called so. What is refused is not remembered: anybody can say it."""
+    """Raise `Malformed` unless a client may give a stream this name. Exceptions are not cached, so invalid names that a
+    client sends cannot fill the cache.
+    """
     encoded = stream.encode()
     if not encoded or len(encoded) > STRING_BYTES_MAX or encoded.translate(None, VCHAR):
         raise Malformed(f"stream: 1 to {STRING_BYTES_MAX} visible ASCII characters, not {stream!r}")
@@ -162,11 +169,15 @@ def check_stream(stream: str) -> None:
 
 
 def signed_octets(cluster: str, stream: str, digest: bytes) -> bytes:
-    """What a request's signature covers, after the label: the same pack means nothing elsewhere."""
+    """The octets that a request's signature covers, after the label. They name cluster and stream: the same pack is not
+    valid for another cluster or stream.
+    """
     assert len(digest) == HASH_BYTES
     return put_string(cluster) + put_string(stream) + digest
 
 
 def request_digest(cluster: str, stream: str, digest: bytes) -> bytes:
-    """Names the request for ever: two requests are the same if and only if the same octets were to be signed."""
+    """A permanent name of the request. Two requests have the same digest if and only if their signatures cover the same
+    octets.
+    """
     return sha256(b"%b\0%b" % (REQUEST_LABEL, signed_octets(cluster, stream, digest))).digest()

@@ -1,1 +1,1 @@
-"""Values that the journal's parts share: positions, results, the cluster's configuration, quorums."""
+"""Values that the parts of the journal share: log positions, results of execution, cluster configuration, quorums."""

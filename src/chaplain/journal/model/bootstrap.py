@@ -1,7 +1,7 @@
-"""What a cluster is founded with: its name, its nodes, its first clients, and the bounds of its state.
+"""The initial configuration of a cluster: its name, its nodes, its first clients, and the bounds of its state.
 
-Every node is given the same; it is part of the state that executors compare, because whoever was founded otherwise
-would decide otherwise. Refuses to know how it is stored or handed out.
+Every node gets the same initial configuration. The state that executors compare contains its digest, because nodes with
+different initial configurations would decide differently. Refuses to know how it is stored or distributed.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import msgspec
 
 from chaplain.core import Frozen
 from chaplain.journal.messages.signing import SignatureType
-from chaplain.journal.model.cluster_config import ClusterConfig, MemberRoles, founded, without_data
+from chaplain.journal.model.cluster_config import ClusterConfig, MemberRoles, index_only_config, initial_config
 from chaplain.journal.model.epochs import EpochBounds
 from chaplain.units import SECOND_NS
 
@@ -20,30 +20,32 @@ ALL_STREAMS = ("*",)
 
 
 class Policy(Frozen, frozen=True, array_like=True):
-    """Bounds that execution decides by: the same everywhere, or executors would part."""
+    """Bounds that execution decides by. They must be the same on every node, or the executors' states would diverge."""
 
     remembered_packs: int = 64
-    """Packs of a lane whose receipts can be given again."""
+    """Number of packs of a lane whose receipts execution retains."""
     lane_idle_ns: int = 24 * 3600 * SECOND_NS
-    """A lane unused for so long, by cluster time, is over."""
+    """Execution ends a lane that was not used for this long, by cluster time."""
     lane_spare_ns: int = 600 * SECOND_NS
-    """At a bound, a lane unused for so long makes room for a new one of its identity."""
+    """At a bound, a new lane replaces a lane of the same identity that was not used for this long."""
     lanes_per_identity_max: int = 1024
     lanes_max: int = 8192
     identities_max: int = 4096
-    """Removed ones count: their ids are never given again."""
+    """Removed identities count, because their ids are never reused."""
     streams_max: int = 65536
     pack_bytes_max: int = 4 << 20
     checkpoint_bytes: int = 256 << 20
-    """Behind so many octets of ingest messages there is a checkpoint, without anybody asking."""
+    """Execution makes a checkpoint after this many octets of ingest messages, without a request."""
     databases_max: int = 64
-    """Streams with statements that are executed; the first ones that there were."""
+    """Number of streams whose statements are executed. The first streams with statements get the databases."""
     epochs: EpochBounds = EpochBounds()
-    """For how long a signed configuration request is accepted."""
+    """How long a signed configuration request is accepted."""
 
 
-class FoundingMember(Frozen, frozen=True, array_like=True):
-    """A founding node. It has all roles, unless serializers are index-only: then those only take configuration."""
+class BootstrapMember(Frozen, frozen=True, array_like=True):
+    """A node of the initial cluster. It has all roles, unless serializers are index-only: then a serializer only has
+    the config role.
+    """
 
     node: int
     key: bytes
@@ -51,7 +53,9 @@ class FoundingMember(Frozen, frozen=True, array_like=True):
     disk: bytes
 
 
-class FoundingClient(Frozen, frozen=True, array_like=True):
+class BootstrapClient(Frozen, frozen=True, array_like=True):
+    """An identity that exists from the start."""
+
     name: str
     key: bytes
     writes: tuple[str, ...] = ALL_STREAMS
@@ -60,25 +64,31 @@ class FoundingClient(Frozen, frozen=True, array_like=True):
     signature_type: int = SignatureType.ED25519
 
 
-class Founding(Frozen, frozen=True, array_like=True):
+class ClusterBootstrap(Frozen, frozen=True, array_like=True):
+    """The complete initial configuration."""
+
     cluster: str
-    members: tuple[FoundingMember, ...]
-    clients: tuple[FoundingClient, ...]
+    members: tuple[BootstrapMember, ...]
+    clients: tuple[BootstrapClient, ...]
     policy: Policy = Policy()
     wrapping_id: bytes = b""
-    """Names the key that HMAC secrets are wrapped with; empty: there are none."""
+    """Names the key with which HMAC secrets are wrapped; empty if the cluster has no such key."""
     serializers: tuple[int, ...] = ()
-    """Those of the members that serialize; empty: all."""
+    """The members that serialize; empty if all do."""
     copies: int = 0
-    """Serializers are index-only, and so many nodes hold a payload before it is ordered; 0: serializers hold all."""
+    """If not 0, serializers are index-only, and this many nodes have a payload on disk before it is ordered. If 0,
+    every serializer stores all payloads.
+    """
 
-    def assembly(self) -> ClusterConfig:
-        nodes = founded(MemberRoles(one.node, one.key, one.uri, one.disk) for one in self.members)
+    def cluster_config(self) -> ClusterConfig:
+        """The cluster configuration before the first message."""
+        nodes = initial_config(MemberRoles(one.node, one.key, one.uri, one.disk) for one in self.members)
         nodes = msgspec.structs.replace(nodes, serializers=self.serializers or nodes.serializers)
-        return without_data(nodes) if self.copies else nodes
+        return index_only_config(nodes) if self.copies else nodes
 
     def digest(self) -> bytes:
+        """SHA-256 of all fields."""
         fields = msgspec.structs.astuple(self)
-        # A cluster that was founded before there were copies has the digest that it always had.
-        said = fields if self.copies else fields[:-1]
-        return sha256(b"chaplain founding\0" + msgspec.msgpack.encode(said)).digest()
+        # The digest of a cluster without `copies` must stay what it was before that field existed.
+        covered = fields if self.copies else fields[:-1]
+        return sha256(b"chaplain founding\0" + msgspec.msgpack.encode(covered)).digest()

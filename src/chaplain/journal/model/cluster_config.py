@@ -1,20 +1,23 @@
-"""The nodes of a cluster as the configuration stream has them: who there is, in which roles, and who serializes.
+"""The cluster configuration as the configuration stream defines it: the nodes, their roles, and the serializer set.
 
-Decides what each configuration message about nodes changes, from the assembly and the message alone. Refuses to know
-who asked (`configuration` checks signatures) and when a stage is due (`stages` does, at the master).
+Decides how each configuration message about nodes changes the cluster configuration, from the configuration and the
+message alone. Refuses to know who sent a request (`execution.config` checks signatures) and when a later stage is due
+(the master decides that in `consensus.reconfiguration`).
 
 | message | stages, and what they change |
 |---|---|
-| Add Executor, Ingest or Config Node | Catchup: it is told everything; Live: it has the role |
-| Remove Executor Node | Implement: it has lost the role |
-| Remove Ingest Node | Block: it takes nothing more; Drop: it is neither ingest nor config node |
-| New Serializer Set | Nominate: they are watched; Refuse: over; Implement: both sets count; Confirm: the new one |
+| Add Executor, Ingest or Config Node | Catchup: the node receives everything; Live: it has the role |
+| Remove Executor Node | Implement: the node has lost the role |
+| Remove Ingest Node | Block: the node accepts nothing more; Drop: it is neither ingest nor config node |
+| New Serializer Set | Nominate: the master watches the set; Refuse: it is dropped; Implement: both sets must agree |
+| | Confirm: the new set alone must agree |
 
-Where serializers are index-only (`copies` is not 0), a member holds data or it does not, for as long as it is a member:
-ingest nodes and executors do, and never serialize; so many of them as there must be copies stay.
+Where serializers are index-only (`copies` is not 0), a member either stores payloads or does not, for as long as it is
+a member. Ingest nodes and executors store payloads and never serialize. At least `copies` of them must remain.
 
-Invariants: one new serializer set at a time, one change at a time for any other node and role; node ids and keys are
-never given again; both sets count from an agreed Implement to an agreed Confirm, and these are never in one message.
+Invariants: at most one new serializer set is under way, and at most one change of any other node and role. Node ids and
+keys are never reused. Both sets count from the agreed Implement to the agreed Confirm (joint consensus), and one
+message never contains both.
 """
 
 from __future__ import annotations
@@ -42,7 +45,7 @@ from chaplain.journal.model.reason import Reason
 from chaplain.link.endpoint import is_endpoint
 
 CHANGES_KEPT = 32
-"""Changes that are over and still known, so that whoever asks again is answered alike."""
+"""Number of finished changes that the state retains, so that a repeated request gets the same answer."""
 _ROLES = {
     EntryType.ADD_EXECUTOR_NODE: "executor",
     EntryType.REMOVE_EXECUTOR_NODE: "executor",
@@ -54,7 +57,7 @@ _OPEN = (Stage.CATCHUP, Stage.BLOCK, Stage.NOMINATE)
 
 
 class MemberRoles(Frozen, frozen=True, array_like=True):
-    """A node, and the stage of each of its roles: none, catching up, live, or blocked."""
+    """A node with the stage of each of its roles: none, catching up, live, or blocked."""
 
     node: int
     key: bytes
@@ -66,237 +69,257 @@ class MemberRoles(Frozen, frozen=True, array_like=True):
 
     @property
     def roles(self) -> list[str]:
+        """Names of the roles in which the node is live."""
         return [role for role in ("ingest", "executor", "config") if getattr(self, role) == Stage.LIVE]
 
 
 class ConfigChange(Frozen, frozen=True, array_like=True):
-    """What became of one request so far."""
+    """One requested change and the stage that it has reached."""
 
     id: bytes
     asked: bytes
-    """Names the request: asking for it again gives the same change."""
+    """Digest of signer and nonce of the request. A repeated request finds the same change by it."""
     entry_type: int
     nodes: tuple[int, ...]
     stage: int
     since: int
-    """Index of the message that brought it to this stage."""
+    """Index of the message that brought the change to this stage."""
     reason: int = SetRefusal.NONE
     about: int = 0
+    """The node because of which the change was refused."""
 
     @property
     def open(self) -> bool:
+        """True until the change has reached its last stage."""
         joint = self.entry_type == EntryType.NEW_SERIALIZER_SET and self.stage == Stage.IMPLEMENT
         return joint or self.stage in _OPEN
 
 
 class ClusterConfig(Frozen, frozen=True, array_like=True):
+    """All nodes that ever were members, the serializers, and the open and recently finished changes."""
+
     nodes: tuple[MemberRoles, ...]
-    """By id. Those without a role that do not serialize are gone, and stay here so that nobody gets their id."""
+    """Ordered by id. A node without a role that does not serialize was removed; its entry remains so that its id and
+    key are not reused.
+    """
     serializers: tuple[int, ...]
     changes: tuple[ConfigChange, ...] = ()
     """In the order in which they were opened."""
 
     def node(self, node: int) -> MemberRoles | None:
-        for placed in self.nodes:
-            if placed.node == node:
-                return placed
+        for member in self.nodes:
+            if member.node == node:
+                return member
         return None
 
     @property
     def new_set(self) -> ConfigChange | None:
-        """The serializer set that is on its way."""
+        """The open change of the serializer set, if there is one."""
         kind = EntryType.NEW_SERIALIZER_SET
         return next((change for change in self.changes if change.open and change.entry_type == kind), None)
 
     @property
     def quorum(self) -> Quorum:
-        """Who has to agree to the message behind the one that made this assembly."""
+        """The quorum that must agree on the message after the one that produced this configuration."""
         change = self.new_set
+        # Joint consensus (Ongaro and Ousterhout, "In Search of an Understandable Consensus Algorithm", section 6).
         if change is not None and change.stage == Stage.IMPLEMENT:
             return Quorum((self.serializers, change.nodes))
         return Quorum((self.serializers,))
 
     @property
     def members(self) -> tuple[int, ...]:
-        """Everybody who is told what is ordered."""
-        return tuple(placed.node for placed in self.nodes if self.has(placed))
+        """Ids of the nodes that receive what is ordered."""
+        return tuple(member.node for member in self.nodes if self.is_member(member))
 
-    def has(self, placed: MemberRoles) -> bool:
-        return bool(placed.executor or placed.ingest or placed.config) or placed.node in self.quorum.voters
+    def is_member(self, member: MemberRoles) -> bool:
+        """True if the node has a role in any stage, or is a voter."""
+        return bool(member.executor or member.ingest or member.config) or member.node in self.quorum.voters
 
     def holds_data(self, node: int) -> bool:
-        """Whether the payloads are this node's to keep, where serializers are index-only."""
-        placed = self.node(node)
-        return placed is None or bool(placed.executor or placed.ingest)
+        """True if this node stores payloads, in a cluster whose serializers are index-only."""
+        member = self.node(node)
+        return member is None or bool(member.executor or member.ingest)
 
     def takes_writes(self, node: int) -> bool:
-        """Whether ingest messages of this node count: from Live until Drop."""
-        placed = self.node(node)
-        return placed is not None and placed.ingest in (Stage.LIVE, Stage.BLOCK)
+        """True if ingest messages of this node count: from Live until Drop."""
+        member = self.node(node)
+        return member is not None and member.ingest in (Stage.LIVE, Stage.BLOCK)
 
-    def opened(self, asked: bytes) -> ConfigChange | None:
+    def change_of_request(self, asked: bytes) -> ConfigChange | None:
+        """The change that the request with this digest opened."""
         return next((change for change in self.changes if change.asked == asked), None)
 
 
-def founded(nodes: Iterable[MemberRoles]) -> ClusterConfig:
-    """All have all roles, and all serialize."""
+def initial_config(nodes: Iterable[MemberRoles]) -> ClusterConfig:
+    """A configuration in which every node has all roles and serializes."""
     live = {"executor": Stage.LIVE, "ingest": Stage.LIVE, "config": Stage.LIVE}
-    placed = tuple(msgspec.structs.replace(node, **live) for node in sorted(nodes, key=lambda one: one.node))
-    return ClusterConfig(placed, tuple(node.node for node in placed))
+    members = tuple(msgspec.structs.replace(node, **live) for node in sorted(nodes, key=lambda one: one.node))
+    return ClusterConfig(members, tuple(member.node for member in members))
 
 
-def without_data(assembly: ClusterConfig) -> ClusterConfig:
-    """The same with serializers that are index-only: they have no role for which one needs payloads."""
-    bare = {"executor": Stage.NONE, "ingest": Stage.NONE}
+def index_only_config(config: ClusterConfig) -> ClusterConfig:
+    """The same configuration with index-only serializers: they lose the roles that need payloads."""
+    without_payloads = {"executor": Stage.NONE, "ingest": Stage.NONE}
     nodes = (
-        msgspec.structs.replace(node, **bare) if node.node in assembly.serializers else node for node in assembly.nodes
+        msgspec.structs.replace(node, **without_payloads) if node.node in config.serializers else node
+        for node in config.nodes
     )
-    return msgspec.structs.replace(assembly, nodes=tuple(nodes))
+    return msgspec.structs.replace(config, nodes=tuple(nodes))
 
 
-# The stage that a client asks for.
+# The opening stage, which a client requests.
 
 
 def open_change(
-    assembly: ClusterConfig, message: NodeMessage, change: bytes, asked: bytes, index: int, *, copies: int = 0
+    config: ClusterConfig, message: NodeMessage, change: bytes, asked: bytes, index: int, *, copies: int = 0
 ) -> tuple[ClusterConfig, Reason]:
-    reason = _why_not(assembly, message)
+    """Apply the opening stage of a change, or return the unchanged configuration and the reason for the refusal."""
+    reason = _refusal(config, message)
     if reason is Reason.APPLIED and copies:
-        reason = _parts_data(assembly, message, copies)
+        reason = _data_role_refusal(config, message, copies)
     if reason is not Reason.APPLIED:
-        return assembly, reason
+        return config, reason
     match message:
         case AddNode():
-            return _add(assembly, message, change, asked, index), reason
+            return _add(config, message, change, asked, index), reason
         case RemoveNode():
-            return _remove(assembly, message, change, asked, index), reason
+            return _remove(config, message, change, asked, index), reason
         case NewSet():
             nominated = ConfigChange(change, asked, type_of(message), message.nodes, Stage.NOMINATE, index)
-            return _note(assembly, nominated), reason
+            return _with_change(config, nominated), reason
 
 
-def _why_not(assembly: ClusterConfig, message: NodeMessage) -> Reason:
-    if _busy(assembly, message):
+def _refusal(config: ClusterConfig, message: NodeMessage) -> Reason:
+    """The reason why the request is refused; APPLIED if it is not."""
+    if _change_under_way(config, message):
         return Reason.CHANGE_UNDER_WAY
     match message:
         case AddNode():
-            return _why_not_add(assembly, message)
+            return _refusal_of_add(config, message)
         case RemoveNode():
-            return _why_not_remove(assembly, message)
+            return _refusal_of_remove(config, message)
         case NewSet():
-            members = assembly.members
+            members = config.members
             return Reason.APPLIED if all(node in members for node in message.nodes) else Reason.UNKNOWN_NODE
 
 
-def _busy(assembly: ClusterConfig, message: NodeMessage) -> bool:
-    """One change at a time; but a node that never catches up can be removed again."""
+def _change_under_way(config: ClusterConfig, message: NodeMessage) -> bool:
+    """True if another change of the same node or set is open. A node that never catches up can still be removed."""
     if isinstance(message, NewSet):
-        return assembly.new_set is not None
-    for change in assembly.changes:
+        return config.new_set is not None
+    for change in config.changes:
         cancels = isinstance(message, RemoveNode) and change.entry_type in ADDS
         if change.open and message.node in change.nodes and not cancels:
             return True
     return False
 
 
-def _why_not_add(assembly: ClusterConfig, message: AddNode) -> Reason:
-    placed = assembly.node(message.node)
-    if placed is None:
+def _refusal_of_add(config: ClusterConfig, message: AddNode) -> Reason:
+    member = config.node(message.node)
+    if member is None:
         if not message.uri:
             return Reason.UNKNOWN_NODE
         if not is_endpoint(message.uri):
-            return Reason.BAD_ADDRESS  # every member would dial it, for ever
-        return Reason.KEY_TAKEN if any(one.key == message.key for one in assembly.nodes) else Reason.APPLIED
-    if not assembly.has(placed):
-        return Reason.NODE_TAKEN  # it was removed: that id, and that key, are spent
-    if message.uri and (message.key, message.disk) != (placed.key, placed.disk):
+            return Reason.BAD_ADDRESS  # every member would try to connect to it for ever
+        return Reason.KEY_TAKEN if any(one.key == message.key for one in config.nodes) else Reason.APPLIED
+    if not config.is_member(member):
+        return Reason.NODE_TAKEN  # it was removed: its id and key are never reused
+    if message.uri and (message.key, message.disk) != (member.key, member.disk):
         return Reason.NODE_TAKEN
-    return Reason.ROLE_HELD if getattr(placed, _ROLES[message.entry_type]) else Reason.APPLIED
+    return Reason.ROLE_HELD if getattr(member, _ROLES[message.entry_type]) else Reason.APPLIED
 
 
-def _why_not_remove(assembly: ClusterConfig, message: RemoveNode) -> Reason:
-    placed, role = assembly.node(message.node), _ROLES[message.entry_type]
-    if placed is None or not assembly.has(placed):
+def _refusal_of_remove(config: ClusterConfig, message: RemoveNode) -> Reason:
+    member, role = config.node(message.node), _ROLES[message.entry_type]
+    if member is None or not config.is_member(member):
         return Reason.UNKNOWN_NODE
-    if not getattr(placed, role) and not (role == "ingest" and placed.config):
+    if not getattr(member, role) and not (role == "ingest" and member.config):
         return Reason.ROLE_MISSING
-    left = [one for one in assembly.nodes if getattr(one, role) == Stage.LIVE and one.node != message.node]
-    return Reason.APPLIED if left else Reason.NEEDED
+    remaining = [one for one in config.nodes if getattr(one, role) == Stage.LIVE and one.node != message.node]
+    return Reason.APPLIED if remaining else Reason.NEEDED
 
 
-def _parts_data(assembly: ClusterConfig, message: NodeMessage, copies: int) -> Reason:
-    """Where serializers are index-only: nobody begins to hold data who did not, or stops, and enough are left."""
+def _data_role_refusal(config: ClusterConfig, message: NodeMessage, copies: int) -> Reason:
+    """Extra rules where serializers are index-only: no member begins or stops to store payloads, and enough of those
+    that do remain.
+    """
     if isinstance(message, NewSet):
-        return Reason.INDEX_ONLY if any(map(assembly.holds_data, message.nodes)) else Reason.APPLIED
-    placed = assembly.node(message.node)
-    if placed is None:
+        return Reason.INDEX_ONLY if any(map(config.holds_data, message.nodes)) else Reason.APPLIED
+    member = config.node(message.node)
+    if member is None:
         return Reason.APPLIED
     if isinstance(message, AddNode):
         needs = message.entry_type != EntryType.ADD_CONFIG_NODE
-        return Reason.INDEX_ONLY if needs and not assembly.holds_data(message.node) else Reason.APPLIED
-    if not assembly.holds_data(message.node):
+        return Reason.INDEX_ONLY if needs and not config.holds_data(message.node) else Reason.APPLIED
+    if not config.holds_data(message.node):
         return Reason.APPLIED
-    after = _lose(placed, _ROLES[message.entry_type], Stage.DROP)
+    after = _without_role(member, _ROLES[message.entry_type], Stage.DROP)
     if after.executor or after.ingest:
         return Reason.APPLIED
-    left = [node for node in assembly.members if node != message.node and assembly.holds_data(node)]
-    return Reason.INDEX_ONLY if after.config else Reason.APPLIED if len(left) >= copies else Reason.NEEDED
+    remaining = [node for node in config.members if node != message.node and config.holds_data(node)]
+    return Reason.INDEX_ONLY if after.config else Reason.APPLIED if len(remaining) >= copies else Reason.NEEDED
 
 
-def _add(assembly: ClusterConfig, message: AddNode, change: bytes, asked: bytes, index: int) -> ClusterConfig:
-    placed = assembly.node(message.node) or MemberRoles(message.node, message.key, message.uri, message.disk)
-    placed = msgspec.structs.replace(placed, **{_ROLES[message.entry_type]: Stage.CATCHUP})
+def _add(config: ClusterConfig, message: AddNode, change: bytes, asked: bytes, index: int) -> ClusterConfig:
+    member = config.node(message.node) or MemberRoles(message.node, message.key, message.uri, message.disk)
+    member = msgspec.structs.replace(member, **{_ROLES[message.entry_type]: Stage.CATCHUP})
     opened = ConfigChange(change, asked, message.entry_type, nodes_of(message), Stage.CATCHUP, index)
-    return _note(_place(assembly, placed), opened)
+    return _with_change(_with_member(config, member), opened)
 
 
-def _remove(assembly: ClusterConfig, message: RemoveNode, change: bytes, asked: bytes, index: int) -> ClusterConfig:
-    placed = assembly.node(message.node)
-    assert placed is not None
+def _remove(config: ClusterConfig, message: RemoveNode, change: bytes, asked: bytes, index: int) -> ClusterConfig:
+    member = config.node(message.node)
+    assert member is not None
     role = _ROLES[message.entry_type]
-    live = role == "ingest" and Stage.LIVE in (placed.ingest, placed.config)
+    live = role == "ingest" and Stage.LIVE in (member.ingest, member.config)
     stage = Stage.BLOCK if live else Stage.IMPLEMENT if role == "executor" else Stage.DROP
-    cancelled = tuple(_cancel(one, message, index) for one in assembly.changes)
-    assembly = msgspec.structs.replace(assembly, changes=cancelled)
+    cancelled = tuple(_cancel(one, message, index) for one in config.changes)
+    config = msgspec.structs.replace(config, changes=cancelled)
     opened = ConfigChange(change, asked, message.entry_type, nodes_of(message), stage, index)
-    return _note(_place(assembly, _lose(placed, role, stage)), opened)
+    return _with_change(_with_member(config, _without_role(member, role, stage)), opened)
 
 
-def _lose(placed: MemberRoles, role: str, stage: Stage) -> MemberRoles:
+def _without_role(member: MemberRoles, role: str, stage: Stage) -> MemberRoles:
     if role == "executor":
-        return msgspec.structs.replace(placed, executor=Stage.NONE)
+        return msgspec.structs.replace(member, executor=Stage.NONE)
     after = Stage.BLOCK if stage is Stage.BLOCK else Stage.NONE
-    blocked = {name: after for name in ("ingest", "config") if getattr(placed, name)}
-    return msgspec.structs.replace(placed, **blocked)
+    blocked = {name: after for name in ("ingest", "config") if getattr(member, name)}
+    return msgspec.structs.replace(member, **blocked)
 
 
 def _cancel(change: ConfigChange, message: RemoveNode, index: int) -> ConfigChange:
-    """A node that is removed while it catches up was never live."""
+    """End the open addition of a role that a removal takes away again: the node was never live in that role."""
     same = message.node in change.nodes and change.entry_type in ADDS
-    if not change.open or not same or _role_family(change.entry_type) != _role_family(message.entry_type):
+    if not change.open or not same or _is_executor_type(change.entry_type) != _is_executor_type(message.entry_type):
         return change
     return msgspec.structs.replace(change, stage=Stage.DROP, since=index)
 
 
-def _role_family(entry_type: int) -> bool:
+def _is_executor_type(entry_type: int) -> bool:
     return _ROLES[EntryType(entry_type)] == "executor"
 
 
-# The stages that a master adds.
+# The later stages, which a master adds.
 
 
-def take_step(assembly: ClusterConfig, step: StageStep, index: int) -> tuple[ClusterConfig, Reason]:
-    change = next((one for one in assembly.changes if one.id == step.change and one.open), None)
-    if change is None or not _due(assembly, change, step, index):
-        return assembly, Reason.NOT_DUE
+def apply_stage(config: ClusterConfig, step: StageStep, index: int) -> tuple[ClusterConfig, Reason]:
+    """Apply a later stage that a master ordered; NOT_DUE if the change is not in the stage before it."""
+    change = next((one for one in config.changes if one.id == step.change and one.open), None)
+    if change is None or not _is_due(config, change, step, index):
+        return config, Reason.NOT_DUE
     after = msgspec.structs.replace(change, stage=step.stage, since=index, reason=step.reason, about=step.about)
-    changes = tuple(after if one.id == change.id else one for one in assembly.changes)
-    assembly = msgspec.structs.replace(assembly, changes=changes)
-    return _effect(assembly, step), Reason.APPLIED
+    changes = tuple(after if one.id == change.id else one for one in config.changes)
+    config = msgspec.structs.replace(config, changes=changes)
+    return _apply_effect(config, step), Reason.APPLIED
 
 
-def _due(assembly: ClusterConfig, change: ConfigChange, step: StageStep, index: int) -> bool:
-    """Never two stages in one message: between them lies what is agreed under the first."""
+def _is_due(config: ClusterConfig, change: ConfigChange, step: StageStep, index: int) -> bool:
+    """True if the change is ready for this stage.
+
+    Two stages of a change are never in one message: the quorum of a message follows from the configuration before it,
+    so at least one message must be agreed under each stage.
+    """
     if (change.entry_type, change.nodes) != (step.entry_type, step.nodes) or index <= change.since:
         return False
     match step.stage:
@@ -307,7 +330,7 @@ def _due(assembly: ClusterConfig, change: ConfigChange, step: StageStep, index: 
         case Stage.REFUSE:
             return change.stage == Stage.NOMINATE
         case Stage.IMPLEMENT:
-            members = assembly.members
+            members = config.members
             return change.stage == Stage.NOMINATE and all(node in members for node in change.nodes)
         case Stage.CONFIRM:
             return change.stage == Stage.IMPLEMENT
@@ -315,30 +338,30 @@ def _due(assembly: ClusterConfig, change: ConfigChange, step: StageStep, index: 
             return False
 
 
-def _effect(assembly: ClusterConfig, step: StageStep) -> ClusterConfig:
+def _apply_effect(config: ClusterConfig, step: StageStep) -> ClusterConfig:
     if step.stage is Stage.CONFIRM:
-        return msgspec.structs.replace(assembly, serializers=step.nodes)
+        return msgspec.structs.replace(config, serializers=step.nodes)
     if step.stage not in (Stage.LIVE, Stage.DROP):
-        return assembly
-    placed = assembly.node(step.nodes[0])
-    assert placed is not None
+        return config
+    member = config.node(step.nodes[0])
+    assert member is not None
     if step.stage is Stage.DROP:
-        return _place(assembly, _lose(placed, "ingest", Stage.DROP))
-    return _place(assembly, msgspec.structs.replace(placed, **{_ROLES[step.entry_type]: Stage.LIVE}))
+        return _with_member(config, _without_role(member, "ingest", Stage.DROP))
+    return _with_member(config, msgspec.structs.replace(member, **{_ROLES[step.entry_type]: Stage.LIVE}))
 
 
-# Keeping it.
+# Copies with one change.
 
 
-def _place(assembly: ClusterConfig, placed: MemberRoles) -> ClusterConfig:
-    others = [node for node in assembly.nodes if node.node != placed.node]
-    nodes = tuple(sorted([*others, placed], key=lambda one: one.node))
-    return msgspec.structs.replace(assembly, nodes=nodes)
+def _with_member(config: ClusterConfig, member: MemberRoles) -> ClusterConfig:
+    others = [node for node in config.nodes if node.node != member.node]
+    nodes = tuple(sorted([*others, member], key=lambda one: one.node))
+    return msgspec.structs.replace(config, nodes=nodes)
 
 
-def _note(assembly: ClusterConfig, change: ConfigChange) -> ClusterConfig:
-    """Remember the change; forget the oldest that is over, if there are too many."""
-    over = [one.id for one in assembly.changes if not one.open]
+def _with_change(config: ClusterConfig, change: ConfigChange) -> ClusterConfig:
+    """The configuration with this change. At `CHANGES_KEPT`, the oldest finished change is deleted."""
+    over = [one.id for one in config.changes if not one.open]
     spare = set(over[: max(0, len(over) + 1 - CHANGES_KEPT)])
-    kept = tuple(one for one in assembly.changes if one.id not in spare)
-    return msgspec.structs.replace(assembly, changes=(*kept, change))
+    kept = tuple(one for one in config.changes if one.id not in spare)
+    return msgspec.structs.replace(config, changes=(*kept, change))

@@ -1,23 +1,24 @@
-"""Keeps signed configuration requests from being applied twice: epochs of the agreed order, and what was decided.
+"""Epochs of the agreed order: they bound how long a signed configuration request is valid, so that none is applied
+twice.
 
-    epoch       a run of agreed messages, named by its token: the first octets of the hash of the message that began it
-    decision    what became of one request that was signed in an epoch which is still kept
+    epoch       a run of agreed messages; its token is the first octets of the hash of the message that began it
+    decision    the stored result of one request that was signed in an epoch which is still retained
 
 Every configuration request contains the token of the epoch in which it was signed. Execution refuses a request whose
-epoch is not kept any more, and it remembers every request that was decided for as long as the epoch is kept in which
-the request was signed. A copy of a request is therefore answered from memory, or refused for ever.
+epoch is no longer retained. It stores the decision on every request for as long as it retains the epoch of the request.
+A copy of a request therefore gets the stored decision, or is refused for ever.
 
-A token is part of a hash. A node that lies cannot name an epoch that has not begun, so it cannot make a client sign a
-request that becomes valid later.
+A token is part of a hash, so nobody can know the token of an epoch that has not begun. A malicious node therefore
+cannot make a client sign a request that becomes valid later.
 
-Decides when an epoch ends and which decisions are forgotten, from the agreed messages alone. Refuses to know what a
-request asks for (`configuration`). See docs/decisions/0204-configuration-requests-expire.md.
+Decides when an epoch ends and which decisions are deleted, from the agreed messages alone. Refuses to know what a
+request asks for (`execution.config`). See docs/decisions/0204-configuration-requests-expire.md.
 
-Bounds: `epochs_kept` epochs; an epoch ends after `epoch_messages` messages or `epoch_requests` decisions, so that at
-most about `epochs_kept` x `epoch_requests` decisions are remembered.
+Bounds: `epochs_kept` epochs. An epoch ends after `epoch_messages` messages or `epoch_requests` decisions, so at most
+about `epochs_kept` x `epoch_requests` decisions are stored.
 
-Invariants: a decision is remembered at least as long as a copy of its request can be accepted; the current epoch is
-always kept.
+Invariants: a decision is stored at least as long as a copy of its request can be accepted. The current epoch is always
+retained.
 """
 
 from __future__ import annotations
@@ -30,35 +31,39 @@ from chaplain.journal.model.set_hash import MappingHash
 
 
 class Epoch(Frozen, frozen=True, array_like=True):
+    """A run of agreed messages."""
+
     token: bytes
     index: int
-    """The message that began it; 0 for the first epoch of a cluster."""
+    """Index of the message that began the epoch; 0 for the first epoch of a cluster."""
 
 
 class Decision(Frozen, frozen=True, array_like=True):
-    """The decision on one request."""
+    """The stored decision on one request."""
 
     request: bytes
-    """Names the request: `config_message.request_name`."""
+    """Names the request; see `messages.config.request_name`."""
     epoch: int
-    """Index of the message that began the epoch in which it was signed."""
+    """Index of the message that began the epoch in which the request was signed."""
     reason: int
     acl: bytes = b""
-    """The full id that the request was given, if it was granted and has one."""
+    """The full id that the granted request created, if it created one."""
 
 
 class EpochBounds(Frozen, frozen=True, array_like=True):
-    """The same on every node, or executors would diverge. A part of `founding.Policy`."""
+    """Bounds of the epochs, a part of `bootstrap.Policy`. They must be the same on every node, or the executors' states
+    would diverge.
+    """
 
     epochs_kept: int = 16
-    """A request that was signed in an earlier epoch is refused as expired."""
+    """Execution refuses a request as expired if it was signed in an earlier epoch."""
     epoch_messages: int = 16384
     epoch_requests: int = 256
-    """Decisions after which an epoch ends before it has `epoch_messages` messages."""
+    """An epoch ends after this many decisions, even if it has fewer than `epoch_messages` messages."""
 
 
-class Exported(Frozen, frozen=True, array_like=True):
-    """The one form of `Epochs`."""
+class EpochsRecord(Frozen, frozen=True, array_like=True):
+    """The serialized form of `Epochs`."""
 
     epochs: tuple[Epoch, ...]
     decided: int
@@ -70,29 +75,29 @@ def token_of(chain_hash: bytes) -> bytes:
 
 
 class Epochs:
-    """A part of the state. Changed by `EpochsDraft.commit` alone."""
+    """The retained epochs and decisions, a part of the execution state. Only `EpochsDraft.commit` changes it."""
 
     def __init__(self, bounds: EpochBounds, genesis: bytes) -> None:
         self._bounds = bounds
         self.kept: tuple[Epoch, ...] = (Epoch(token_of(genesis), 0),)
-        """The oldest first; the last one is current."""
+        """The oldest first; the last one is the current epoch."""
         self._decided = 0
         """Decisions since the current epoch began."""
         self.decisions: dict[bytes, Decision] = {}
         self.decisions_hash = MappingHash(lambda: self.decisions)
-        """A part of the state's fingerprint: only what changed is hashed."""
+        """A part of the state's fingerprint. It hashes only what changed since the last digest."""
 
     @property
     def token(self) -> bytes:
-        """Of the current epoch: what is signed now has to contain it."""
+        """Token of the current epoch. New requests must be signed with it."""
         return self.kept[-1].token
 
     def find(self, token: bytes) -> Epoch | None:
-        """The epoch with this token, if it is kept."""
+        """The epoch with this token, if it is retained."""
         return next((epoch for epoch in self.kept if epoch.token == token), None)
 
     def add(self, index: int, chain_hash: bytes, decisions: dict[bytes, Decision]) -> None:
-        """The message of this index and hash was executed, with these decisions."""
+        """Store the decisions of the message with this index and hash; begin a new epoch if the current one is full."""
         bounds = self._bounds
         self._put(decisions)
         self._decided += len(decisions)
@@ -111,14 +116,14 @@ class Epochs:
             self.decisions_hash.note(name)
             self.decisions[name] = decision
 
-    def bare(self) -> Exported:
-        """All but the decisions."""
-        return Exported(self.kept, self._decided, ())
+    def export_without_decisions(self) -> EpochsRecord:
+        """The serialized form without the decisions, for the fingerprint."""
+        return EpochsRecord(self.kept, self._decided, ())
 
-    def export(self) -> Exported:
-        return Exported(self.kept, self._decided, tuple(self.decisions[name] for name in sorted(self.decisions)))
+    def export(self) -> EpochsRecord:
+        return EpochsRecord(self.kept, self._decided, tuple(self.decisions[name] for name in sorted(self.decisions)))
 
-    def load(self, exported: Exported) -> None:
+    def load(self, exported: EpochsRecord) -> None:
         self.kept, self._decided = exported.epochs, exported.decided
         self._put({one.request: one for one in exported.decisions})
 

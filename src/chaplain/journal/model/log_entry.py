@@ -12,77 +12,85 @@ from chaplain.segment.record import Record
 
 
 class AgreedEntry(Frozen, frozen=True):
-    """One agreed message as execution sees it."""
+    """One agreed message, as the state machine applies it."""
 
     body: Body
     hash: bytes
-    """The cluster chain up to and with this message."""
+    """Hash of the cluster chain up to and including this message."""
     payloads: tuple[bytes, ...]
 
 
 class Preview(Frozen, frozen=True):
-    """What execution will make of a message, to be stored with it."""
+    """What execution will decide about a message, to be stored with it in the log."""
 
     verdict: bytes
     parts: tuple[Record, ...]
-    """How the payloads lie on disk for readers: kind, body, stream, first offset, count, origin. The log fills in the
-    rest."""
+    """The payloads as records for readers, with kind, body, stream, first offset, count and origin. The log sets all
+    other fields.
+    """
 
 
 class Execution(Protocol):
-    """A pure function of the agreed prefix. Called in order: `preview(i)` only after `settle(i - 1)`."""
+    """The replicated state machine: a pure function of the agreed prefix.
+
+    Consensus calls it in order: `preview(i)` only after `apply(i - 1)`.
+    """
 
     @property
-    def settled(self) -> int:
-        """The last index whose message was settled; at start, what a snapshot covers."""
+    def applied_index(self) -> int:
+        """Index of the last applied message; at start, the last message that the snapshot covers."""
         ...
 
     @property
-    def assembly(self) -> ClusterConfig:
-        """The nodes of the cluster after the last message that was settled."""
+    def cluster_config(self) -> ClusterConfig:
+        """The cluster configuration after the last applied message."""
         ...
 
     @property
     def copies(self) -> int:
-        """How many nodes hold a payload before it is ordered, where serializers are index-only; else 0."""
-        ...
-
-    def held(self, reference: Reference, digest: bytes, /) -> bytes | None:
-        """A payload of a message behind the agreed prefix, or of its last: whatever was ever held there."""
-        ...
-
-    def preview(self, body: Body, payloads: Sequence[bytes], digest: bytes = b"", /) -> Preview:
-        """What the message will do if it is agreed. Changes nothing; may be called again with another body. Whoever has
-        the hash of the body gives it.
+        """Where serializers are index-only, the number of nodes that store a payload before it is
+        ordered; otherwise 0.
         """
         ...
 
-    def settle(self, message: AgreedEntry, /) -> None:
-        """The message is agreed: apply it."""
+    def cached_payload(self, reference: Reference, digest: bytes, /) -> bytes | None:
+        """A payload of the last applied message, or of any message that was previewed or read back after it."""
         ...
 
-    def look_back(self, records: Sequence[Record], /) -> None:
-        """At start: these records of an agreed message are in the log, though a snapshot covers it."""
+    def preview(self, body: Body, payloads: Sequence[bytes], digest: bytes = b"", /) -> Preview:
+        """Compute what the message will do if it is agreed. Changes nothing; the caller may preview another body at the
+        same index later. A caller that has the hash of the body passes it, to save its computation.
+        """
+        ...
+
+    def apply(self, message: AgreedEntry, /) -> None:
+        """Apply an agreed message."""
+        ...
+
+    def observe_stored(self, records: Sequence[Record], /) -> None:
+        """At start: report the records of an agreed message that the snapshot covers and the log still contains."""
         ...
 
     @property
     def verdict_hash(self) -> bytes:
-        """Hash of the verdict on the last message that was settled, see `verdict_chain`."""
+        """Hash of the verdict on the last applied message; see `verdict_chain`."""
         ...
 
-    def refile(self, body: Body, payloads: Sequence[bytes], verdict: bytes, expected: bytes, /) -> Preview:
-        """What `preview` made of an agreed message at its time, given the verdict that it gave. Raises `Malformed` if
-        the verdict does not have the expected hash, or is no verdict on these payloads.
+    def rebuild_records(self, body: Body, payloads: Sequence[bytes], verdict: bytes, expected: bytes, /) -> Preview:
+        """The preview of an old agreed message, rebuilt from the verdict that another node stored. Raises `Malformed`
+        if the verdict does not have the expected hash, or does not match these payloads.
         """
         ...
 
     def payloads(self, body: Body, parts: Sequence[Record], /) -> tuple[bytes, ...]:
-        """The payloads again, from the parts that `preview` made of them."""
+        """The payloads of a message, decoded from the records that `preview` made of them."""
         ...
 
 
 class LogEntry(Frozen, frozen=True):
-    """One cluster message in hand: what everybody agrees on, and the regime under which we hold it."""
+    """One cluster message in memory: the body, which is the same on all nodes, and the ballot under which this node
+    stores it.
+    """
 
     body: Body
     raw: bytes
@@ -99,8 +107,8 @@ class LogEntry(Frozen, frozen=True):
         return self.body.data_entries
 
     @property
-    def bare(self) -> bool:
-        """Its payloads are not here."""
+    def lacks_payloads(self) -> bool:
+        """True if the body refers to payloads and they are not in memory."""
         return not self.payloads and bool(self.body.data_entries)
 
     @property

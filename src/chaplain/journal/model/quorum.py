@@ -1,9 +1,10 @@
-"""Which nodes are enough: a majority of one set of serializers, or of two sets at once while one replaces the other.
+"""Quorums: a majority of one serializer set, or of two sets at once while one replaces the other.
 
-Decides by counting alone. Refuses to know what is counted, and who is alive.
+Decides by counting alone. Refuses to know what is counted, and which nodes are alive.
 
-Invariant: two quorums of one configuration share a node, and so do a quorum of one set and a quorum of this set and
-another jointly. That is what makes a change from a set to the next one safe; see docs/protocol/configuration.md.
+Invariant: any two quorums of one configuration share a node. A quorum of one set and a joint quorum of that set and
+another one share a node, too. This makes the change from one set to the next safe, as joint consensus does in Raft; see
+docs/protocol/configuration.md.
 """
 
 from __future__ import annotations
@@ -14,16 +15,18 @@ from chaplain.core import Frozen
 
 
 class Quorum(Frozen, frozen=True):
+    """One serializer set, or two during a change."""
+
     sets: tuple[tuple[int, ...], ...]
     """One set, or the old one and the new one."""
 
     @property
     def voters(self) -> tuple[int, ...]:
-        """Everybody who counts, in rising order."""
+        """All nodes of the sets, in rising order."""
         return tuple(sorted({node for members in self.sets for node in members}))
 
     def reached(self, nodes: Collection[int]) -> bool:
-        """Whether these are more than half of each set."""
+        """True if these nodes include more than half of each set."""
         for members in self.sets:
             found = 0
             for node in members:

@@ -1,4 +1,6 @@
-"""Why execution applied something or not: one list for requests and configuration, in verdicts and answers."""
+"""Results of execution: why a write or a configuration request was applied or refused. Verdicts and answers share the
+list.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,7 @@ from enum import IntEnum
 
 
 class Reason(IntEnum):
-    """Why something was applied or not. Numbers are on disk and never reused."""
+    """Why execution applied a request or refused it. The numbers are on disk and never reused."""
 
     APPLIED = 0
     DUPLICATE = 1
@@ -85,5 +87,5 @@ REASONS = {
 
 
 def kind_of(reason: Reason) -> str:
-    """For programs."""
+    """The name of the reason that programs compare."""
     return reason.name.lower()

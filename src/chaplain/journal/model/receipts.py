@@ -1,4 +1,4 @@
-"""Builds receipts of requests that were applied before."""
+"""Builds receipts of requests that were applied earlier."""
 
 from __future__ import annotations
 
@@ -7,25 +7,27 @@ from chaplain.journal.model.records import AppliedRequest
 from chaplain.segment.layout import NO_OFFSET
 
 
-def run_of(client_id: int, remembered: AppliedRequest) -> Run:
-    """The receipt of something that was applied before."""
-    moment = remembered.moment
+def run_of(client_id: int, applied: AppliedRequest) -> Run:
+    """The receipt of an applied request."""
+    position = applied.position
     return Run(
         client_id,
-        remembered.first_id,
-        remembered.requests,
-        remembered.stream,
-        remembered.base_offset,
-        remembered.messages,
-        moment.index,
-        moment.regime,
-        moment.timestamp_ns,
-        moment.hash,
+        applied.first_id,
+        applied.requests,
+        applied.stream,
+        applied.base_offset,
+        applied.messages,
+        position.index,
+        position.regime,
+        position.timestamp_ns,
+        position.hash,
     )
 
 
-def answer_of(client_id: int, remembered: AppliedRequest) -> Receipts | AlreadyWritten:
-    """What to say again about something that was taken before; what is staged lies nowhere yet."""
-    if remembered.base_offset == NO_OFFSET:
-        return AlreadyWritten(client_id, remembered.last_id)
-    return Receipts((run_of(client_id, remembered),))
+def answer_of(client_id: int, applied: AppliedRequest) -> Receipts | AlreadyWritten:
+    """The answer to a copy of an applied request. A staged pack has no offset yet, so its copy only gets
+    `AlreadyWritten`.
+    """
+    if applied.base_offset == NO_OFFSET:
+        return AlreadyWritten(client_id, applied.last_id)
+    return Receipts((run_of(client_id, applied),))

@@ -1,6 +1,6 @@
-"""What the journal's state is made of: values that never change, each in the one form that `export` gives it.
+"""Records that make up the execution state: immutable values in the form in which `export` encodes them.
 
-Decides nothing. The state itself is in `state`, what is staged and committed in `holding`.
+Decides nothing. `execution.state` contains the state itself, `execution.staged_packs` the staged and committed packs.
 """
 
 from __future__ import annotations
@@ -12,33 +12,35 @@ from chaplain.journal.model import epochs
 from chaplain.journal.model.cluster_config import ClusterConfig
 from chaplain.journal.model.verdict_chain import NO_VERDICT
 
-Key = tuple[int, int]
-"""A lane and the first id of a pack: what names a pack for ever."""
+PackKey = tuple[int, int]
+"""A lane and the first request id of a pack: a permanent name of the pack."""
 
 
 class LogPosition(Frozen, frozen=True, array_like=True):
-    """When something was decided: the cluster message that decided it."""
+    """The cluster message that decided something."""
 
     index: int
     regime: int
     timestamp_ns: int
     hash: bytes
-    """The cluster chain up to and with the message."""
+    """Hash of the cluster chain up to and including the message."""
 
 
 class AppliedRequest(Frozen, frozen=True, array_like=True):
-    """A pack that was applied: enough to give its receipt again, to know it again, and to find it in the log."""
+    """An applied pack: enough to repeat its receipt, to recognize a copy of it, and to find it in the log."""
 
     first_id: int
     requests: int
     digest: bytes
-    """What names the request: see `request.request_digest`."""
+    """Names the request; see `messages.write_request.request_digest`."""
     stream: str
     base_offset: int
     messages: int
-    moment: LogPosition
+    position: LogPosition
     entry: int
+    """Number of the entry in the cluster message."""
     pack: int
+    """Number of the pack in the entry's ingest message."""
 
     @property
     def last_id(self) -> int:
@@ -46,48 +48,50 @@ class AppliedRequest(Frozen, frozen=True, array_like=True):
 
 
 class LaneState(Frozen, frozen=True, array_like=True):
+    """A lane and the last requests that were applied on it."""
+
     client_id: int
     acl: bytes
     nonce: bytes
-    """Of its lease; empty once it was given back."""
+    """Nonce of the lease; empty after the lane was retired."""
     active_ns: int
-    """Cluster time of the lease or of the last pack that was applied."""
+    """Cluster time of the lease, or of the last pack that was applied."""
     last_id: int = 0
     fenced: bool = False
     recent: tuple[AppliedRequest, ...] = ()
 
 
-class LaneStatus(IntEnum):
+class IdentityStatus(IntEnum):
     ACTIVE = 1
     REMOVED = 2
     COMPROMISED = 3
 
 
 class ClientIdentity(Frozen, frozen=True, array_like=True):
-    """An identity that may write or read. Lanes are leased under it."""
+    """An identity that may write or read. Lanes are leased to it."""
 
     acl: bytes
     name: str
     key: bytes
     signature_type: int
     secret: bytes
-    """Wrapped; empty unless it signs with HMAC."""
+    """The wrapped HMAC secret; empty unless the identity signs with HMAC."""
     writes: tuple[str, ...]
     reads: tuple[str, ...]
     admin: bool
     nonce: bytes
-    status: int = LaneStatus.ACTIVE
+    status: int = IdentityStatus.ACTIVE
 
 
 class StreamHead(Frozen, frozen=True, array_like=True):
-    """Where a stream goes on."""
+    """The next offset of a stream, and the hash of its chain so far."""
 
     next_offset: int
     chain: bytes
 
 
 class RequestPosition(Frozen, frozen=True, array_like=True):
-    """Where the log has a request: the message, its entry, the pack in it."""
+    """Position of a request in the log: cluster message, entry, and pack within the entry."""
 
     index: int
     entry: int
@@ -97,7 +101,7 @@ class RequestPosition(Frozen, frozen=True, array_like=True):
 
 
 class EquivocationEvidence(Frozen, frozen=True, array_like=True):
-    """Two requests for one id, both validly signed, not the same."""
+    """Two different requests for one id, both with valid signatures."""
 
     client_id: int
     acl: bytes
@@ -105,21 +109,21 @@ class EquivocationEvidence(Frozen, frozen=True, array_like=True):
     second: RequestPosition
 
 
-class Past(Frozen, frozen=True, array_like=True):
-    """What matters of messages that may be in the log no more."""
+class RetainedFacts(Frozen, frozen=True, array_like=True):
+    """What the state retains about messages that may no longer be in the log."""
 
     weight_bytes: int = 0
-    """Of ingest messages since the last checkpoint."""
+    """Octets of ingest messages since the last checkpoint."""
     released: int = 0
-    """An admin said that up to this message nobody needs the log."""
+    """An admin allowed nodes to drop the log up to this message."""
     databases: tuple[tuple[str, int], ...] = ()
-    """Streams with statements, in the order of their first ones: the last message that had any."""
+    """Streams with statements, in the order of their first statement, each with the last message that had any."""
     verdict: bytes = NO_VERDICT
-    """Hash of the verdict on the last message, see `verdict_chain`."""
+    """Hash of the verdict on the last message; see `verdict_chain`."""
 
 
 class Staged(Frozen, frozen=True, array_like=True):
-    """A pack that was taken and waits: enough to find it in the log, and to know it again."""
+    """A pack that was staged: enough to find it in the log and to recognize a copy of it."""
 
     client_id: int
     first_id: int
@@ -134,7 +138,7 @@ class Staged(Frozen, frozen=True, array_like=True):
     pack: int
 
     @property
-    def key(self) -> Key:
+    def key(self) -> PackKey:
         return self.client_id, self.first_id
 
     @property
@@ -143,36 +147,40 @@ class Staged(Frozen, frozen=True, array_like=True):
 
 
 class Transaction(Frozen, frozen=True, array_like=True):
-    """How far a writer of batches has come."""
+    """The last version that a writer of batches has committed."""
 
     acl: bytes
     app: str
     version: int
     ticket: int
-    """All of it has its offsets once so many packs in all were paid."""
+    """All packs of the version have their offsets once the number of replayed packs reaches this value."""
     timestamp_ns: int
 
 
 class StagedPacksRecord(Frozen, frozen=True, array_like=True):
-    """The one form of a `Holding`."""
+    """The serialized form of `StagedPacks`."""
 
     staged: tuple[Staged, ...] = ()
-    owed: tuple[Staged, ...] = ()
+    committed: tuple[Staged, ...] = ()
+    """Committed packs that have no offsets yet, in the order in which they get them."""
     transactions: tuple[Transaction, ...] = ()
-    paid: int = 0
+    replayed: int = 0
+    """Number of committed packs that were ordered a second time and have their offsets."""
 
 
-class Export(Frozen, frozen=True, array_like=True, forbid_unknown_fields=True):
+class StateRecord(Frozen, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """The serialized execution state."""
+
     version: int
-    founding: bytes
-    moment: LogPosition
+    bootstrap: bytes
+    position: LogPosition
     next_client: int
     clients: tuple[ClientIdentity, ...]
     lanes: tuple[LaneState, ...]
     streams: tuple[tuple[str, StreamHead], ...]
     proofs: tuple[EquivocationEvidence, ...]
     journals: tuple[tuple[int, int, int], ...]
-    assembly: ClusterConfig
-    holding: StagedPacksRecord
-    past: Past
-    epochs: epochs.Exported
+    cluster_config: ClusterConfig
+    staged_packs: StagedPacksRecord
+    past: RetainedFacts
+    epochs: epochs.EpochsRecord

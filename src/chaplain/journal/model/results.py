@@ -1,4 +1,6 @@
-"""What execution decided about each entry of a message. How it is written down is in `verdict` and `filing`."""
+"""Results of execution: the decision on each entry of a message. `storage.verdict` and `storage.record_layout` encode
+them.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +18,8 @@ from chaplain.segment.record import Record
 
 
 class PackVerdict(Frozen, frozen=True):
+    """The decision on one pack."""
+
     client_id: int
     first_id: int
     requests: int
@@ -23,38 +27,40 @@ class PackVerdict(Frozen, frozen=True):
     stream: str
     reason: Reason
     base_offset: int = NO_OFFSET
-    """Of the first message, if it was applied; of a commit, its ticket."""
+    """Offset of the first message if the pack was applied; the ticket if it is a commit."""
     original: AppliedRequest | None = None
-    """DUPLICATE: what was applied before. Not on disk."""
+    """DUPLICATE: the request that was applied earlier. Not on disk."""
     expected_id: int = 0
-    """The id that the lane waits for. Not on disk."""
+    """The next request id of the lane. Not on disk."""
 
 
 class DataVerdict(Frozen, frozen=True):
-    """One data entry. An ingest message that is malformed has no packs."""
+    """The decisions on one data entry. A malformed ingest message has no packs."""
 
     packs: tuple[PackVerdict, ...]
     malformed: bool = False
 
 
 class ConfigVerdict(Frozen, frozen=True):
+    """The decision on one config entry."""
+
     entry_type: int
     reason: Reason
     client_id: int = 0
     """The lane that was leased, released or fenced."""
     acl: bytes = NO_ACL
-    """The identity that was added or removed, or whose lane it is."""
+    """The identity that was added or removed, or that owns the lane."""
     last_id: int = 0
     """The last request that was applied on the lane."""
-    petition: bytes = b""
-    """SHA-256 of the entry's data, by which who asked knows it again. Not on disk."""
+    request_digest: bytes = b""
+    """SHA-256 of the entry's data, by which the node that submitted the request recognizes it. Not on disk."""
 
 
 EntryVerdict: TypeAlias = DataVerdict | ConfigVerdict
 
 
 class StreamVerdict(Frozen, frozen=True):
-    """What the message wrote to one stream, and the stream's chain after it."""
+    """The offsets that the message wrote to one stream, and the hash of the stream's chain after them."""
 
     stream: str
     first_offset: int
@@ -63,27 +69,29 @@ class StreamVerdict(Frozen, frozen=True):
 
 
 class ExecutionVerdict(Frozen, frozen=True):
+    """The decisions on one message."""
+
     entries: tuple[EntryVerdict, ...]
     streams: tuple[StreamVerdict, ...]
     previous: bytes = NO_VERDICT
-    """Hash of the verdict on the message before, see `verdict_chain`."""
+    """Hash of the verdict on the previous message; see `verdict_chain`."""
 
 
 class AppliedMessage(Frozen, frozen=True):
-    """One agreed message, carried out: for those who answer clients and readers."""
+    """One applied message, for the parts of the journal that answer clients and readers."""
 
-    moment: LogPosition
+    position: LogPosition
     verdict: ExecutionVerdict
     batches: tuple[Record, ...]
-    """What it wrote, one record for each ingest message and stream."""
+    """The records that it wrote: one for each ingest message and stream."""
     clients_changed: bool
     nodes_changed: bool = False
     checkpoint: bool = False
-    """The state behind it is to be written down."""
+    """True if every node makes a checkpoint after this message."""
 
 
-class Filed(Frozen, frozen=True):
-    """One ingest message and what was decided about it; `message` is None if it is malformed."""
+class ExecutedIngest(Frozen, frozen=True):
+    """One ingest message and the decision on it; `message` is None if it is malformed."""
 
     reference: Reference
     payload: bytes
@@ -91,6 +99,8 @@ class Filed(Frozen, frozen=True):
     verdict: DataVerdict
 
 
-class Unfiled(Frozen, frozen=True):
+class DecodedIngest(Frozen, frozen=True):
+    """One ingest message, decoded from records, and the reasons of its packs."""
+
     payload: bytes
     reasons: tuple[Reason, ...]

@@ -1,13 +1,13 @@
-"""An incremental hash of a set: adding or removing one element costs one element, however large the set is.
+"""An incremental hash of a set: adding or removing one element hashes that element alone, however large the set is.
 
 The hash is the sum of the elements' hashes modulo 2^2048 (AdHash; Bellare and Micciancio, "A New Paradigm for
 Collision-Free Hashing", 1997), so it does not depend on the order of changes. The modulus is this wide because of
 Wagner's generalised birthday attack, which finds colliding sums modulo 2^n in about 2^(2 * sqrt(n)) steps: 2^90 here,
 but only 2^32 with 256 bits.
 
-Items of a dictionary are hashed late: `note` only remembers what an item was when it was last hashed. An item that
-changes a thousand times between two digests is hashed once, and at most `PENDING_MAX` items wait, which bounds the
-work of one digest.
+`MappingHash` hashes items of a dictionary late: `note` only stores the value that an item had when it was last hashed.
+An item that changes a thousand times between two digests is hashed once. At most `PENDING_MAX` items wait, which bounds
+the work of one digest.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ V = TypeVar("V")
 
 WIDTH_BYTES = 256
 PENDING_MAX = 256
-"""Changed elements that wait to be hashed; with more, all of them are hashed at once."""
+"""Bound of changed items that wait to be hashed. At the bound, all of them are hashed."""
 _MASK = (1 << 8 * WIDTH_BYTES) - 1
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -34,7 +34,7 @@ class SetHash:
     def __init__(self) -> None:
         self._sum = 0
         self.hashed = 0
-        """Element hashes computed so far: the work that was done, for tests and measurements."""
+        """Number of element hashes computed so far, for tests and measurements."""
 
     def add(self, element: object) -> None:
         self._sum = (self._sum + self._hash(element)) & _MASK
@@ -51,16 +51,16 @@ class SetHash:
 
 
 class MappingHash(SetHash, Generic[K, V]):
-    """The items of a dictionary that others change; they call `note` before each change."""
+    """The items of a dictionary that its owner changes. The owner calls `note` before each change."""
 
     def __init__(self, items: Callable[[], Mapping[K, V]]) -> None:
         super().__init__()
         self._items = items
         self._pending: dict[K, V | None] = {}
-        """The value of each changed item when it was last hashed; None if there was no such item."""
+        """The value of each changed item when it was last hashed; None if the item did not exist."""
 
     def note(self, key: K) -> None:
-        """The item is about to be added, changed or removed."""
+        """Record the old value of an item that the caller is about to add, change or remove."""
         if key not in self._pending:
             if len(self._pending) >= PENDING_MAX:
                 self._settle()

@@ -1,1 +1,3 @@
-"""Checkpoints of the executed state: taking, confirming and installing them, and dropping the log behind them."""
+"""Checkpoints (snapshots) of the executed state: making, confirming and installing them, and dropping the log before
+them.
+"""

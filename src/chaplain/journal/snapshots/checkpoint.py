@@ -1,9 +1,10 @@
-"""A checkpoint: the state behind one agreed message, written down, so that the log before it can be done without.
+"""A checkpoint: the serialized state after one agreed message. With it, a node does not need the log up to that
+message.
 
-    file     magic 8 | first 8 | state size 8 | SHA-256 of the state 32 | checksum 4 | the state's one form
+    file     magic 8 | first 8 | state size 8 | SHA-256 of the state 32 | checksum 4 | the serialized state
 
-Decides which octets are a checkpoint. Refuses to know when one is made (`configuration`, `execution`) and what may be
-dropped for it (`retention`). Byte table and hex example: docs/protocol/checkpoints.md.
+Decides which octets are a checkpoint. Refuses to know when one is made (`execution.config`, `execution.state_machine`)
+and which segments it allows to drop (`retention`). Byte table and hex example: docs/protocol/checkpoints.md.
 """
 
 from __future__ import annotations
@@ -25,23 +26,25 @@ STATE_BYTES_MAX = 1 << 30
 
 
 class Checkpoint(Frozen, frozen=True):
+    """The state after message `index`."""
+
     index: int
-    """The message behind which the state was so."""
+    """The last message that the state contains."""
     digest: bytes
     """SHA-256 of the state."""
     state: bytes
     first: int = 1
-    """This node's log begins with this message, or with a later one."""
+    """The log of this node begins with this message, or with a later one."""
 
 
 class CheckpointBase(Frozen, frozen=True):
-    """What a checkpoint said, when this node started from it, that others than execution need."""
+    """Facts from the checkpoint at which this node started, for components other than execution."""
 
-    moment: LogPosition
+    position: LogPosition
     databases: dict[str, int]
-    """The last message with statements for each."""
+    """For each stream with a database, the last message with statements."""
     owners: dict[int, bytes]
-    """The identities of lanes."""
+    """The identity (ACL id) of each lane."""
 
 
 def make(index: int, state: bytes, first: int = 1) -> Checkpoint:
@@ -58,7 +61,7 @@ def encode(checkpoint: Checkpoint) -> bytes:
 
 
 def decode(data: bytes) -> tuple[int, bytes]:
-    """First message of the log and state, if not an octet is wrong."""
+    """First message of the log, and the state. Raises `Malformed` if any octet is wrong."""
     first, size_bytes, digest = _decode_head(data)
     state = data[HEAD_BYTES:]
     if len(state) != size_bytes or sha256(state).digest() != digest:
@@ -67,7 +70,7 @@ def decode(data: bytes) -> tuple[int, bytes]:
 
 
 def first_of(data: bytes) -> int:
-    """First message of the log, from the head alone."""
+    """First message of the log, decoded from the head alone."""
     return _decode_head(data)[0]
 
 

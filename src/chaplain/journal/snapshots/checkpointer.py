@@ -1,14 +1,16 @@
-"""A node's checkpoints, what others say of theirs, and with that: which part of the log can go.
+"""Makes the checkpoints of this node, compares them with those of its peers, and drops the log that they cover.
 
-    executed ──▶ the state is taken down ──▶ on disk ──▶ Covered, to all peers ──▶ a quorum says the same ──▶ it can go
+    message executed ──▶ state exported ──▶ on disk ──▶ offered to all peers ──▶ confirmed by a quorum ──▶ log dropped
 
-Decides when a checkpoint is confirmed and who has parted from the others: whoever a majority contradicts about the
-state behind one message stops. Refuses to know what a state holds, and how one is got from others (`adoption`).
+Decides when a checkpoint is confirmed, and whether this node's state has diverged: a node stops if a majority of the
+members reports another digest for the state after the same message. Refuses to know what a state contains, and how a
+node gets one from its peers (`install`).
 
-Invariants: what is said to be on disk is; nothing goes before our own checkpoint is on disk and a quorum has the same;
-nothing goes that a connected member has not covered, too, or one that is on its way back (`returning`).
+Invariants: a node offers a checkpoint only after it is on disk. A node drops a message only after its own checkpoint
+covers it on disk and a quorum has the same checkpoint. It drops no message that the checkpoint of a connected member,
+or of a lagging member that is expected back (`lagging_members`), does not cover.
 
-Bounds: two states in memory, the latest.
+Bounds: the two latest states are in memory.
 """
 
 from __future__ import annotations
@@ -30,37 +32,40 @@ from chaplain.journal.storage.log import ReplicatedLog
 
 PIECE_BYTES = 512 * 1024
 KEPT = 2
+"""Checkpoints in memory: the latest one, and the one before it, which a peer may still be fetching."""
 LOOK_NS = 1_000_000_000
-"""How often it is asked whether something can go, and who lacks what went is told of our checkpoint."""
+"""Interval at which the node looks for segments to drop, and repeats its offer to peers that lack dropped messages."""
 _NOTHING = bytes(32)
-ArchiveEffect: TypeAlias = ToPeer | Persist | Report | Halt
+CheckpointEffect: TypeAlias = ToPeer | Persist | Report | Halt
 
 
 class Checkpointer:
+    """The checkpoints of one node, and the latest snapshot offer of each connected peer."""
+
     def __init__(self, settings: JournalSettings, execution: JournalExecution) -> None:
         self._settings = settings
         self._execution = execution
         self._log: ReplicatedLog | None = None
-        self._kept: dict[int, Checkpoint] = {}
+        self._checkpoints: dict[int, Checkpoint] = {}
         self._ticket = 0
         self._writing: dict[int, int] = {}
-        """Checkpoints on their way to the disk, by ticket; 0 for segments that go."""
+        """Index of the checkpoint that each ticket writes; 0 for a ticket that deletes segments."""
         self.durable = 0
-        """The latest checkpoint that is on our disk."""
-        self.said: dict[int, Covered] = {}
-        """What connected peers said last."""
-        self._returning = LaggingMembers()
+        """Index of the latest checkpoint on this node's disk."""
+        self.offers: dict[int, Covered] = {}
+        """The latest snapshot offer of each connected peer."""
+        self._lagging = LaggingMembers()
         self._due_ns: int | None = None
-        self.needs: list[Callable[[], int]] = []
-        """Each says which message is the first that somebody still needs."""
+        self.first_needed_by: list[Callable[[], int]] = []
+        """Each function returns the first message that one component still needs."""
         self.dropped_segments = self.dropped_bytes = 0
-        self.effects: list[ArchiveEffect] = []
+        self.effects: list[CheckpointEffect] = []
 
     def attach(self, log: ReplicatedLog, found: Checkpoint | None) -> None:
-        """From now on, work: execution has caught up with the disk, where this checkpoint was."""
+        """Start to work: execution has caught up with the log, and `found` is the checkpoint on disk."""
         self._log = log
         if found is not None:
-            self._kept.setdefault(found.index, found)
+            self._checkpoints.setdefault(found.index, found)
             self.durable = found.index
 
     @property
@@ -69,187 +74,199 @@ class Checkpointer:
 
     @property
     def latest(self) -> Checkpoint | None:
-        return self._kept[max(self._kept)] if self._kept else None
+        return self._checkpoints[max(self._checkpoints)] if self._checkpoints else None
 
-    # Our own.
+    # Checkpoints of this node.
 
-    def executed(self, executed: AppliedMessage) -> None:
-        """A message was executed, and none behind it."""
+    def on_applied(self, executed: AppliedMessage) -> None:
+        """Make a checkpoint if the message asks for one. The state must be the one directly after this message."""
         if not executed.checkpoint:
             return
-        made = checkpoint.make(executed.moment.index, self._execution.state.export())
-        self._kept[made.index] = made
-        while len(self._kept) > KEPT:
-            del self._kept[min(self._kept)]
+        own = checkpoint.make(executed.position.index, self._execution.state.export())
+        self._checkpoints[own.index] = own
+        while len(self._checkpoints) > KEPT:
+            del self._checkpoints[min(self._checkpoints)]
         if self._log is not None:
-            self._write(made)
+            self._write(own)
 
     def start(self) -> None:
-        """Write down what was passed at start and is not on disk."""
+        """Write the latest checkpoint that was made during the replay at start, if it is not on disk."""
         latest = self.latest
         if latest is not None and latest.index > self.durable:
             self._write(latest)
 
-    def _write(self, made: Checkpoint) -> None:
+    def _write(self, own: Checkpoint) -> None:
         assert self._log is not None
         file = checkpoint_name(self._settings.order)
-        data = checkpoint.encode(checkpoint.Checkpoint(made.index, made.digest, made.state, self._log.places.begins))
+        data = checkpoint.encode(
+            checkpoint.Checkpoint(own.index, own.digest, own.state, self._log.segment_index.in_order_from)
+        )
         self._ticket += 1
-        self._writing[self._ticket] = made.index
+        self._writing[self._ticket] = own.index
         self.effects.append(Persist(self._ticket, (Replace(file, data),)))
 
-    def written(self, now_ns: int, ticket: int) -> None:
+    def on_written(self, now_ns: int, ticket: int) -> None:
+        """A write is on disk. If it was a checkpoint, offer it to all peers."""
         index = self._writing.pop(ticket, 0)
         if index > self.durable:
             self.durable = index
-            self._judge()
+            self._compare_states()
             self.effects.append(Report("checkpoint", detail={"index": index}))
-            self.tell_all()
-            self.look(now_ns)
+            self.broadcast_offer()
+            self.drop_segments(now_ns)
 
-    # Others'.
+    # Checkpoints of peers.
 
-    def up(self, node: int) -> None:
-        """A member is connected: until it speaks, nothing is covered there."""
-        self.said[node] = Covered(0, _NOTHING, 0, 1, 0, confirmed=False)
-        self._returning.came(node)
-        self._tell(node)
+    def on_connected(self, node: int) -> None:
+        """A member is connected. Until it sends an offer, it counts as a member without a checkpoint."""
+        self.offers[node] = Covered(0, _NOTHING, 0, 1, 0, confirmed=False)
+        self._lagging.on_connected(node)
+        self._send_offer(node)
 
-    def _tell(self, node: int) -> None:
-        self.effects.append(ToPeer(node, self._covered()))
+    def _send_offer(self, node: int) -> None:
+        self.effects.append(ToPeer(node, self._offer()))
 
-    def down(self, now_ns: int, node: int) -> None:
-        said = self.said.pop(node, None)
-        if said is not None:
-            self._returning.left(now_ns, node, said.index)
+    def on_disconnected(self, now_ns: int, node: int) -> None:
+        offer = self.offers.pop(node, None)
+        if offer is not None:
+            self._lagging.on_disconnected(now_ns, node, offer.index)
 
-    def _covered(self) -> Covered:
+    def _offer(self) -> Covered:
         assert self._log is not None
-        made = self._kept.get(self.durable)
-        index, digest, size = (0, _NOTHING, 0) if made is None else (made.index, made.digest, len(made.state))
-        return Covered(index, digest, size, self._log.places.first, self._log.agreed, self.confirmed)
+        own = self._checkpoints.get(self.durable)
+        index, digest, size = (0, _NOTHING, 0) if own is None else (own.index, own.digest, len(own.state))
+        return Covered(index, digest, size, self._log.segment_index.first, self._log.agreed, self.confirmed)
 
-    def tell_all(self) -> None:
-        for node in self.said:
-            self._tell(node)
+    def broadcast_offer(self) -> None:
+        for node in self.offers:
+            self._send_offer(node)
 
-    def heard(self, now_ns: int, node: int, said: Covered) -> None:
+    def on_offer(self, now_ns: int, node: int, offer: Covered) -> None:
+        """Store the offer of a peer, and act on what it confirms or contradicts."""
         before = self.confirmed
-        self.said[node] = said
-        self._returning.heard(node, lacking=self._lacks(said), latest=said.index >= self.durable)
-        self._judge()
+        self.offers[node] = offer
+        self._lagging.on_offer(node, lacking=self._lacks_log(offer), latest=offer.index >= self.durable)
+        self._compare_states()
         if self.confirmed and not before:
-            self.tell_all()
-        self.look(now_ns)
+            self.broadcast_offer()
+        self.drop_segments(now_ns)
 
-    def asked(self, node: int, ask: AskState) -> None:
-        """Somebody lacks what we have dropped."""
-        made = self._kept.get(ask.index)
-        if made is None or ask.position > len(made.state):
-            self._tell(node)  # it does not know of our latest
+    def on_ask_state(self, node: int, ask: AskState) -> None:
+        """Send a piece of a checkpoint to a peer that lacks dropped messages."""
+        own = self._checkpoints.get(ask.index)
+        if own is None or ask.position > len(own.state):
+            self._send_offer(node)  # the peer does not know of our latest checkpoint
             return
-        piece = made.state[ask.position : ask.position + PIECE_BYTES]
+        piece = own.state[ask.position : ask.position + PIECE_BYTES]
         self.effects.append(ToPeer(node, StatePiece(ask.index, ask.position, piece)))
 
     @property
     def confirmed(self) -> bool:
-        """Whether a quorum has our latest checkpoint, or a later one, on disk."""
-        made = self._kept.get(self.durable)
-        if made is None:
+        """True if a quorum has this node's latest checkpoint, or a later one, on disk."""
+        own = self._checkpoints.get(self.durable)
+        if own is None:
             return False
-        alike = [node for node, said in self.said.items() if self._agrees(said, made)]
-        return self._execution.assembly.quorum.reached([*alike, self._settings.node])
+        confirming = [node for node, offer in self.offers.items() if self._agrees(offer, own)]
+        return self._execution.cluster_config.quorum.reached([*confirming, self._settings.node])
 
-    def _agrees(self, said: Covered, made: Checkpoint) -> bool:
-        return said.index > made.index or (said.index == made.index and said.digest == made.digest)
+    def _agrees(self, offer: Covered, own: Checkpoint) -> bool:
+        return offer.index > own.index or (offer.index == own.index and offer.digest == own.digest)
 
-    def _judge(self) -> None:
-        """Compare states behind one message: the minority stops."""
-        made = self._kept.get(self.durable)
-        if made is None:
+    def _compare_states(self) -> None:
+        """Compare the digests of the state after one message; a node that a majority contradicts stops."""
+        own = self._checkpoints.get(self.durable)
+        if own is None:
             return
-        others = {node: said.digest for node, said in self.said.items() if said.index == made.index}
-        differing = sorted(node for node, digest in others.items() if digest != made.digest)
+        others = {node: offer.digest for node, offer in self.offers.items() if offer.index == own.index}
+        differing = sorted(node for node, digest in others.items() if digest != own.digest)
         if not differing:
             return
         nodes = ", ".join(map(str, differing))
-        detail: dict[str, str | int] = {"index": made.index, "node": self._settings.node}
+        detail: dict[str, str | int] = {"index": own.index, "node": self._settings.node}
         self.effects.append(Report("states differ", nodes, detail))
+        # This node stops only if more than half of all members, not only of the connected ones, have another state.
         winner = max(others.values(), key=list(others.values()).count)
         count = list(others.values()).count(winner)
-        if winner != made.digest and 2 * count > len(self._execution.assembly.members):
-            self.effects.append(Halt(f"the state after message {made.index} is not the one that nodes {nodes} have"))
+        if winner != own.digest and 2 * count > len(self._execution.cluster_config.members):
+            self.effects.append(Halt(f"the state after message {own.index} is not the one that nodes {nodes} have"))
 
-    # What can go.
+    # Dropping the log.
 
     @property
     def drops_through(self) -> int:
-        """Up to this message segments will go some day, as far as rules and admins say; 0: none will."""
+        """Segments up to this message will be dropped at some time, under the retention rules and the releases of
+        admins; 0 if none will.
+        """
         assert self._log is not None
         rules, released = self._settings.rules, self._execution.state.released
-        return self.durable if rules.keep_bytes or rules.keep_ns or released >= self._log.places.first else 0
+        return self.durable if rules.keep_bytes or rules.keep_ns or released >= self._log.segment_index.first else 0
 
-    def woken(self, now_ns: int) -> None:
+    def on_timer(self, now_ns: int) -> None:
         if self._due_ns is not None and now_ns >= self._due_ns:
             self._due_ns = None
-            for node in self._lacking():
-                self._tell(node)
-            self.look(now_ns)
+            for node in self._nodes_lacking_log():
+                self._send_offer(node)
+            self.drop_segments(now_ns)
 
-    def _lacking(self) -> list[int]:
-        """Who needs a checkpoint, as far as they said: told again and again, because what we said may have been lost
-        to them, or have come before they knew that we are here.
+    def _nodes_lacking_log(self) -> list[int]:
+        """Peers that need a checkpoint, according to their offers.
+
+        This node repeats its offer to them: an earlier one may have been lost, or may have arrived before the peer knew
+        this node.
         """
-        return [node for node, said in self.said.items() if self._lacks(said)]
+        return [node for node, offer in self.offers.items() if self._lacks_log(offer)]
 
-    def _lacks(self, said: Covered) -> bool:
+    def _lacks_log(self, offer: Covered) -> bool:
         assert self._log is not None
-        return said.agreed + 1 < self._log.places.first
+        return offer.agreed + 1 < self._log.segment_index.first
 
-    def look(self, now_ns: int) -> None:
-        """Drop what can be dropped now."""
+    def drop_segments(self, now_ns: int) -> None:
+        """Delete the segments that can be dropped now."""
         log = self._log
         assert log is not None
-        waiting = (self.durable and len(log.places.segments) > 1) or self._lacking()
+        waiting = (self.durable and len(log.segment_index.segments) > 1) or self._nodes_lacking_log()
         if waiting and self._due_ns is None:
             self._due_ns = now_ns + LOOK_NS
-        self._returning.look(now_ns)
-        limit = min(self.covered(), self.first_needed() - 1)
-        going = droppable(
-            log.places, self._settings.rules, now_ns, limit=limit, released=self._execution.state.released
+        self._lagging.expire(now_ns)
+        limit = min(self.covered_through(), self.first_needed() - 1)
+        dropped = droppable(
+            log.segment_index, self._settings.rules, now_ns, limit=limit, released=self._execution.state.released
         )
-        if not going:
+        if not dropped:
             return
-        self.dropped_segments += going
-        self.dropped_bytes += sum(segment.size_bytes for segment in log.places.segments[:going])
-        operations = log.drop(going, limit)
+        self.dropped_segments += dropped
+        self.dropped_bytes += sum(segment.size_bytes for segment in log.segment_index.segments[:dropped])
+        operations = log.drop(dropped, limit)
         self._ticket += 1
         self._writing[self._ticket] = 0
         self.effects.append(Persist(self._ticket, operations))
-        self.effects.append(Report("segments dropped", detail={"segments": going, "first": log.places.first}))
-        self.tell_all()
+        self.effects.append(Report("segments dropped", detail={"segments": dropped, "first": log.segment_index.first}))
+        self.broadcast_offer()
 
-    def held_bytes(self, now_ns: int, index: int) -> int:
-        """Octets of segments that could go if nobody needed the messages from this one on."""
+    def retained_bytes(self, now_ns: int, index: int) -> int:
+        """Octets of segments that are retained only because a component needs the messages from this one on."""
         assert self._log is not None
-        places, released = self._log.places, self._execution.state.released
-        without, with_it = (
-            droppable(places, self._settings.rules, now_ns, limit=limit, released=released)
-            for limit in (self.covered(), min(self.covered(), index - 1))
+        segment_index, released = self._log.segment_index, self._execution.state.released
+        droppable_without, droppable_with = (
+            droppable(segment_index, self._settings.rules, now_ns, limit=limit, released=released)
+            for limit in (self.covered_through(), min(self.covered_through(), index - 1))
         )
-        return sum(segment.size_bytes for segment in places.segments[with_it:without])
+        return sum(segment.size_bytes for segment in segment_index.segments[droppable_with:droppable_without])
 
-    def covered(self) -> int:
-        """Up to which message nobody can need the log to learn what it came to."""
+    def covered_through(self) -> int:
+        """The last message that is covered by the checkpoints of this node, of a quorum, and of every connected or
+        returning member.
+        """
         if not self.confirmed:
             return 0
-        return min([self.durable, *(said.index for said in self.said.values()), *self._returning.checkpoints()])
+        return min([self.durable, *(offer.index for offer in self.offers.values()), *self._lagging.checkpoints()])
 
-    def keeps(self, now_ns: int, index: int, timestamp_ns: int) -> bool:
-        """Whether a message that only others have would be kept here, too."""
+    def would_retain(self, now_ns: int, index: int, timestamp_ns: int) -> bool:
+        """True if the retention rules of this node would retain a message that only other nodes have."""
         assert self._log is not None
         released = index <= self._execution.state.released
-        return not released and keeps(self._log.places, self._settings.rules, now_ns, timestamp_ns)
+        return not released and keeps(self._log.segment_index, self._settings.rules, now_ns, timestamp_ns)
 
     def first_needed(self) -> int:
-        return first_needed(self._execution.state.holding, [need() for need in self.needs])
+        """The first message that any component still needs."""
+        return first_needed(self._execution.state.staged_packs, [need() for need in self.first_needed_by])

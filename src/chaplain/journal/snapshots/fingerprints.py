@@ -1,11 +1,11 @@
-"""Fingerprints at positions that all executors come by, so that nodes that go on meanwhile can be compared.
+"""Fingerprints of the state at positions that all executors pass, so that running nodes can be compared.
 
-Decides which positions: every so many cluster messages, and wherever a node is when it is asked. Refuses to know what
-a fingerprint is made of.
+Decides at which positions: after every `APART` cluster messages, and at the current position when a fingerprint is
+requested. Refuses to know how a fingerprint is computed.
 
-A fingerprint is made once for a position, however often it is asked for.
+A fingerprint is computed once for each position, however often it is requested.
 
-Bounds: the last `KEPT` are kept, so nodes can be compared that are less than `KEPT * APART` messages apart.
+Bounds: the last `KEPT` are retained, so two nodes can be compared if they are less than `KEPT * APART` messages apart.
 """
 
 from __future__ import annotations
@@ -13,34 +13,36 @@ from __future__ import annotations
 from collections.abc import Callable
 
 APART = 1024
-"""A fingerprint hashes whatever changed since the last one: not for every message."""
+"""A fingerprint hashes everything that changed since the last one; that is too expensive for every message."""
 KEPT = 4
 
 
 class Fingerprints:
+    """The latest fingerprints of one node, by position."""
+
     def __init__(self, fingerprint: Callable[[], bytes]) -> None:
         self._fingerprint = fingerprint
         self._kept: dict[int, bytes] = {}
-        self._asked = (-1, b"")
-        """Where a fingerprint was asked for last, and the fingerprint."""
+        self._latest = (-1, b"")
+        """Position and fingerprint of the latest request."""
 
-    def passed(self, index: int) -> None:
-        """The message of this index was executed, and none behind it."""
+    def on_applied(self, index: int) -> None:
+        """Store a fingerprint if this message is a multiple of `APART`. The state must be the one directly after it."""
         if index % APART == 0:
             self._kept[index] = self._fingerprint()
             while len(self._kept) > KEPT:
                 del self._kept[next(iter(self._kept))]
 
     def at(self, index: int) -> dict[int, bytes]:
-        """The fingerprints that can be given now, at this index, by position."""
-        if index not in self._kept and self._asked[0] != index:
-            self._asked = (index, self._fingerprint())
-        return {**self._kept, index: self._kept.get(index) or self._asked[1]}
+        """The fingerprints that are available at this index, by position."""
+        if index not in self._kept and self._latest[0] != index:
+            self._latest = (index, self._fingerprint())
+        return {**self._kept, index: self._kept.get(index) or self._latest[1]}
 
 
 def common(held: dict[int, dict[int, str]]) -> tuple[int, dict[int, str]]:
-    """Of what each node holds by position: the position that most of them hold, the furthest of these, and what each
-    holds there. Zero, and nothing, if nobody holds any.
+    """The position that most nodes have in common, and the fingerprint of each node there. Of several such positions,
+    the highest one. Zero and an empty dictionary if no node has a fingerprint.
     """
     counts: dict[int, int] = {}
     for positions in held.values():

@@ -1,27 +1,28 @@
-"""Getting a checkpoint from others, when the messages that follow ours are in nobody's log any more.
+"""Installs a checkpoint from peers when no connected node's log contains the next message any more.
 
-    nobody connected has the next message ──▶ a checkpoint that can be trusted ──▶ piece by piece ──▶ its digest holds
-    ──▶ on disk ──▶ this node starts again, from it
+    next message unavailable ──▶ choose a trusted checkpoint ──▶ fetch it piece by piece ──▶ verify its digest
+    ──▶ write it to disk ──▶ restart this node from it
 
-Decides which checkpoint is trusted: one that a quorum without us says the same of; or, when that many cannot be heard
-for a while, one of which a single serializer says that a quorum said so, or that so many say the same of as make a
-quorum with us: they may be all that is left, and have forgotten what others said. Its octets are then checked against
-that digest, so it does not matter who gives them. Refuses to know what a state holds.
+Decides which checkpoint is trusted. A checkpoint is trusted if a quorum of other nodes offers it. If no such quorum is
+reachable for `patience_ns`, weaker evidence is enough: a serializer that says that a quorum confirmed it, or offers of
+nodes that form a quorum together with this node. Those nodes may be all that is left of the cluster, and they may have
+forgotten earlier confirmations. The installer verifies the octets against the trusted digest, so it does not matter
+which node sends them. Refuses to know what a state contains.
 
-Starting again is on purpose: everything that a node derives from its state is then made from what is on its disk, by
-the one way there is.
+The restart is deliberate: after it, everything that a node derives from its state comes from its disk, by the same code
+as at any other start.
 
-Invariants: a state is adopted only if it is further on than what is agreed here, has the trusted digest and is of this
-cluster; nothing is adopted before it is on disk.
+Invariants: a state is installed only if it is ahead of this node's agreed prefix, has the trusted digest and belongs to
+this cluster. It is on disk before the node uses it.
 
-Bounds: one checkpoint at a time, of at most `STATE_BYTES_MAX`, one piece under way.
+Bounds: one checkpoint at a time, of at most `STATE_BYTES_MAX` octets, and one outstanding request.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from hashlib import sha256
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from chaplain.core import Halt, Persist, Replace, Report
 from chaplain.errors import Malformed
@@ -36,29 +37,36 @@ from chaplain.journal.snapshots.checkpoint import STATE_BYTES_MAX, Checkpoint, c
 from chaplain.journal.snapshots.checkpointer import Checkpointer
 from chaplain.journal.storage.log import ReplicatedLog
 
-AdoptionEffect: TypeAlias = ToPeer | Persist | Report | Halt
-_Named = tuple[int, bytes, int]
-"""Index, digest and size."""
+InstallEffect: TypeAlias = ToPeer | Persist | Report | Halt
+
+
+class _CheckpointId(NamedTuple):
+    covers: int
+    """Index of the last message that the checkpoint covers."""
+    digest: bytes
+    size_bytes: int
 
 
 class SnapshotInstaller:
-    def __init__(self, settings: JournalSettings, execution: JournalExecution, archive: Checkpointer) -> None:
+    """Fetches and installs one checkpoint at a time."""
+
+    def __init__(self, settings: JournalSettings, execution: JournalExecution, checkpointer: Checkpointer) -> None:
         self._settings = settings
         self._execution = execution
-        self._archive = archive
+        self._checkpointer = checkpointer
         self._log: ReplicatedLog | None = None
-        self._teachers: Callable[[], Quorum] = lambda: execution.assembly.quorum
-        self._wanted: _Named | None = None
+        self._quorum: Callable[[], Quorum] = lambda: execution.cluster_config.quorum
+        self._target: _CheckpointId | None = None
         self._data = bytearray()
-        self._asked = 0
-        self._confirms: Callable[[Collection[int]], bool] = bool
-        self._few_ns: int | None = None
-        """Since when those that have what follows are too few for us to believe them."""
-        self._since_ns: int | None = None
-        """Since when nobody has what follows."""
+        self._source = 0
+        self._accepts_messages_of: Callable[[Collection[int]], bool] = bool
+        self._too_few_since_ns: int | None = None
+        """Since when the next message is available, but from too few serializers to accept it."""
+        self._needed_since_ns: int | None = None
+        """Since when this node needs a checkpoint."""
         self._writing = False
         self.due_ns: int | None = None
-        self.effects: list[AdoptionEffect] = []
+        self.effects: list[InstallEffect] = []
 
     def attach(
         self,
@@ -66,130 +74,150 @@ class SnapshotInstaller:
         teachers: Callable[[], Quorum] | None = None,
         confirms: Callable[[Collection[int]], bool] | None = None,
     ) -> None:
-        """`teachers` are those whose word on a checkpoint counts, if not those of the assembly alone. `confirms` says
-        whether messages that these nodes call agreed are taken.
+        """Start to work. `teachers` returns the voters whose offers count, if not only those of the cluster
+        configuration. `confirms` returns whether this node accepts messages as agreed on the word of these nodes.
         """
         self._log = log
-        self._teachers = teachers or self._teachers
-        self._confirms = confirms or self._confirms
+        self._quorum = teachers or self._quorum
+        self._accepts_messages_of = confirms or self._accepts_messages_of
 
-    def look(self, now_ns: int) -> None:
-        """Something was said, or somebody came or went."""
+    def update(self, now_ns: int) -> None:
+        """Look again whether a checkpoint is needed and which one is trusted, after an offer or a change of
+        connections.
+        """
         if self._writing:
             return
         if not self._is_needed(now_ns):
             patience_ns = self._settings.order.patience_ns
-            self.due_ns = None if self._few_ns is None else self._few_ns + patience_ns
-            self._wanted, self._since_ns = None, None
+            self.due_ns = None if self._too_few_since_ns is None else self._too_few_since_ns + patience_ns
+            self._target, self._needed_since_ns = None, None
             return
-        if self._since_ns is None:
-            self._since_ns = now_ns
+        if self._needed_since_ns is None:
+            self._needed_since_ns = now_ns
         wanted = self._trusted(now_ns)
-        if wanted is not None and wanted != self._wanted:
-            self._wanted, self._data = wanted, bytearray()
+        if wanted is not None and wanted != self._target:
+            self._target, self._data = wanted, bytearray()
             self._ask(now_ns)
         elif self.due_ns is None:
             self.due_ns = now_ns + self._settings.order.retry_ns
 
-    def woken(self, now_ns: int) -> None:
+    def on_timer(self, now_ns: int) -> None:
         if self.due_ns is None or now_ns < self.due_ns:
             return
         self.due_ns = None
-        if self._wanted is not None and self._is_needed(now_ns) and self._trusted(now_ns) == self._wanted:
+        if self._target is not None and self._is_needed(now_ns) and self._trusted(now_ns) == self._target:
             self._ask(now_ns)
         else:
-            self.look(now_ns)
+            self.update(now_ns)
 
     def _is_needed(self, now_ns: int) -> bool:
-        """Whether others are further on, and none of them has what follows our own; or only members have it that are
-        not believed about it; or too few serializers, for a while, though a quorum of them is here.
+        """True if other nodes are ahead and this node cannot get the next message from them.
 
-        Only those count that have it with payloads: nobody may skip what was ordered because it cannot be found.
+        That is the case if none of them has the next message, or if only members without a vote have it, whose word
+        this node does not accept. It is also the case if too few serializers have had it for `patience_ns` although a
+        quorum is connected.
+
+        Where serializers are index-only, only nodes with payloads count: no node may skip a message because its
+        payloads cannot be found.
         """
         assert self._log is not None
-        following, copies, assembly = self._log.agreed + 1, self._execution.copies, self._execution.assembly
-        able = (said for node, said in self._archive.said.items() if not copies or assembly.holds_data(node))
-        further = [said for said in able if max(said.index, said.agreed) >= following]
-        if not further or all(said.first > following for said in further):
-            self._few_ns = None
-            return bool(further)
-        having = [node for node, said in self._archive.said.items() if said.first <= following]
-        if self._confirms(having):
-            self._few_ns = None
+        next_index, copies, cluster_config = (
+            self._log.agreed + 1,
+            self._execution.copies,
+            self._execution.cluster_config,
+        )
+        usable = (
+            offer for node, offer in self._checkpointer.offers.items() if not copies or cluster_config.holds_data(node)
+        )
+        ahead = [offer for offer in usable if max(offer.index, offer.agreed) >= next_index]
+        if not ahead or all(offer.first > next_index for offer in ahead):
+            self._too_few_since_ns = None
+            return bool(ahead)
+        holders = [node for node, offer in self._checkpointer.offers.items() if offer.first <= next_index]
+        if self._accepts_messages_of(holders):
+            self._too_few_since_ns = None
             return False
-        if not any(node in self._teachers().voters for node in having):
-            return True  # a member without a vote says so, and nobody would take the messages from it
-        if not self._teachers().reached([*self._archive.said, self._settings.node]):
-            self._few_ns = None
-        elif self._few_ns is None:
-            self._few_ns = now_ns
-        return self._few_ns is not None and now_ns - self._few_ns >= self._settings.order.patience_ns
+        if not any(node in self._quorum().voters for node in holders):
+            return True  # only members without a vote have the message, and this node would not accept it from them
+        if not self._quorum().reached([*self._checkpointer.offers, self._settings.node]):
+            self._too_few_since_ns = None
+        elif self._too_few_since_ns is None:
+            self._too_few_since_ns = now_ns
+        return (
+            self._too_few_since_ns is not None and now_ns - self._too_few_since_ns >= self._settings.order.patience_ns
+        )
 
-    def _trusted(self, now_ns: int) -> _Named | None:
+    def _trusted(self, now_ns: int) -> _CheckpointId | None:
+        """The latest offered checkpoint that is trusted, if any."""
         assert self._log is not None
-        said = self._archive.said
-        named = {_name(one) for one in said.values() if one.index > self._log.agreed}
-        assert self._since_ns is not None
-        patient = now_ns - self._since_ns < self._settings.order.patience_ns
-        for wanted in sorted(named, reverse=True):
-            alike = [node for node, one in said.items() if _name(one) == wanted]
-            if wanted[2] > STATE_BYTES_MAX:
+        offers = self._checkpointer.offers
+        offered = {_id_of(offer) for offer in offers.values() if offer.index > self._log.agreed}
+        assert self._needed_since_ns is not None
+        still_waiting = now_ns - self._needed_since_ns < self._settings.order.patience_ns
+        for wanted in sorted(offered, reverse=True):
+            alike = [node for node, offer in offers.items() if _id_of(offer) == wanted]
+            if wanted.size_bytes > STATE_BYTES_MAX:
                 continue
-            quorum = self._teachers()
-            if quorum.reached(alike):
+            quorum = self._quorum()
+            if quorum.reached(alike):  # without this node: its own state is behind and proves nothing
                 return wanted
-            vouched = any(said[node].confirmed and node in quorum.voters for node in alike)
-            if not patient and (vouched or quorum.reached([*alike, self._settings.node])):
+            # `confirmed` means that a quorum reported the same digest to that serializer earlier.
+            vouched = any(offers[node].confirmed and node in quorum.voters for node in alike)
+            if not still_waiting and (vouched or quorum.reached([*alike, self._settings.node])):
                 return wanted
         return None
 
     def _ask(self, now_ns: int) -> None:
-        """Ask the next one who has it for the next piece."""
-        assert self._wanted is not None
-        holders = sorted(node for node, one in self._archive.said.items() if one.index >= self._wanted[0])
-        self._asked = next((node for node in holders if node > self._asked), holders[0])
+        """Ask the next node that has the checkpoint for the next piece."""
+        assert self._target is not None
+        holders = sorted(
+            node for node, offer in self._checkpointer.offers.items() if offer.index >= self._target.covers
+        )
+        self._source = next((node for node in holders if node > self._source), holders[0])
         self.due_ns = now_ns + self._settings.order.retry_ns
         self._ask_more()
 
     def _ask_more(self) -> None:
-        assert self._wanted is not None
-        self.effects.append(ToPeer(self._asked, AskState(self._wanted[0], len(self._data))))
+        assert self._target is not None
+        self.effects.append(ToPeer(self._source, AskState(self._target.covers, len(self._data))))
 
-    def came(self, now_ns: int, node: int, piece: StatePiece) -> None:
-        wanted = self._wanted
-        if wanted is None or self._writing or (piece.index, piece.position) != (wanted[0], len(self._data)):
+    def on_piece(self, now_ns: int, node: int, piece: StatePiece) -> None:
+        """Append a piece that was asked for, and ask for the next one."""
+        wanted = self._target
+        if wanted is None or self._writing or (piece.index, piece.position) != (wanted.covers, len(self._data)):
             return
-        self._data += piece.data[: wanted[2] - len(self._data)]
-        self._asked, self.due_ns = node, now_ns + self._settings.order.retry_ns
-        if len(self._data) < wanted[2]:
-            if piece.data:
+        self._data += piece.data[: wanted.size_bytes - len(self._data)]
+        self._source, self.due_ns = node, now_ns + self._settings.order.retry_ns
+        if len(self._data) < wanted.size_bytes:
+            if piece.data:  # an empty piece must not make two nodes send requests in a loop
                 self._ask_more()
             return
         self._finish(node, wanted, bytes(self._data))
 
-    def _finish(self, node: int, wanted: _Named, state: bytes) -> None:
+    def _finish(self, node: int, wanted: _CheckpointId, state: bytes) -> None:
+        """Verify the complete state and write it to disk."""
         self._data = bytearray()
         try:
-            if sha256(state).digest() != wanted[1]:
+            if sha256(state).digest() != wanted.digest:
                 raise Malformed("not the state that it was said to be")
-            found = load(self._execution.state.founding, state)
-            if found.moment.index != wanted[0]:
-                raise Malformed(f"a state after message {found.moment.index}")
+            found = load(self._execution.state.bootstrap, state)
+            if found.position.index != wanted.covers:
+                raise Malformed(f"a state after message {found.position.index}")
         except Malformed as wrong:
             self.effects.append(Report("checkpoint does not fit", str(node), {"reason": str(wrong)}))
-            return  # asked again, of the next one, when it is due
+            return  # at `due_ns` the installer asks the next node
         self._writing = True
         self.due_ns = None
-        adopted = Checkpoint(wanted[0], wanted[1], state, first=wanted[0] + 1)
-        file = Replace(checkpoint_name(self._settings.order), checkpoint.encode(adopted))
-        self.effects.append(Report("checkpoint taken from others", str(node), {"index": wanted[0]}))
+        installed = Checkpoint(wanted.covers, wanted.digest, state, first=wanted.covers + 1)
+        file = Replace(checkpoint_name(self._settings.order), checkpoint.encode(installed))
+        self.effects.append(Report("checkpoint taken from others", str(node), {"index": wanted.covers}))
         self.effects.append(Persist(1, (file,)))
 
-    def written(self) -> None:
-        """It is on disk: everything begins from it."""
+    def on_written(self) -> None:
+        """The checkpoint is on disk: restart from it."""
         assert self._writing
         self.effects.append(Halt("a checkpoint was taken from others", again=True))
 
 
-def _name(said: Covered) -> _Named:
-    return said.index, said.digest, said.size_bytes
+def _id_of(offer: Covered) -> _CheckpointId:
+    return _CheckpointId(offer.index, offer.digest, offer.size_bytes)

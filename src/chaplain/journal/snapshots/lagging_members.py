@@ -1,49 +1,52 @@
-"""Members that came too late, and are waited for while they are away.
+"""Members that lacked dropped messages, and for which the log is retained while they are disconnected.
 
-    lacks what went ──▶ takes a checkpoint, and starts again: away ──▶ here, catching up ──▶ has our latest checkpoint
+    lacks messages ──▶ installs a checkpoint and restarts: disconnected ──▶ connected ──▶ has our latest checkpoint
 
-Whoever takes a checkpoint from others is away for the moment in which it starts from it. If what follows that
-checkpoint went meanwhile, because nobody connected needed it, it would have to take another, and be away again, for as
-long as the others go on. So it counts as connected, with what it said last, until it has caught up.
+A node that installs a checkpoint disconnects while it restarts. If its peers dropped the messages after that checkpoint
+in the meantime, because no connected member needed them, the node would have to install another checkpoint and restart
+again, for as long as the others make progress. Such a member therefore counts as connected, with its last offer, until
+it has caught up.
 
-Decides who is waited for. Refuses to know what goes (`archive`).
+Decides for which members the log is retained. Refuses to know what is dropped (`checkpointer`).
 
-Bounds: nobody is waited for longer than `RETURN_NS` after it left.
+Bounds: the log is retained for a member for at most `RETURN_NS` after it disconnected.
 """
 
 from __future__ import annotations
 
 RETURN_NS = 60_000_000_000
-"""A process that starts anew and reads a large state is there again well before."""
+"""Long enough for a process to restart and to read a large state."""
 
 
 class LaggingMembers:
+    """The members that lag behind, connected or not."""
+
     def __init__(self) -> None:
-        self._late: set[int] = set()
-        """Members that lacked what went, and have not come to our latest checkpoint since."""
+        self._lagging: set[int] = set()
+        """Members that lacked dropped messages and have not reached our latest checkpoint since."""
         self._away: dict[int, tuple[int, int]] = {}
-        """Those of them that left: the last checkpoint that they said they have, and until when they are waited for."""
+        """For each of them that disconnected: its last checkpoint, and until when the log is retained for it."""
 
-    def heard(self, node: int, *, lacking: bool, latest: bool) -> None:
-        """A member said what it has."""
+    def on_offer(self, node: int, *, lacking: bool, latest: bool) -> None:
+        """A member sent an offer. `lacking`: it lacks dropped messages. `latest`: it has our latest checkpoint."""
         if lacking:
-            self._late.add(node)
+            self._lagging.add(node)
         elif latest:
-            self._late.discard(node)
+            self._lagging.discard(node)
 
-    def came(self, node: int) -> None:
+    def on_connected(self, node: int) -> None:
         self._away.pop(node, None)
 
-    def left(self, now_ns: int, node: int, index: int) -> None:
-        if node in self._late:
+    def on_disconnected(self, now_ns: int, node: int, index: int) -> None:
+        if node in self._lagging:
             self._away[node] = (index, now_ns + RETURN_NS)
 
-    def look(self, now_ns: int) -> None:
-        """Wait no longer for who has been away too long."""
+    def expire(self, now_ns: int) -> None:
+        """Stop to wait for members that were disconnected for `RETURN_NS`."""
         for node in [node for node, (_, until_ns) in self._away.items() if now_ns >= until_ns]:
             del self._away[node]
-            self._late.discard(node)
+            self._lagging.discard(node)
 
     def checkpoints(self) -> list[int]:
-        """What those that are away have."""
+        """The last checkpoints of the disconnected members."""
         return [index for index, _ in self._away.values()]

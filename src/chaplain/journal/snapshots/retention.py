@@ -1,14 +1,15 @@
-"""Which segments of the log go: those that a checkpoint covers, that the rules do not keep, and that nobody needs.
+"""Decides which segments of the log can be dropped: a checkpoint covers them, no rule retains them, and nothing needs
+them.
 
-    covered    a quorum has the checkpoint's state on disk, and so has every member that is connected with us, or came
-               too late and is on its way back (`returning`)
-    rules      `keep_bytes` of the log, and what is younger than `keep_seconds`, stay; without either, everything does,
-               but what an admin has released
-    needed     by a reader, a database, or a pack that is staged or committed and has no offsets yet
+    covered    a quorum has the checkpoint on disk, and so has every member that is connected, or that lags behind and
+               is expected back (`lagging_members`)
+    rules      `keep_bytes` of the log and messages younger than `keep_ns` are retained; without either rule,
+               everything is retained that no admin has released
+    needed     by a reader, by a database, or by a staged or committed pack without offsets
 
-Decides by numbers that it is given. Refuses to know who is connected and who reads (`archive`).
+Computes with the numbers that it is given. Refuses to know who is connected and who reads (`checkpointer`).
 
-Invariant: nothing behind the checkpoint goes, nothing from the needed message on, and never the last segment.
+Invariant: no message after the checkpoint is dropped, none from the first needed one on, and never the last segment.
 """
 
 from __future__ import annotations
@@ -19,24 +20,24 @@ from chaplain.journal.execution.staged_packs import StagedPacks
 from chaplain.journal.settings import RetentionRules
 from chaplain.journal.storage.segment_index import SegmentIndex, SegmentSpan
 
-NOBODY = (1 << 63) - 1
-"""In place of the first message that somebody needs."""
+NOT_NEEDED = (1 << 63) - 1
+"""Stands for the first needed message if no message is needed."""
 
 
-def droppable(places: SegmentIndex, rules: RetentionRules, now_ns: int, *, limit: int, released: int) -> int:
-    """How many segments go from the front, if nothing behind `limit` may."""
+def droppable(segment_index: SegmentIndex, rules: RetentionRules, now_ns: int, *, limit: int, released: int) -> int:
+    """Number of segments that can be dropped from the front, if no message after `limit` may be dropped."""
     going = 0
-    left_bytes = sum(segment.size_bytes for segment in places.segments)
-    for segment in places.droppable(limit):
+    left_bytes = sum(segment.size_bytes for segment in segment_index.segments)
+    for segment in segment_index.droppable(limit):
         left_bytes -= segment.size_bytes
-        if not _spared(segment, rules, now_ns, left_bytes, max(released, places.first - 1)):
+        if not _spared(segment, rules, now_ns, left_bytes, max(released, segment_index.first - 1)):
             break
         going += 1
     return going
 
 
 def _spared(segment: SegmentSpan, rules: RetentionRules, now_ns: int, left_bytes: int, released: int) -> bool:
-    """Whether the rules can do without a segment, of which nothing would be left but so many octets behind it."""
+    """True if the rules allow the segment to be dropped. `left_bytes` is the size of the log after it."""
     if segment.last <= released:
         return True
     too_large = 0 < rules.keep_bytes <= left_bytes
@@ -44,15 +45,15 @@ def _spared(segment: SegmentSpan, rules: RetentionRules, now_ns: int, left_bytes
     return too_large or too_old
 
 
-def keeps(places: SegmentIndex, rules: RetentionRules, now_ns: int, timestamp_ns: int) -> bool:
-    """Whether the rules would let a message of this time stay: what would go at once is not fetched."""
-    full = 0 < rules.keep_bytes <= sum(segment.size_bytes for segment in places.segments)
+def keeps(segment_index: SegmentIndex, rules: RetentionRules, now_ns: int, timestamp_ns: int) -> bool:
+    """True if the rules would retain a message of this time. A message that would be dropped at once is not fetched."""
+    full = 0 < rules.keep_bytes <= sum(segment.size_bytes for segment in segment_index.segments)
     too_old = bool(rules.keep_ns) and timestamp_ns < now_ns - rules.keep_ns
     return not full and not too_old
 
 
-def first_needed(holding: StagedPacks, others: Iterable[int]) -> int:
-    """The first message that somebody still needs."""
-    staged = next(iter(holding.staged.values()), None)
-    owed = min((one.index for one in holding.owed), default=NOBODY)
-    return min(owed, staged.index if staged is not None else NOBODY, *others)
+def first_needed(staged_packs: StagedPacks, others: Iterable[int]) -> int:
+    """The first message that a pack or another component still needs."""
+    staged = next(iter(staged_packs.staged.values()), None)
+    owed = min((one.index for one in staged_packs.committed), default=NOT_NEEDED)
+    return min(owed, staged.index if staged is not None else NOT_NEEDED, *others)

@@ -1,7 +1,7 @@
-"""Checkpoints as the journal around them sees it: what they are told, and what they want done.
+"""The checkpoints of a node as the rest of the journal sees them: inputs in, effects out.
 
-Ties together what this node keeps and drops (`archive`) and what it takes from others (`adoption`). Decides only which
-of them something is for.
+Combines what this node stores and drops (`checkpointer`) with what it installs from peers (`install`). Decides only
+which of the two an input is for.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from chaplain.journal.execution.state import ExecutionState, load
 from chaplain.journal.execution.state_machine import JournalExecution
 from chaplain.journal.messages.cluster import DataEntry, Reference
 from chaplain.journal.messages.peer import AskState, Covered, StatePiece
-from chaplain.journal.model.bootstrap import Founding
+from chaplain.journal.model.bootstrap import ClusterBootstrap
 from chaplain.journal.model.results import AppliedMessage
 from chaplain.journal.outbound import JournalOutbound
 from chaplain.journal.settings import JournalSettings
@@ -27,114 +27,124 @@ from chaplain.journal.snapshots.checkpointer import Checkpointer
 from chaplain.journal.snapshots.install import SnapshotInstaller
 from chaplain.journal.storage.log import ReplicatedLog
 from chaplain.journal.storage.offset_index import StreamIndex
-from chaplain.journal.storage.verdict import read_executed
+from chaplain.journal.storage.verdict import read_applied
 from chaplain.journal.ticket_numbers import TicketNumbers
 
-CoveringMessage: TypeAlias = Covered | AskState | StatePiece
+SnapshotMessage: TypeAlias = Covered | AskState | StatePiece
 
 
 def base_of(state: ExecutionState) -> CheckpointBase:
+    """The facts of a checkpoint that components other than execution need."""
     owners = {lane.client_id: lane.acl for lane in state.lanes.values()}
-    return CheckpointBase(state.moment, dict(state.databases), owners)
+    return CheckpointBase(state.position, dict(state.databases), owners)
 
 
-def found_checkpoint(founding: Founding, data: bytes | None) -> Checkpoint | None:
-    """What a node's file says; nothing, if it cannot be believed: the log says whether that is a loss."""
+def found_checkpoint(bootstrap: ClusterBootstrap, data: bytes | None) -> Checkpoint | None:
+    """Decode the checkpoint file. Returns None if it is missing or invalid; recovery of the log decides whether that is
+    a loss.
+    """
     if data is None:
         return None
     try:
         first, state = checkpoint.decode(data)
-        return checkpoint.make(load(founding, state).moment.index, state, first)
+        return checkpoint.make(load(bootstrap, state).position.index, state, first)
     except Malformed:
         return None
 
 
 class SnapshotService:
+    """Checkpointer and installer of one node."""
+
     def __init__(self, settings: JournalSettings, execution: JournalExecution, streams: StreamIndex) -> None:
-        """`streams` are told which messages the log has, when some of it went or was put back."""
+        """`streams` is updated when messages are dropped from the log, or backfilled."""
         self._execution = execution
-        self.archive = Checkpointer(settings, execution)
-        self._adoption = SnapshotInstaller(settings, execution, self.archive)
-        self._parts: dict[str, Checkpointer | SnapshotInstaller] = {"archive": self.archive, "adoption": self._adoption}
+        self.checkpointer = Checkpointer(settings, execution)
+        self._installer = SnapshotInstaller(settings, execution, self.checkpointer)
+        self._parts: dict[str, Checkpointer | SnapshotInstaller] = {
+            "checkpointer": self.checkpointer,
+            "installer": self._installer,
+        }
         self._streams = streams
         self._log: ReplicatedLog | None = None
-        self._firsts: dict[int, tuple[int, int]] = {}
+        self._log_ranges: dict[int, tuple[int, int]] = {}
         self._first = 1
 
     def attach(
         self,
-        bench: ConsensusContext,
+        context: ConsensusContext,
         found: Checkpoint | None,
         confirms: Callable[[Collection[int]], bool] | None = None,
     ) -> None:
-        """From now on, work; and what the checkpoint covers of ingest nodes' journals is ordered for the serializer."""
-        self._log, self._firsts, self._first = bench.log, bench.peer_log_ranges, bench.log.places.first
-        self.archive.attach(bench.log, found)
-        bench.is_retained = self.archive.keeps
-        self._adoption.attach(bench.log, lambda: bench.latest_known_quorum, confirms)
+        """Start to work. Also mark the ingest messages that the checkpoint covers as ordered, for the serializer."""
+        self._log, self._log_ranges, self._first = context.log, context.peer_log_ranges, context.log.segment_index.first
+        self.checkpointer.attach(context.log, found)
+        context.is_retained = self.checkpointer.would_retain
+        self._installer.attach(context.log, lambda: context.latest_known_quorum, confirms)
         for node, (journal, index) in self._execution.state.journals.items():
             if index:
-                bench.payload_queue.mark_ordered([DataEntry(Reference(node, journal, index), b"")])
+                context.payload_queue.mark_ordered([DataEntry(Reference(node, journal, index), b"")])
 
     @property
     def due_ns(self) -> int | None:
-        return soonest((self.archive.due_ns, self._adoption.due_ns))
+        return soonest((self.checkpointer.due_ns, self._installer.due_ns))
 
-    def executed(self, executed: AppliedMessage) -> None:
-        self.archive.executed(executed)
+    def on_applied(self, executed: AppliedMessage) -> None:
+        self.checkpointer.on_applied(executed)
 
     def start(self) -> None:
-        self.archive.start()
+        self.checkpointer.start()
 
-    def up(self, now_ns: int, node: int) -> None:
-        self.archive.up(node)
-        self.archive.look(now_ns)
-        self._adoption.look(now_ns)
+    def on_connected(self, now_ns: int, node: int) -> None:
+        self.checkpointer.on_connected(node)
+        self.checkpointer.drop_segments(now_ns)
+        self._installer.update(now_ns)
 
-    def down(self, now_ns: int, node: int) -> None:
-        self.archive.down(now_ns, node)
-        self._firsts.pop(node, None)
-        self._adoption.look(now_ns)
+    def on_disconnected(self, now_ns: int, node: int) -> None:
+        self.checkpointer.on_disconnected(now_ns, node)
+        self._log_ranges.pop(node, None)
+        self._installer.update(now_ns)
 
-    def said(self, now_ns: int, node: int, message: CoveringMessage) -> None:
+    def on_message(self, now_ns: int, node: int, message: SnapshotMessage) -> None:
         match message:
             case Covered():
-                self._firsts[node] = (message.first, message.agreed)
-                self.archive.heard(now_ns, node, message)
-                self._adoption.look(now_ns)
+                self._log_ranges[node] = (message.first, message.agreed)
+                self.checkpointer.on_offer(now_ns, node, message)
+                self._installer.update(now_ns)
             case AskState():
-                self.archive.asked(node, message)
+                self.checkpointer.on_ask_state(node, message)
             case StatePiece():
-                self._adoption.came(now_ns, node, message)
+                self._installer.on_piece(now_ns, node, message)
             case _:
                 assert_never(message)
 
-    def woken(self, now_ns: int) -> None:
-        self.archive.woken(now_ns)
-        self._adoption.woken(now_ns)
+    def on_timer(self, now_ns: int) -> None:
+        self.checkpointer.on_timer(now_ns)
+        self._installer.on_timer(now_ns)
 
-    def written(self, now_ns: int, part: str, ticket: int) -> None:
-        if part == "archive":
-            self.archive.written(now_ns, ticket)
+    def on_written(self, now_ns: int, part: str, ticket: int) -> None:
+        if part == "checkpointer":
+            self.checkpointer.on_written(now_ns, ticket)
         else:
-            self._adoption.written()
+            self._installer.on_written()
 
     @property
-    def restless(self) -> bool:
-        """Whether there is anything to perform; asked at every step, and seldom so."""
+    def has_work(self) -> bool:
+        """True if `take_effects` has anything to do. It is read at every step, and seldom true."""
         assert self._log is not None
-        return bool(self.archive.effects or self._adoption.effects or self._log.places.first != self._first)
+        return bool(
+            self.checkpointer.effects or self._installer.effects or self._log.segment_index.first != self._first
+        )
 
-    def perform(self, mail: JournalOutbound, slips: TicketNumbers) -> list[Persist | Report | Halt]:
-        """Say what is to be said; gives what is the host's."""
+    def take_effects(self, mail: JournalOutbound, slips: TicketNumbers) -> list[Persist | Report | Halt]:
+        """Send the outgoing messages. Returns the effects for the host."""
         assert self._log is not None
-        if self._log.places.first != self._first:
-            self._first = self._log.places.first
-            self._streams.forget(self._first)
-        if self._log.restocked:
-            self._streams.put_back([read_executed(records) for records in self._log.restocked])
-            self._log.restocked.clear()
-            self.archive.tell_all()
+        if self._log.segment_index.first != self._first:
+            self._first = self._log.segment_index.first
+            self._streams.drop_before(self._first)
+        if self._log.backfilled:
+            self._streams.prepend([read_applied(records) for records in self._log.backfilled])
+            self._log.backfilled.clear()
+            self.checkpointer.broadcast_offer()
         effects: list[Persist | Report | Halt] = []
         for name, part in self._parts.items():
             for effect in part.effects:

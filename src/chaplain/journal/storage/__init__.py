@@ -1,1 +1,1 @@
-"""The log on disk: record layout, recovery, and indexes from message to file position."""
+"""The log on disk: record layout, recovery after a restart, and indexes from message to file position."""

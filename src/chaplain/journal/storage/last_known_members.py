@@ -1,9 +1,11 @@
-"""Who belongs to the cluster, as a node knew it last: beside its log, for the day when that is empty.
+"""The last known members of the cluster: a file beside the log, used when the log is empty.
 
-An empty log names the founders, who may all have been replaced: then nobody whom it names is there to fetch from. With
-a roster the others are known by their keys, and asked as the founders would be. It gives nobody a vote: whoever has
-caught up decides by its own log again, and one that lost its memory is asked by those whom that log names before it is
-sound (decision 0189).
+An empty log only knows the initial members, and all of those may have been replaced since. A node that starts with an
+empty log would then find no node to fetch from. The file names the later members with their keys, and the node contacts
+them as it would contact the initial ones.
+
+The file gives nobody a vote. A node that has caught up decides by its own log again. A node that lost its votes must
+recover them from the voters that its log names before it votes (decision 0189).
 """
 
 from __future__ import annotations
@@ -14,15 +16,19 @@ from chaplain.core import Frozen, Persist, Replace
 from chaplain.journal.model.cluster_config import ClusterConfig
 from chaplain.journal.model.quorum import Quorum
 
-ROSTER_FILE = "roster"
-"""In the data directory, not beside the segments: whoever empties that folder is to find the others."""
+LAST_KNOWN_MEMBERS_FILE = "roster"
+"""In the data directory, not in the folder of the segments: an operator who empties that folder must not delete this
+file.
+"""
 
 
 class LastKnownMembers(Frozen, frozen=True):
+    """The members and voters of the cluster after one message."""
+
     index: int
-    """Who has executed so much knows as much by itself."""
+    """Index of that message. A node that has executed it no longer needs this record."""
     sets: tuple[tuple[int, ...], ...]
-    """Whose majorities agree on the next message."""
+    """The serializer sets whose majorities agree on the next message."""
     keys: dict[int, str]
     """Public keys of the members, in hex, by node id."""
 
@@ -38,13 +44,13 @@ class LastKnownMembers(Frozen, frozen=True):
         return msgspec.json.encode(self).decode() + "\n"
 
 
-def roster_of(assembly: ClusterConfig, index: int) -> LastKnownMembers:
-    keys = {placed.node: placed.key.hex() for placed in assembly.nodes if assembly.has(placed)}
-    return LastKnownMembers(index, assembly.quorum.sets, keys)
+def last_known_members(config: ClusterConfig, index: int) -> LastKnownMembers:
+    keys = {member.node: member.key.hex() for member in config.nodes if config.is_member(member)}
+    return LastKnownMembers(index, config.quorum.sets, keys)
 
 
-def read_roster(data: bytes | None) -> LastKnownMembers | None:
-    """What a file says; nothing, if it cannot be understood: the log goes before it anyway."""
+def read_last_known_members(data: bytes | None) -> LastKnownMembers | None:
+    """Decode the file. Returns None if it cannot be decoded: the file is only a hint, and the log is the authority."""
     try:
         roster = None if data is None else msgspec.json.decode(data, type=LastKnownMembers)
         return roster if roster is None or roster.nodes else None
@@ -53,16 +59,20 @@ def read_roster(data: bytes | None) -> LastKnownMembers | None:
 
 
 class LastKnownMembersStore:
-    def __init__(self, found: LastKnownMembers | None, founded: ClusterConfig) -> None:
-        """`founded` is what an empty log says by itself."""
-        self.latest = found or roster_of(founded, 0)
+    """Decides when the file must be rewritten."""
 
-    def look(self, assembly: ClusterConfig, index: int) -> Persist | None:
-        """What is to be written, now that so much is executed; nothing while we know less than the roster does."""
+    def __init__(self, found: LastKnownMembers | None, initial: ClusterConfig) -> None:
+        """`initial` is the cluster configuration of an empty log."""
+        self.latest = found or last_known_members(initial, 0)
+
+    def update(self, config: ClusterConfig, index: int) -> Persist | None:
+        """The write that stores this configuration, after the message with this index was executed. Returns None if
+        members and voters did not change, or if the file is newer than what this node has executed.
+        """
         before = self.latest
         if index < before.index:
             return None
-        self.latest = roster_of(assembly, index)
+        self.latest = last_known_members(config, index)
         if (before.sets, before.keys) == (self.latest.sets, self.latest.keys):
             return None
-        return Persist(0, (Replace(ROSTER_FILE, self.latest.text().encode()),))
+        return Persist(0, (Replace(LAST_KNOWN_MEMBERS_FILE, self.latest.text().encode()),))

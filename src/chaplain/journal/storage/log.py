@@ -1,14 +1,15 @@
-"""The running log: the agreed prefix, the one message behind it, and the operations that keep them on disk.
+"""The running log: the agreed prefix, the one message after it (the tail), and the operations that store them.
 
-Decides what is written and in which form; refuses to decide whether a message is agreed. Everything it does comes
-back as operations for one `Persist`.
+Decides what is written and in which form. Refuses to decide whether a message is agreed. Every method that writes
+returns its operations, which the caller puts into one `Persist`.
 
-    agreed      execution has settled everything up to here
-    tail        the message held behind it, not known to be agreed
-    floor       index and ballot of the furthest thing ever held, if damage has taken it; votes are measured against it
+    agreed      index up to which execution has applied all messages
+    tail        the stored message after `agreed`; it is not known to be agreed
+    floor       index and ballot of the last message that this log ever contained, even if damage has destroyed it;
+                this node votes only for candidates whose log reaches at least that far
 
-Invariants: `agreed` never falls and its hash never changes; a stored message continues the chain of its predecessor;
-the tail's ballot never falls while its index stays.
+Invariants: `agreed` never decreases and its hash never changes. A stored message continues the chain of its
+predecessor. The ballot of the tail never decreases while its index stays the same.
 """
 
 from __future__ import annotations
@@ -30,17 +31,16 @@ from chaplain.journal.model.verdict_chain import previous_of
 from chaplain.journal.settings import ConsensusSettings
 from chaplain.journal.storage.records import (
     Group,
-    Grouper,
     SyncHint,
-    encode_jot,
-    is_message,
+    encode_sync_hint,
+    group_messages,
     mark_record,
     message_of,
     message_records,
     stamp_record,
     verdict_of,
 )
-from chaplain.journal.storage.recovery import Recovered, Stretch
+from chaplain.journal.storage.recovery import OctetRange, Recovered
 from chaplain.journal.storage.segment_index import SegmentIndex
 from chaplain.segment.header import read_headers
 from chaplain.segment.layout import Bytes, octets, segment_name
@@ -50,123 +50,138 @@ from chaplain.segment.settings import LogSettings
 from chaplain.segment.write import SegmentWriter
 
 LOG_KIND = 5
-_BARE = Preview(b"", ())
-"""What an index-only serializer writes beside the order itself."""
-JOTS_UNSYNCED_MAX = 32
-"""The jot is synced with every mark, and with every so many messages: a second sync each time would cost a third."""
+_NO_PREVIEW = Preview(b"", ())
+"""An index-only serializer stores neither verdict nor payloads."""
+SYNC_HINTS_UNSYNCED_MAX = 32
+"""The log syncs the sync hint with every mark, and once in this many messages: after a power cut the hint is at most
+this many messages old. To sync it with every message would double the number of syncs (decision 0101).
+"""
 
 
-def jot_name(settings: ConsensusSettings) -> str:
+def sync_hint_name(settings: ConsensusSettings) -> str:
     return f"{settings.folder}{settings.log}.jot"
 
 
-def standing_name(settings: ConsensusSettings) -> str:
+def hard_state_name(settings: ConsensusSettings) -> str:
     return f"{settings.folder}{settings.log}.standing"
 
 
 class ReplicatedLog:
+    """The log of one node, with the state machine that executes its agreed messages."""
+
     def __init__(
-        self, settings: ConsensusSettings, chance: random.Random, recovered: Recovered, execution: Execution
+        self, settings: ConsensusSettings, rng: random.Random, recovered: Recovered, execution: Execution
     ) -> None:
         layout = LogSettings(settings.log, LOG_KIND, settings.folder, settings.segment_bytes, free_max=0)
-        # A doubtful end is cut by the first append, which comes only after the doubt itself is on disk.
-        self._writer = SegmentWriter(layout, chance, recovered.survey, cut_doubt=True)
+        # The first append truncates an end that is in doubt. By then the hard state on disk says that the vote is in
+        # doubt, so the truncation cannot hide a lost acknowledgement.
+        self._writer = SegmentWriter(layout, rng, recovered.survey, cut_doubt=True)
         self._settings = settings
         self.execution = execution
-        self.places = SegmentIndex(recovered.first, recovered.begins)
-        self.before = recovered.before
-        """The hash of the message before the first; empty if there is none, or we dropped it ourselves."""
-        self.verdict_before = self._verdict_before(recovered, execution)
-        """The hash of the verdict on the message before the first; empty where verdicts are not stored."""
-        self.restocked: list[list[Record]] = []
-        """Messages that were put back before the first, until somebody has looked at them."""
+        self.segment_index = SegmentIndex(recovered.first, recovered.in_order_from)
+        self.hash_before_first = recovered.hash_before_first
+        """Hash of the message before the first one in the log. Empty if the log begins with message 1, or if this node
+        dropped the earlier messages itself.
+        """
+        self.verdict_before_first = self._find_verdict_before_first(recovered, execution)
+        """Hash of the verdict on the message before the first one; empty where verdicts are not stored."""
+        self.backfilled: list[list[Record]] = []
+        """Records of messages that were fetched again and now precede the former first message. `SnapshotService` adds
+        them to the stream index and clears the list.
+        """
         for ending in recovered.survey.endings:
-            if ending.header.base <= self._writer.written:  # what lies behind a cut is begun anew
-                self.places.segment(ending.header)
+            if ending.header.base <= self._writer.written:  # segments after a truncation are created anew
+                self.segment_index.add_segment(ending.header)
         self._recent: deque[LogEntry] = deque()
         self._recent_bytes = 0
         self.agreed = recovered.base.index
         self.agreed_hash = recovered.base.hash
         self.agreed_ns = recovered.base.timestamp_ns
-        """Timestamp of the last agreed message: the next one is later."""
+        """Timestamp of the last agreed message. The next message has a later one."""
         self.agreed_by = (0, 0)
-        """Regime and master that first proposed the last agreed message, if it is in this log."""
+        """Regime and master that first proposed the last agreed message; zeros if the message is not in this log."""
         self.tail: LogEntry | None = None
         self.floor = recovered.floor
-        self._islands: dict[int, Group] = {}
-        """Messages of ours behind damage, waiting for what is missing before them."""
+        self._disconnected: dict[int, Group] = {}
+        """Messages of this log that follow a damaged part. They wait until the missing messages are fetched."""
         self._mark = recovered.mark
         self.durable = 0
-        """Everything held up to this index is on disk."""
+        """All messages of this log up to this index are on disk."""
         self._replay(recovered)
 
     @property
-    def assembly(self) -> ClusterConfig:
-        """The cluster's nodes, as the agreed prefix has them."""
-        return self.execution.assembly
+    def cluster_config(self) -> ClusterConfig:
+        """The cluster configuration after the agreed prefix."""
+        return self.execution.cluster_config
 
     @property
     def copies(self) -> int:
-        """How many nodes hold a payload before it is ordered; 0 unless serializers are index-only."""
+        """Number of nodes that store a payload before it is ordered; 0 unless serializers are index-only."""
         return self.execution.copies
 
     @property
     def index_only(self) -> bool:
-        """Whether this node keeps orders alone. It executes them, too, with payloads that it forgets."""
-        return self.copies > 0 and not self.assembly.holds_data(self._settings.node)
+        """True if this node stores the order without payloads. It executes messages, too, but does not retain their
+        payloads.
+        """
+        return self.copies > 0 and not self.cluster_config.holds_data(self._settings.node)
 
-    def held(self, entry: DataEntry) -> bytes | None:
-        """A payload of something that was held behind the agreed prefix, though another took its place since."""
-        return self.execution.held(entry.reference, entry.digest)
+    def cached_payload(self, entry: DataEntry) -> bytes | None:
+        """A payload of a message that was stored after the agreed prefix, even if another message has replaced it
+        since.
+        """
+        return self.execution.cached_payload(entry.reference, entry.digest)
 
-    # How far we are.
+    # The end of the log.
 
     def last(self) -> tuple[int, int]:
-        """Index and ballot that votes are measured by."""
-        held, tail = (self.agreed, KNOWN_AGREED), self.tail
-        if tail is not None and (tail.body.index, tail.ballot) > held:
-            held = (tail.body.index, tail.ballot)
-        return held if held > self.floor else self.floor
+        """Index and ballot of the end of the log, as voters compare them (Raft: lastLogIndex and lastLogTerm)."""
+        end, tail = (self.agreed, KNOWN_AGREED), self.tail
+        if tail is not None and (tail.body.index, tail.ballot) > end:
+            end = (tail.body.index, tail.ballot)
+        # A node that lost the end of its log still compares candidates with what it once acknowledged.
+        return end if end > self.floor else self.floor
 
     @property
-    def whole(self) -> bool:
-        """Nothing is missing between the agreed prefix and the furthest thing we ever held."""
+    def has_no_gap(self) -> bool:
+        """True if no message is missing between the agreed prefix and the last message that this log ever contained."""
         reach = self.tail.body.index if self.tail is not None else self.agreed
         return self.floor[0] <= reach <= self.agreed + 1
 
     @property
     def written(self) -> int:
+        """Position up to which the log is written."""
         return self._writer.written
 
     @property
     def sequence(self) -> int:
-        """Of the segment that is written to."""
+        """Sequence number of the current segment."""
         return self._writer.header.sequence
 
-    # Taking messages.
+    # Storing messages.
 
     def store(self, message: LogEntry) -> tuple[Operation, ...]:
-        """Hold a message behind the agreed prefix, in place of any other there."""
+        """Store a message as the tail, in place of an earlier tail."""
         assert message.index == self.agreed + 1, "a message was stored before its predecessor was agreed"
         assert message.body.previous == self.agreed_hash, "a stored message does not continue the chain"
         old = self.tail
         if old is not None and old.index == message.index:
-            assert old.ballot < message.ballot, "a held message was replaced under the same regime or an earlier one"
+            assert old.ballot < message.ballot, "a stored message was replaced under the same regime or an earlier one"
         self.tail = message
         return self._append_message(message)
 
     def restamp(self, ballot: int) -> tuple[Operation, ...]:
-        """Hold the tail, the same bytes, under a later regime."""
+        """Store the tail under a later regime. Its octets do not change."""
         assert self.tail is not None
         assert self.tail.ballot < ballot
         self.tail = msgspec.structs.replace(self.tail, ballot=ballot)
         return self._append([stamp_record(self.tail)])
 
-    def settle(self, payloads: tuple[bytes, ...]) -> LogEntry:
-        """The tail is agreed, and here is what it refers to."""
+    def commit_tail(self, payloads: tuple[bytes, ...]) -> LogEntry:
+        """Apply the tail, which is now agreed. The caller passes the payloads if the tail lacks them."""
         assert self.tail is not None
         message = self.tail if self.tail.payloads else msgspec.structs.replace(self.tail, payloads=payloads)
-        assert not message.bare, "a message was settled without its payloads"
+        assert not message.lacks_payloads, "a message was applied without its payloads"
         assert message.index == self.agreed + 1
         assert message.body.previous == self.agreed_hash
         self.tail = None
@@ -174,7 +189,7 @@ class ReplicatedLog:
         return message
 
     def append_agreed(self, message: LogEntry) -> tuple[Operation, ...]:
-        """Take a message that others say is agreed. What we hold further on stays held."""
+        """Append and apply a message that other nodes reported as agreed. A tail further on stays in place."""
         assert message.index == self.agreed + 1
         assert message.body.previous == self.agreed_hash
         operations = self._append_message(message)
@@ -183,33 +198,40 @@ class ReplicatedLog:
         self._advance(message)
         return operations
 
-    def named(self) -> bytes | None:
-        """The hash that something of ours further on gives to the next message, if it does."""
-        following = self._islands.get(self.agreed + 2)
+    def expected_next_hash(self) -> bytes | None:
+        """The hash that the next message must have, if a later record of this log names it: the message after it, or a
+        mark.
+        """
+        following = self._disconnected.get(self.agreed + 2)
         if following is not None:
             return following.first.previous_hash
         return self._mark[1] if self._mark[0] == self.agreed + 1 else None
 
-    def reconnect(self) -> list[LogEntry]:
-        """What was missing has come: go on with our own copies behind it, each named by the next."""
+    def apply_own_copies(self) -> list[LogEntry]:
+        """Continue with this log's own messages behind a gap, now that the missing ones were fetched. Each must have
+        the hash that a later record names.
+        """
         found: list[LogEntry] = []
-        while (group := self._islands.get(self.agreed + 1)) is not None and group.first.chain_hash == self.named():
+        while (
+            group := self._disconnected.get(self.agreed + 1)
+        ) is not None and group.first.chain_hash == self.expected_next_hash():
             assert group.first.previous_hash == self.agreed_hash
             message = message_of(group, self.execution.payloads)
-            if message.bare:
-                break  # our own order, and payloads that only others have
+            if message.lacks_payloads:
+                break  # an index-only serializer stored it; only other nodes have the payloads
             if self.tail is not None and self.tail.index == message.index:
                 self.tail = None
             self._advance(message)
             found.append(message)
-        self._islands = {index: group for index, group in self._islands.items() if index > self.agreed}
+        self._disconnected = {index: group for index, group in self._disconnected.items() if index > self.agreed}
         return found
 
     def mark(self, regime: int) -> tuple[Operation, ...]:
+        """Append a record which says that everything up to `agreed` is agreed."""
         return self._append([mark_record(self.agreed, self.agreed_hash, regime)])
 
-    def rewrite(self, unproven: Iterable[Stretch]) -> tuple[Operation, ...]:
-        """Write octets of the log again, the same ones to the same places."""
+    def rewrite(self, unproven: Iterable[OctetRange]) -> tuple[Operation, ...]:
+        """Write these octets of the log again, at the same positions."""
         settings = self._settings
         return tuple(
             WriteAt(settings.folder + segment_name(settings.log, one.sequence), one.offset, one.data)
@@ -217,43 +239,52 @@ class ReplicatedLog:
         )
 
     def synced(self, position: int, index: int) -> None:
+        """Record that the log is on disk up to this position and this message."""
         self._writer.synced(position)
         self.durable = max(self.durable, index)
 
     def _append_message(self, message: LogEntry) -> tuple[Operation, ...]:
         execution = self.execution
-        preview = _BARE if self.index_only else execution.preview(message.body, message.payloads, message.hash)
+        preview = _NO_PREVIEW if self.index_only else execution.preview(message.body, message.payloads, message.hash)
         return self._append(message_records(message, preview), message.body.index)
 
     def _append(self, records: list[Record], index: int = 0) -> tuple[Operation, ...]:
         start = self._writer.written
         operations = self._writer.append(records)
-        self.places.segment(self._writer.header)
+        self.segment_index.add_segment(self._writer.header)
         if index:
-            self.places.note(index, start, self._writer.written, records[0].timestamp_ns)
-        # Its position counts on this boot alone, so it need not be synced; its index may lag a little behind.
-        return (*operations, self._jot(lazy=index % JOTS_UNSYNCED_MAX != 0))
+            self.segment_index.set_position(index, start, self._writer.written, records[0].timestamp_ns)
+        # The hint need not be synced: its position only counts within this boot, while the page cache survives, and its
+        # index may be a little too low.
+        return (*operations, self._sync_hint(lazy=index % SYNC_HINTS_UNSYNCED_MAX != 0))
 
-    def _jot(self, *, lazy: bool) -> WriteAt:
-        jot = encode_jot(SyncHint(self._settings.boot, self._writer.written, self.durable))
-        return WriteAt(jot_name(self._settings), 0, jot, lazy)
+    def _sync_hint(self, *, lazy: bool) -> WriteAt:
+        hint = encode_sync_hint(SyncHint(self._settings.boot, self._writer.written, self.durable))
+        return WriteAt(sync_hint_name(self._settings), 0, hint, lazy)
 
     def _advance(self, message: LogEntry) -> None:
-        self.execution.settle(AgreedEntry(message.body, message.hash, message.payloads))
+        """Apply an agreed message, and retain it in memory for nodes that are a little behind."""
+        self._apply(message)
+        self._recent.append(message)
+        self._recent_bytes += message.size_bytes
+        # The last message always stays in memory, however large it is.
+        while self._recent_bytes > self._settings.recent_bytes_max and len(self._recent) > 1:
+            self._recent_bytes -= self._recent.popleft().size_bytes
+
+    def _apply(self, message: LogEntry) -> None:
+        self.execution.apply(AgreedEntry(message.body, message.hash, message.payloads))
         self.agreed, self.agreed_hash = message.index, message.hash
         self.agreed_ns = message.body.timestamp_ns
         self.agreed_by = (message.body.regime, message.body.master)
-        self._recent.append(message)
-        self._recent_bytes += message.size_bytes
-        while self._recent_bytes > self._settings.recent_bytes_max and len(self._recent) > 1:
-            self._recent_bytes -= self._recent.popleft().size_bytes
 
     # Start.
 
     @staticmethod
-    def _verdict_before(recovered: Recovered, execution: Execution) -> bytes:
-        """The verdict on the first message contains the hash. A log that begins behind the checkpoint has no such
-        message yet: there, the state contains the hash of the last verdict that the checkpoint covers.
+    def _find_verdict_before_first(recovered: Recovered, execution: Execution) -> bytes:
+        """The hash of the verdict on the message before the first one.
+
+        The verdict on the first message contains it. A log that begins right after the checkpoint does not have that
+        message yet; there, the state contains the hash of the last verdict that the checkpoint covers.
         """
         if recovered.first == recovered.base.index + 1:
             return execution.verdict_hash
@@ -263,18 +294,18 @@ class ReplicatedLog:
         return b""
 
     def _replay(self, recovered: Recovered) -> None:
-        """Give execution what it has not seen, and take the tail into hand."""
-        assert self.execution.settled == recovered.base.index, "execution goes on from another place than the log"
+        """Apply the agreed messages that the checkpoint does not cover, and load the tail."""
+        assert self.execution.applied_index == recovered.base.index, "execution and log start from different messages"
         first = recovered.groups.get(1)
         if first is not None and first.first.previous_hash != self._settings.genesis:
             raise StorageError(f"log {self._settings.log} belongs to another cluster: move it away")
         for index in sorted(recovered.groups):
             group = recovered.groups[index]
-            self.places.note(index, group.position, group.end, group.first.timestamp_ns)
+            self.segment_index.set_position(index, group.position, group.end, group.first.timestamp_ns)
             if index <= recovered.base.index:
-                self._look_back(group)
+                self._observe_stored(group)
             elif index <= recovered.agreed and index == self.agreed + 1:
-                self._catch_up(message_of(group, self.execution.payloads))
+                self._apply_recovered(message_of(group, self.execution.payloads))
         self.durable = recovered.agreed
         last = max(recovered.groups, default=0)
         if last > self.agreed:
@@ -282,50 +313,47 @@ class ReplicatedLog:
             self.tail = message_of(group, self.execution.payloads)
         for index, group in recovered.groups.items():
             if self.agreed < index and last > self.agreed + 1:
-                self._islands[index] = group
-        for group in recovered.former:
+                self._disconnected[index] = group
+        for group in recovered.replaced:
             with suppress(Malformed):
-                message_of(group, self.execution.payloads)  # execution keeps them for whoever has the order
+                message_of(group, self.execution.payloads)  # caches the payloads: a serializer may need them
 
-    def _look_back(self, group: Group) -> None:
-        """What a checkpoint covers and is here still can be read."""
-        if group.first.index >= self.places.first:
-            with suppress(Malformed):  # of one that cannot be read nothing is known: it is mended when it is wanted
-                self.execution.look_back(group.records)
+    def _observe_stored(self, group: Group) -> None:
+        """Report a message that the checkpoint covers: it is still in the log, so clients can read it."""
+        if group.first.index >= self.segment_index.first:
+            with suppress(Malformed):  # an unreadable message is repaired when a reader needs it
+                self.execution.observe_stored(group.records)
 
-    def _catch_up(self, message: LogEntry) -> None:
-        if message.bare:
-            return  # from here on others have to give the payloads once more
-        self.execution.settle(AgreedEntry(message.body, message.hash, message.payloads))
-        self.agreed, self.agreed_hash = message.index, message.hash
-        self.agreed_ns = message.body.timestamp_ns
-        self.agreed_by = (message.body.regime, message.body.master)
+    def _apply_recovered(self, message: LogEntry) -> None:
+        if message.lacks_payloads:
+            return  # other nodes must send the payloads of this message and of all later ones
+        self._apply(message)
 
-    # Doing without.
+    # Dropping segments.
 
     def drop(self, segments_max: int, limit: int) -> tuple[Operation, ...]:
-        """Remove segments from the front that hold nothing behind this message."""
+        """Delete up to `segments_max` segments from the front whose messages are all at or below `limit`."""
         operations: list[Operation] = []
-        first = self.places.first
-        for segment in self.places.droppable(limit)[:segments_max]:
+        first = self.segment_index.first
+        for segment in self.segment_index.droppable(limit)[:segments_max]:
             operations += self._writer.release(segment.sequence)
-            self.places.drop(segment)
-        if self.places.first > first:
-            self.before = b""
+            self.segment_index.drop(segment)
+        if self.segment_index.first > first:
+            self.hash_before_first = b""
         return tuple(operations)
 
-    # Giving messages to others.
+    # Reading messages, and repairing them.
 
     def recent(self, index: int, bytes_max: int) -> list[LogEntry] | None:
-        """Agreed messages from this index on that are still in memory; None if the first is not."""
+        """Agreed messages from this index on that are still in memory; None if the first one is not."""
         if index > self.agreed:
             return []
         if not self._recent or index < self._recent[0].index:
             return None
         chosen: list[LogEntry] = []
         size = 0
-        for place in range(index - self._recent[0].index, len(self._recent)):
-            message = self._recent[place]
+        for number in range(index - self._recent[0].index, len(self._recent)):
+            message = self._recent[number]
             size += message.size_bytes
             if chosen and (size > bytes_max or len(chosen) == self._settings.supply_messages_max):
                 break
@@ -333,20 +361,20 @@ class ReplicatedLog:
         return chosen
 
     def span(self, index: int, bytes_max: int) -> tuple[int, int] | None:
-        """Positions that hold messages from this index on, one after the other; None if the first is not on disk."""
+        """Start and end position of consecutive messages from this index on; None if the first one is not on disk."""
         through = min(self.agreed, self.durable, index + self._settings.supply_messages_max - 1)
-        return self.places.span(index, through, bytes_max)
+        return self.segment_index.span(index, through, bytes_max)
 
     def span_back(self, index: int, bytes_max: int, count_max: int) -> tuple[int, int] | None:
-        """Positions that hold this message and those before it, one after the other; None if it is not on disk."""
+        """Start and end position of this message and consecutive ones before it; None if it is not on disk."""
         count_max = min(count_max, self._settings.supply_messages_max)
-        return self.places.span_back(index, min(self.agreed, self.durable), bytes_max, count_max)
+        return self.segment_index.span_back(index, min(self.agreed, self.durable), bytes_max, count_max)
 
-    def recall(self, records: Iterable[Record], index: int) -> list[tuple[LogEntry, bytes]]:
-        """The agreed message of this index in these records, then those before it, each named by the one behind it;
-        and the verdicts beside them.
+    def read_backward(self, records: Iterable[Record], index: int) -> list[tuple[LogEntry, bytes]]:
+        """Decode agreed messages from these records, with their verdicts: the one with this index, then those before
+        it. Stops at the first message whose hash is not the one that its successor names.
         """
-        groups = _groups(records)
+        groups = group_messages(records)
         found: list[tuple[LogEntry, bytes]] = []
         with suppress(Malformed):
             while index in groups and index <= self.agreed:
@@ -357,49 +385,59 @@ class ReplicatedLog:
                 index -= 1
         return found
 
-    def records_again(self, message: LogEntry, verdict: bytes, expected: bytes) -> list[Record]:
-        """The records of an agreed message, given the verdict that another node stored beside it. Raises `Malformed`
-        unless the verdict has the expected hash.
+    def rebuild_records(self, message: LogEntry, verdict: bytes, expected: bytes) -> list[Record]:
+        """The records of an agreed message, rebuilt from the verdict that another node sent. Raises `Malformed` unless
+        the verdict has the expected hash.
         """
-        assert message.index <= self.agreed, "only what is agreed is written again"
+        assert message.index <= self.agreed, "only agreed messages are written again"
         if self.index_only:
-            return message_records(message, _BARE)
-        return message_records(message, self.execution.refile(message.body, message.payloads, verdict, expected))
+            return message_records(message, _NO_PREVIEW)
+        return message_records(
+            message, self.execution.rebuild_records(message.body, message.payloads, verdict, expected)
+        )
 
-    def mend(self, message: LogEntry, verdict: bytes, expected: bytes) -> tuple[tuple[Operation, ...], tuple[int, int]]:
-        """Write an agreed message once more, and where; nothing is read from there before `move`."""
-        operations, spans = self.write_again([self.records_again(message, verdict, expected)])
+    def append_repaired(
+        self, message: LogEntry, verdict: bytes, expected: bytes
+    ) -> tuple[tuple[Operation, ...], tuple[int, int]]:
+        """Append a new copy of a damaged agreed message. Returns the operations and the copy's span. Readers use the
+        copy after `relocate`.
+        """
+        operations, spans = self.append_copies([self.rebuild_records(message, verdict, expected)])
         return operations, spans[0]
 
-    def write_again(self, messages: Sequence[list[Record]]) -> tuple[tuple[Operation, ...], list[tuple[int, int]]]:
-        """Write the records of agreed messages, and where each is."""
+    def append_copies(self, messages: Sequence[list[Record]]) -> tuple[tuple[Operation, ...], list[tuple[int, int]]]:
+        """Append the records of agreed messages. Returns the operations and the span of each message."""
         operations: list[Operation] = []
         spans: list[tuple[int, int]] = []
         for records in messages:
             start = self._writer.written
             operations += self._writer.append(records)
-            self.places.segment(self._writer.header)
+            self.segment_index.add_segment(self._writer.header)
             spans.append((start, self._writer.written))
-            self.places.touch(records[0].index, *spans[-1], records[0].timestamp_ns)
-        return (*operations, self._jot(lazy=False)), spans
+            self.segment_index.extend_segments(records[0].index, *spans[-1], records[0].timestamp_ns)
+        return (*operations, self._sync_hint(lazy=False)), spans
 
-    def restock(self, messages: Sequence[list[Record]], spans: Sequence[tuple[int, int]]) -> None:
-        """The messages right before our first are on disk, there: the log begins with them."""
-        assert messages[-1][0].index == self.places.first - 1, "something is missing between what is put back and ours"
-        self.places.extend(spans)
-        self.before = messages[0][0].previous_hash if self.places.first > 1 else b""
-        self.verdict_before = previous_of(verdict_of(messages[0][0]))
-        self.restocked += messages
-
-    def move(self, index: int, start: int, end: int) -> None:
-        """The message of this index is to be read from there."""
-        self.places.note(index, start, end)
-
-    def reread(self, records: Iterable[Record], index: int) -> list[LogEntry]:
-        """The agreed messages in these records from this index on, in order. Each must be named by the one behind it,
-        or be the last agreed.
+    def backfill(self, messages: Sequence[list[Record]], spans: Sequence[tuple[int, int]]) -> None:
+        """Make these messages the first ones of the log. They are on disk in these spans and directly precede the
+        current first message.
         """
-        groups = _groups(records)
+        assert messages[-1][0].index == self.segment_index.first - 1, (
+            "messages are missing between the backfilled ones and this log"
+        )
+        self.segment_index.prepend(spans)
+        self.hash_before_first = messages[0][0].previous_hash if self.segment_index.first > 1 else b""
+        self.verdict_before_first = previous_of(verdict_of(messages[0][0]))
+        self.backfilled += messages
+
+    def relocate(self, index: int, start: int, end: int) -> None:
+        """Read the message with this index from this span from now on."""
+        self.segment_index.set_position(index, start, end)
+
+    def read_forward(self, records: Iterable[Record], index: int) -> list[LogEntry]:
+        """Decode agreed messages from these records, from this index on. A message counts only if its successor names
+        its hash, or if it is the last one.
+        """
+        groups = group_messages(records)
         found: list[LogEntry] = []
         with suppress(Malformed):
             while index in groups and index <= self.agreed:
@@ -410,23 +448,14 @@ class ReplicatedLog:
         return found
 
 
-def _groups(records: Iterable[Record]) -> dict[int, Group]:
-    """The messages in these records. Of two copies the later holds, as at recovery."""
-    grouper, groups = Grouper(), {}
-    for record in records:
-        if is_message(record) and (group := grouper.feed(0, 0, record)) is not None:
-            groups[record.index] = group
-    return groups
-
-
 def records_between(files: Iterable[Bytes], start: int, end: int) -> tuple[Record, ...]:
-    """What stands between two positions, given segment files in order: how a host answers `ReadLog`."""
+    """The records between two positions, given segment files in order. Hosts use it to answer `ReadLog`."""
     records: list[Record] = []
     for data in files:
         header = read_headers(data).header
         if header is None or header.end <= start or header.base >= end:
             continue
-        wanted = octets(data)[: end - header.base]  # what follows is none of our business, and long
+        wanted = octets(data)[: end - header.base]  # do not scan what follows: it may be long
         found = scan(wanted, header, max(start, header.records_start), search=False)
         records += (record for head, record in found.records if head.position < end)
     return tuple(records)

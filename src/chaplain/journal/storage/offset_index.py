@@ -10,31 +10,31 @@ from chaplain.journal.model.results import AppliedMessage
 
 
 class StreamIndex:
-    """Which cluster messages wrote to each stream, and from which offset on."""
+    """For each stream: the cluster messages that wrote to it, and the first offset of each."""
 
     def __init__(self) -> None:
         self._firsts: dict[str, array[int]] = {}
         self._indexes: dict[str, array[int]] = {}
         self._nexts: dict[str, int] = {}
         self.names: list[str] = []
-        """Of all streams, sorted: a list of them can be given page by page."""
+        """Names of all streams, sorted, so that they can be listed page by page."""
         self.messages = 0
-        """In all streams together."""
+        """Number of messages in all streams."""
 
-    def begin(self, nexts: Mapping[str, int]) -> None:
-        """What a checkpoint covers: streams go on from there, if the log has nothing older of them."""
+    def load_heads(self, nexts: Mapping[str, int]) -> None:
+        """Set the next offset of each stream from a checkpoint."""
         self._nexts = dict(nexts)
         self.names = sorted(nexts)
         self.messages = sum(nexts.values())
 
-    def forget(self, first: int) -> None:
-        """Messages before this one were dropped."""
+    def drop_before(self, first: int) -> None:
+        """Remove the entries of cluster messages before this one: the log no longer contains them."""
         for stream, indexes in self._indexes.items():
             gone = bisect_left(indexes, first)
             del indexes[:gone], self._firsts[stream][:gone]
 
-    def put_back(self, earlier: Sequence[AppliedMessage]) -> None:
-        """These, in their order, are before everything else that is here."""
+    def prepend(self, earlier: Sequence[AppliedMessage]) -> None:
+        """Add messages that precede all others in this index, in their order."""
         before = StreamIndex()
         for executed in earlier:
             before.add(executed)
@@ -43,14 +43,14 @@ class StreamIndex:
             self._indexes[stream] = before._indexes[stream] + self._indexes.get(stream, array("Q"))
 
     def first_offset(self, stream: str) -> int:
-        """The first that can be read; the next one, if there is none."""
+        """The first offset that can be read; the next offset if the log contains no message of the stream."""
         firsts = self._firsts.get(stream)
         return firsts[0] if firsts else self.next_offset(stream)
 
     def add(self, executed: AppliedMessage) -> None:
         for written in executed.verdict.streams:
             self._firsts.setdefault(written.stream, array("Q")).append(written.first_offset)
-            self._indexes.setdefault(written.stream, array("Q")).append(executed.moment.index)
+            self._indexes.setdefault(written.stream, array("Q")).append(executed.position.index)
             self._advance(written.stream, written.first_offset + written.count)
 
     def _advance(self, stream: str, next_offset: int) -> None:
@@ -66,6 +66,6 @@ class StreamIndex:
         return self._nexts.get(stream, 0)
 
     def find(self, stream: str, offset: int) -> int:
-        """The cluster message that wrote this offset, which must have been written and not dropped."""
+        """The cluster message that wrote this offset. The offset must be written and still be in the log."""
         assert self.first_offset(stream) <= offset < self.next_offset(stream)
         return self._indexes[stream][bisect_right(self._firsts[stream], offset) - 1]

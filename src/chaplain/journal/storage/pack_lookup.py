@@ -1,6 +1,6 @@
-"""Packs in a stretch of the log, found again by where they were ordered.
+"""Finds packs in a range of the log by their position: cluster message, entry, and pack within the entry.
 
-Decides how a place (message, entry, pack) becomes octets. Refuses to judge them: whoever asked knows their digest.
+Decides which octets are at a position. Refuses to check them: the caller knows the digest that they must have.
 """
 
 from __future__ import annotations
@@ -11,41 +11,37 @@ from chaplain.errors import Malformed
 from chaplain.journal.messages import ingest
 from chaplain.journal.messages.cluster import Body, DataEntry
 from chaplain.journal.messages.ingest import IngestEntry
-from chaplain.journal.storage.record_layout import unfile
-from chaplain.journal.storage.records import Grouper, body_of, is_message
+from chaplain.journal.storage.record_layout import decode_records
+from chaplain.journal.storage.records import body_of, group_messages
 from chaplain.segment.record import Record
 
 
 class PackLookup:
-    """Of two copies of a message the later holds, as at recovery."""
+    """Packs of the messages in some records. Of two copies of a message the later one counts, as at recovery."""
 
     def __init__(self, records: Iterable[Record]) -> None:
-        grouper = Grouper()
-        self._messages: dict[int, tuple[Record, ...]] = {}
-        self._opened: dict[int, tuple[Body, list[tuple[IngestEntry, ...]]]] = {}
-        for record in records:
-            if is_message(record) and (group := grouper.feed(0, 0, record)) is not None:
-                self._messages[record.index] = group.records
+        self._messages = group_messages(records)
+        self._decoded: dict[int, tuple[Body, list[tuple[IngestEntry, ...]]]] = {}
 
     def __contains__(self, index: int) -> bool:
         return index in self._messages
 
     def pack(self, index: int, entry: int, pack: int) -> bytes:
-        """Raises `Malformed` if there is nothing of the kind."""
-        body, messages = self._open(index)
+        """The pack at this position. Raises `Malformed` if there is none."""
+        body, messages = self._decode(index)
         number = sum(isinstance(one, DataEntry) for one in body.entries[:entry])
         if number >= len(messages) or pack >= len(messages[number]):
             raise Malformed(f"message {index} has no pack {pack} in its entry {entry}")
         return bytes(messages[number][pack].raw)
 
-    def _open(self, index: int) -> tuple[Body, list[tuple[IngestEntry, ...]]]:
+    def _decode(self, index: int) -> tuple[Body, list[tuple[IngestEntry, ...]]]:
         if index not in self._messages:
             raise Malformed(f"message {index} is not in the log")
-        if index not in self._opened:
-            records = self._messages[index]
-            messages = [_entries(one.payload) for one in unfile(records[1:])]
-            self._opened[index] = (body_of(records[0])[0], messages)
-        return self._opened[index]
+        if index not in self._decoded:
+            records = self._messages[index].records
+            messages = [_entries(one.payload) for one in decode_records(records[1:])]
+            self._decoded[index] = (body_of(records[0])[0], messages)
+        return self._decoded[index]
 
 
 def _entries(payload: bytes) -> tuple[IngestEntry, ...]:

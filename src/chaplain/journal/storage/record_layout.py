@@ -1,17 +1,19 @@
-"""How the ingest messages of one cluster message lie in the log: what readers want by stream, the rest beside it.
+"""Layout of the ingest messages of one cluster message in the log: applied packs by stream, everything else beside
+them.
 
-    skeleton   META   what is left of each ingest message when the packs that were applied are taken out
-    batch      BATCH  the packs that one ingest message brought for one stream and that were applied, in order
+    skeleton   META   what remains of each ingest message without the packs that were applied
+    batch      BATCH  the applied packs that one ingest message contains for one stream, in order
     …
 
     skeleton = messages 4 | message …
-    message  = malformed 1 | front size 4 | front | packs 4 | reason 1 … | void pack …
+    message  = malformed 1 | front size 4 | front | packs 4 | reason 1 … | refused pack …
 
-The batches follow in the order of their messages, and within one in the order in which its streams first appear.
+The batches follow the skeleton in the order of their ingest messages. The batches of one message are in the order in
+which its streams first appear.
 
-Decides where octets lie, and puts them together again exactly as they came. Refuses to judge.
+Decides where octets are stored, and restores the original octets. Refuses to judge packs.
 
-Invariant: `unfile(file(messages)) == messages`, octet by octet, whatever they are.
+Invariant: `decode_records(encode_records(messages))` returns the same messages, octet by octet, whatever they contain.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from chaplain.errors import Malformed
 from chaplain.journal.messages import ingest
 from chaplain.journal.messages.cluster import DataEntry, Reference
 from chaplain.journal.messages.ingest import IngestEntry
-from chaplain.journal.model.results import DataVerdict, Filed, PackVerdict, Unfiled
+from chaplain.journal.model.results import DataVerdict, DecodedIngest, ExecutedIngest, PackVerdict
 from chaplain.journal.storage.verdict import Reason, take_reason
 from chaplain.segment.record import Kind, Record
 from chaplain.wire.primitives import Cursor
@@ -31,22 +33,24 @@ from chaplain.wire.primitives import Cursor
 _FRONT = Struct(">?I")
 
 
-def file(messages: Sequence[Filed]) -> tuple[Record, ...]:
-    """The skeleton and the batches; nothing at all for a message without data."""
+def encode_records(messages: Sequence[ExecutedIngest]) -> tuple[Record, ...]:
+    """The skeleton and the batches; no records for a message without data."""
     if not messages:
         return ()
     pieces: list[bytes | memoryview] = [len(messages).to_bytes(4, "big")]
     batches: list[Record] = []
-    for filed in messages:
-        applied = _lay_out(filed, pieces)
-        batches += [_batch(filed.reference, stream, group) for stream, group in applied.items()]
+    for executed in messages:
+        applied = _lay_out(executed, pieces)
+        batches += [_batch(executed.reference, stream, group) for stream, group in applied.items()]
     return (Record(Kind.META, b"".join(pieces)), *batches)
 
 
-def _lay_out(filed: Filed, skeleton: list[bytes | memoryview]) -> dict[str, list[tuple[IngestEntry, PackVerdict]]]:
-    """Add to the skeleton what is no batch's; gives what is, by stream."""
-    packs, message = filed.verdict.packs, filed.message
-    front = filed.payload if message is None else message.front
+def _lay_out(
+    executed: ExecutedIngest, skeleton: list[bytes | memoryview]
+) -> dict[str, list[tuple[IngestEntry, PackVerdict]]]:
+    """Append to the skeleton everything that belongs to no batch. Returns the applied packs by stream."""
+    packs, message = executed.verdict.packs, executed.message
+    front = executed.payload if message is None else message.front
     skeleton += (_FRONT.pack(message is None, len(front)), front, len(packs).to_bytes(4, "big"))
     skeleton.append(bytes([pack.reason for pack in packs]))
     applied: dict[str, list[tuple[IngestEntry, PackVerdict]]] = {}
@@ -71,60 +75,65 @@ def _batch(reference: Reference, stream: str, group: list[tuple[IngestEntry, Pac
     )
 
 
-def refiled(entries: Sequence[DataEntry], payloads: Sequence[bytes], given: Sequence[DataVerdict]) -> list[Filed]:
-    """Ingest messages that were judged before, and their verdicts, if the ones can be about the others."""
+def pair_with_verdicts(
+    entries: Sequence[DataEntry], payloads: Sequence[bytes], given: Sequence[DataVerdict]
+) -> list[ExecutedIngest]:
+    """Ingest messages with the verdicts that another node stored. Raises `Malformed` if the verdicts cannot be about
+    these messages.
+    """
     if not len(entries) == len(payloads) == len(given):
-        raise Malformed("verdict: on another message than this")
-    return [_refiled(*one) for one in zip(entries, payloads, given, strict=True)]
+        raise Malformed("verdict: it is about another message")
+    return [_pair(*one) for one in zip(entries, payloads, given, strict=True)]
 
 
-def _refiled(entry: DataEntry, payload: bytes, given: DataVerdict) -> Filed:
+def _pair(entry: DataEntry, payload: bytes, given: DataVerdict) -> ExecutedIngest:
     if given.malformed:
-        return Filed(entry.reference, payload, None, given)
+        return ExecutedIngest(entry.reference, payload, None, given)
     message = ingest.decode(payload)
     if len(message.entries) != len(given.packs):
-        raise Malformed("verdict: packs differ in number")
-    return Filed(entry.reference, payload, message, given)
+        raise Malformed("verdict: the message has another number of packs")
+    return ExecutedIngest(entry.reference, payload, message, given)
 
 
-def unfile(parts: Sequence[Record]) -> list[Unfiled]:
-    """The ingest messages again."""
+def decode_records(parts: Sequence[Record]) -> list[DecodedIngest]:
+    """The original ingest messages."""
     if not parts:
         return []
     if parts[0].kind != Kind.META:
-        raise Malformed("filed: the skeleton is missing")
+        raise Malformed("records: the skeleton is missing")
     cursor = Cursor(bytes(parts[0].body))
     batches = iter(parts[1:])
-    unfiled = [_unfile(cursor, batches) for _ in range(cursor.number(4, "messages"))]
+    messages = [_decode_message(cursor, batches) for _ in range(cursor.number(4, "messages"))]
     cursor.end("skeleton")
     if next(batches, None) is not None:
-        raise Malformed("filed: a batch too many")
-    return unfiled
+        raise Malformed("records: a batch too many")
+    return messages
 
 
-def _unfile(cursor: Cursor, batches: Iterator[Record]) -> Unfiled:
+def _decode_message(cursor: Cursor, batches: Iterator[Record]) -> DecodedIngest:
     malformed = cursor.number(1, "malformed")
     front = cursor.take(cursor.number(4, "front size"), "front")
     reasons = tuple(take_reason(cursor) for _ in range(cursor.number(4, "packs")))
     if malformed:
-        return Unfiled(front, reasons)
+        return DecodedIngest(front, reasons)
     heads = ingest.heads_of(front)
     if len(heads) != len(reasons):
-        raise Malformed("filed: packs and reasons differ in number")
-    filed = _opened([stream for (stream, _), reason in zip(heads, reasons, strict=True) if not reason], batches)
+        raise Malformed("records: packs and reasons differ in number")
+    applied = [stream for (stream, _), reason in zip(heads, reasons, strict=True) if reason == Reason.APPLIED]
+    cursors = _batch_cursors(applied, batches)
     pieces = [front]
     for (stream, size), reason in zip(heads, reasons, strict=True):
-        source = filed[stream] if reason == Reason.APPLIED else cursor
+        source = cursors[stream] if reason == Reason.APPLIED else cursor
         pieces.append(source.take(size, "pack"))
-    return Unfiled(b"".join(pieces), reasons)
+    return DecodedIngest(b"".join(pieces), reasons)
 
 
-def _opened(streams: list[str], batches: Iterator[Record]) -> dict[str, Cursor]:
+def _batch_cursors(streams: list[str], batches: Iterator[Record]) -> dict[str, Cursor]:
     """The next batches, which must be those of these streams."""
-    opened: dict[str, Cursor] = {}
+    cursors: dict[str, Cursor] = {}
     for stream in dict.fromkeys(streams):
         batch = next(batches, None)
         if batch is None or batch.kind != Kind.BATCH or batch.stream != stream:
-            raise Malformed(f"filed: the batch of {stream!r} is missing")
-        opened[stream] = Cursor(bytes(batch.body))
-    return opened
+            raise Malformed(f"records: the batch of {stream!r} is missing")
+        cursors[stream] = Cursor(bytes(batch.body))
+    return cursors

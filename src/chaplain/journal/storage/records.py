@@ -1,20 +1,20 @@
-"""How one cluster message lies in the log, as records of `segment/`.
+"""Records of one cluster message in the log, in the format of `segment/`.
 
-    part 0        META   body size 4 | body | verdict (none where serializers are index-only: they write part 0 alone)
-    parts 1 …     what execution made of the payloads (BATCH, one stream each)
-    stamp         kind 16: the message of this index and hash is now held under this regime
+    part 0        META   body size 4 | body | verdict (no verdict and no further parts where serializers are index-only)
+    parts 1 …     the payloads as `storage.record_layout` arranges them (a skeleton, and one BATCH per stream)
+    stamp         kind 16: the message with this index and hash is now stored under this regime
     mark          MARK: everything up to this index is agreed
-    jot           a file of its own, rewritten with every append: how far the log was written, and in which boot
+    sync hint     a separate file, rewritten with every append: how far the log was written, and in which boot
 
-Every record of a message carries its index and hashes. `regime` is the ballot under which it was stored in part 0, and
-the regime of the body in all others: what readers are shown of a message is the same on every node.
-Byte tables: docs/protocol/journal-order.md.
+Every record of a message contains its index and hashes. In part 0, `regime` is the ballot under which the message was
+stored. In all other parts it is the regime of the body: readers get the same records on every node. Byte tables:
+docs/protocol/journal-order.md.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
@@ -28,8 +28,8 @@ from chaplain.segment.record import Kind, Record
 STAMP_KIND = 16
 BOOT_BYTES = 16
 _SIZE = struct.Struct("<I")
-_JOT = struct.Struct("<8s16sQQ")
-_JOT_MAGIC = b"CHAPLJOT"
+_HINT = struct.Struct("<8s16sQQ")
+_HINT_MAGIC = b"CHAPLJOT"
 
 
 def message_records(message: LogEntry, preview: Preview) -> list[Record]:
@@ -59,7 +59,9 @@ def mark_record(index: int, digest: bytes, regime: int) -> Record:
 
 
 def body_of(record: Record) -> tuple[Body, bytes]:
-    """The body in a message's first record, decoded and raw. The chain hash in the record's head must be its own."""
+    """The body in a message's first record, decoded and raw. Raises `Malformed` if it does not match the chain hash in
+    the record's head.
+    """
     data = bytes(record.body)
     if len(data) < _SIZE.size or len(data) < _SIZE.size + _SIZE.unpack_from(data)[0]:
         raise Malformed("log: the first record of a message is too short")
@@ -71,7 +73,7 @@ def body_of(record: Record) -> tuple[Body, bytes]:
 
 
 def verdict_of(record: Record) -> bytes:
-    """What stands behind the body in a message's first record."""
+    """The octets after the body in a message's first record."""
     data = bytes(record.body)
     return data[_SIZE.size + _SIZE.unpack_from(data)[0] :]
 
@@ -90,20 +92,21 @@ class Group(Frozen, frozen=True):
 
 
 def message_of(group: Group, payloads: Callable[[Body, Sequence[Record]], tuple[bytes, ...]]) -> LogEntry:
-    """The message again. One that was written by an index-only serializer is bare: it has no payloads."""
+    """Decode the message. A message that an index-only serializer stored has no payloads."""
     body, raw = body_of(group.first)
     found = payloads(body, group.records[1:]) if len(group.records) > 1 or not body.data_entries else ()
     return LogEntry(body, raw, group.first.chain_hash, group.ballot, found)
 
 
 class Grouper:
-    """Puts records back together. A message counts only if all its parts follow one another."""
+    """Collects the records of each message. A message counts only if all its parts follow one another."""
 
     def __init__(self) -> None:
         self._position = 0
         self._open: list[Record] = []
 
     def feed(self, position: int, end: int, record: Record) -> Group | None:
+        """Add a record. Returns the complete message if this was its last part."""
         if record.part == 0:
             self._position, self._open = position, []
         elif not self._continues(record):
@@ -127,26 +130,35 @@ def is_message(record: Record) -> bool:
     return record.kind in (Kind.META, Kind.BATCH) and len(record.chain_hash) == DIGEST_BYTES and record.index > 0
 
 
+def group_messages(records: Iterable[Record]) -> dict[int, Group]:
+    """The complete messages in these records, by index. Of two copies of a message the later one counts."""
+    grouper, groups = Grouper(), {}
+    for record in records:
+        if is_message(record) and (group := grouper.feed(0, 0, record)) is not None:
+            groups[record.index] = group
+    return groups
+
+
 class SyncHint(Frozen, frozen=True):
-    """Written after each append, with it."""
+    """How far the log was written. Every append rewrites it."""
 
     boot: bytes
     position: int
-    """In this boot the operating system was given everything before."""
+    """In this boot, the operating system has received all octets of the log before this position."""
     index: int
-    """Messages up to here were known to be on disk."""
+    """Messages up to this index were known to be on disk."""
 
 
-def encode_jot(jot: SyncHint) -> bytes:
-    assert len(jot.boot) == 16, "another length would never compare as the same boot"
-    fields = _JOT.pack(_JOT_MAGIC, jot.boot, jot.position, jot.index)
+def encode_sync_hint(hint: SyncHint) -> bytes:
+    assert len(hint.boot) == 16, "another length would never compare as the same boot"
+    fields = _HINT.pack(_HINT_MAGIC, hint.boot, hint.position, hint.index)
     return fields + _SIZE.pack(checksum(fields))
 
 
-def decode_jot(data: bytes) -> SyncHint:
-    if len(data) != _JOT.size + _SIZE.size or data[_JOT.size :] != _SIZE.pack(checksum(data[: _JOT.size])):
+def decode_sync_hint(data: bytes) -> SyncHint:
+    if len(data) != _HINT.size + _SIZE.size or data[_HINT.size :] != _SIZE.pack(checksum(data[: _HINT.size])):
         raise Malformed("jot: checksum does not match")
-    magic, boot, position, index = _JOT.unpack_from(data)
-    if magic != _JOT_MAGIC:
+    magic, boot, position, index = _HINT.unpack_from(data)
+    if magic != _HINT_MAGIC:
         raise Malformed("jot: not a jot")
     return SyncHint(boot, position, index)

@@ -1,14 +1,15 @@
-"""Reads a log back after a restart: what is surely agreed, what was perhaps promised, and what is missing.
+"""Reads the log after a restart: which messages are certainly agreed, which may have been acknowledged, what is
+missing.
 
-Decides whether the end of the log is whole or in doubt, and which messages execution may be given. Refuses to repair:
-what is missing is fetched from others by the running node.
+Decides whether the end of the log is intact or in doubt, and which messages execution may apply. Refuses to repair: the
+running node fetches missing messages from other nodes.
 
-Of several records for one index the last one written holds: a message is written again only to replace a proposal
-that was not agreed, or to repair it. Everything below the highest index in the log is agreed, since nothing is stored
-before its predecessor is.
+Of several records for one index, the last one written counts: a message is written again only to replace a proposal
+that was not agreed, or to repair it. Every message below the highest index in the log is agreed, because a node stores
+a message only after its predecessor is agreed.
 
-Invariants: a message is called agreed only if the next message, or a mark, names its hash; damage before the record
-of the highest message can only hide agreed messages, damage behind it is doubt.
+Invariants: a message counts as agreed only if the next message, or a mark, names its hash. Damage before the record of
+the highest message can only hide agreed messages. Damage after it puts the end of the log in doubt.
 """
 
 from __future__ import annotations
@@ -19,17 +20,17 @@ from contextlib import suppress
 from chaplain.core import Frozen
 from chaplain.errors import Malformed
 from chaplain.journal.model.records import LogPosition
-from chaplain.journal.storage.records import STAMP_KIND, Group, Grouper, SyncHint, body_of, decode_jot, is_message
+from chaplain.journal.storage.records import STAMP_KIND, Group, Grouper, SyncHint, body_of, decode_sync_hint, is_message
 from chaplain.segment.layout import Bytes, octets
 from chaplain.segment.record import ROLL_BYTES, Kind, Record
 from chaplain.segment.scan import Found, Scan, ScanFinding, ScanVerdict
 from chaplain.segment.survey import Survey, Surveyor
 
 _HARMLESS = "header: one copy"
-"""Either copy of a segment's header says everything; losing the other loses nothing."""
+"""A segment has two copies of its header. The loss of one copy loses nothing."""
 
 
-class Stretch(Frozen, frozen=True):
+class OctetRange(Frozen, frozen=True):
     """Octets of one segment file, as they were read."""
 
     sequence: int
@@ -38,33 +39,39 @@ class Stretch(Frozen, frozen=True):
 
 
 class Recovered(Frozen, frozen=True):
+    """What recovery found in the log."""
+
     survey: Survey
     groups: Mapping[int, Group]
-    """The message held at each index; some may be missing below the last."""
-    former: tuple[Group, ...]
-    """Messages that others took the place of, behind what is agreed: a serializer may still have them."""
+    """The message stored at each index; some below the last one may be missing."""
+    replaced: tuple[Group, ...]
+    """Messages after the agreed prefix that another message replaced. A serializer may still need their payloads."""
     agreed: int
-    """All up to here are in `groups`, chained from the first, and surely agreed."""
+    """All messages up to this index are in `groups`, connected by their hashes from the first one on, and certainly
+    agreed.
+    """
     floor: tuple[int, int]
-    """Index and regime of the furthest message that this log ever held or knew to be agreed."""
+    """Index and regime of the last message that this log ever contained or knew to be agreed."""
     mark: tuple[int, bytes]
-    """The furthest message that a mark in the log calls agreed: index and hash."""
+    """Index and hash of the last message that a mark in the log calls agreed."""
     regime: int
-    """The highest regime that any record names."""
+    """The highest regime in any record."""
     doubt: str
-    """Why the end cannot be trusted; empty if it can."""
+    """Why the end of the log cannot be trusted; empty if it can."""
     base: LogPosition
-    """The message that the node's checkpoint covers; 0 if there is none."""
+    """The last message that the node's checkpoint covers; index 0 if there is no checkpoint."""
     first: int
-    """Messages before this one are not here."""
-    before: bytes
-    """The hash of the message before the first; empty if it is not known, or there is none."""
-    begins: int
-    """From this one on messages lie in their order."""
-    lost: bool
-    """The doubt is none about a torn write: what is gone was written, on this boot, or known to be synced."""
-    unproven: tuple[Stretch, ...]
-    """The end of the log, as far as no record says that a sync confirmed it."""
+    """The first message in the log."""
+    hash_before_first: bytes
+    """Hash of the message before the first one; empty if it is unknown, or if there is none."""
+    in_order_from: int
+    """From this message on, messages are stored in the order of their indexes. Earlier ones were backfilled."""
+    data_lost: bool
+    """True if a torn write cannot explain the doubt: the lost octets were written in this boot, or known
+    to be synced.
+    """
+    unproven: tuple[OctetRange, ...]
+    """Octets at the end of the log that no record confirms as synced."""
 
     @property
     def empty(self) -> bool:
@@ -72,21 +79,23 @@ class Recovered(Frozen, frozen=True):
 
     @property
     def missing(self) -> str:
-        """The range that damage hides, for people."""
+        """The range of messages that damage hides, for people."""
         return "" if self.floor[0] <= self.agreed + 1 else f"{self.agreed + 1}..{self.floor[0]}"
 
 
 def recover(
     log: str,
     segments: Iterable[tuple[int, Bytes]],
-    jot_data: bytes | None,
+    hint_data: bytes | None,
     boot: bytes,
     base: LogPosition,
     *,
     first: int = 1,
 ) -> Recovered:
-    """Look at all segments, in the order of their sequence. `base` is what the chain begins with: genesis, or the last
-    message that a checkpoint covers, with the message from which on the log was kept then.
+    """Scan all segments, in the order of their sequence numbers.
+
+    `base` is the position before the first message to apply: genesis, or the last message that the checkpoint covers.
+    `first` is the first message that the log contained when the checkpoint was written.
     """
     surveyor = Surveyor(log)
     found: list[Found] = []
@@ -95,114 +104,124 @@ def recover(
         scan = surveyor.add(sequence, data)
         if scan is not None:
             found += scan.records
-            unproven = [(one, held) for one, held in (*unproven, (scan, data)) if one.header.end > scan.proven]
+            unproven = [(one, content) for one, content in (*unproven, (scan, data)) if one.header.end > scan.proven]
     survey = surveyor.finish()
-    jot, jot_doubt = _read_jot(jot_data)
+    hint, hint_doubt = _read_sync_hint(hint_data)
     cut = survey.cut
     if cut is not None:
         found = [(head, record) for head, record in found if head.position < cut.position]
-    heap = _Heap(found)
-    agreed = heap.agreed(base)
-    begins = max(first, _first(survey, heap, base))
-    first, before = heap.reach_back(begins, base)
-    gone = _lost(jot, heap) or _cut_short(survey, cut, jot, boot) or _headless(survey, heap, base)
-    doubt = _doubt(survey, cut, jot, boot) or gone or _damaged_end(survey.findings, heap.end) or jot_doubt
+    records = _RecordSet(found)
+    agreed = records.agreed(base)
+    in_order_from = max(first, _first(survey, records, base))
+    first, hash_before_first = records.reach_back(in_order_from, base)
+    loss = _messages_lost(hint, records) or _cut_short(survey, cut, hint, boot) or _headless(survey, records, base)
+    doubt = _doubt(survey, cut, hint, boot) or loss or _damaged_end(survey.findings, records.end) or hint_doubt
     return Recovered(
         survey=survey,
-        groups=heap.groups,
-        former=tuple(group for group in heap.former if group.first.index > agreed),
+        groups=records.groups,
+        replaced=tuple(group for group in records.replaced if group.first.index > agreed),
         agreed=agreed,
-        floor=heap.floor(),
-        mark=(heap.mark.index, heap.mark.chain_hash),
-        regime=heap.regime,
+        floor=records.floor(),
+        mark=(records.mark.index, records.mark.chain_hash),
+        regime=records.regime,
         doubt=doubt,
         base=base,
         first=first,
-        before=before,
-        begins=begins,
-        lost=bool(gone) or (bool(doubt) and jot is not None and jot.boot == boot),
-        unproven=tuple(_stretches(unproven, survey.proven, cut)),
+        hash_before_first=hash_before_first,
+        in_order_from=in_order_from,
+        # Within one boot no power cut can have torn a write, so any doubt means that written data is gone.
+        data_lost=bool(loss) or (bool(doubt) and hint is not None and hint.boot == boot),
+        unproven=tuple(_unproven_ranges(unproven, survey.proven, cut)),
     )
 
 
-def _stretches(unproven: Iterable[tuple[Scan, Bytes]], proven: int, cut: ScanFinding | None) -> Iterator[Stretch]:
-    """The octets behind the last position that a record calls synced, up to the end of the log.
+def _unproven_ranges(
+    unproven: Iterable[tuple[Scan, Bytes]], proven: int, cut: ScanFinding | None
+) -> Iterator[OctetRange]:
+    """The octets after the last position that a record calls synced, up to the end of the log.
 
-    The page cache may hold it though the disk does not: after a sync that failed, the next one does not write it.
-    Findings behind that position are not proven damage, so all that stands before the first of them is valid.
+    The page cache may contain them though the disk does not: after a failed sync, the kernel may consider the pages
+    clean, and the next sync does not write them. Scan findings after that position are not proven damage, so all octets
+    before the first of them are valid.
     """
     for scan, data in unproven:
         header = scan.header
         if header.end <= proven or (cut is not None and cut.position <= header.base):
             continue
-        # A segment's header is written with its first record.
+        # A segment's header is written together with its first record.
         start = 0 if proven <= header.records_start else proven - header.base
         end = scan.end + ROLL_BYTES if cut is None or scan.end < cut.position else cut.position
         piece = octets(data)[start : min(end, header.end) - header.base].tobytes()
         if piece:
-            yield Stretch(header.sequence, start, piece)
+            yield OctetRange(header.sequence, start, piece)
 
 
-def _read_jot(data: bytes | None) -> tuple[SyncHint | None, str]:
-    """The jot, if there is one, and why its loss leaves the end of the log in doubt.
+def _read_sync_hint(data: bytes | None) -> tuple[SyncHint | None, str]:
+    """The sync hint, if there is one, and the reason why its loss puts the end of the log in doubt.
 
-    A power cut may leave no jot, or a file without content. Anything else that cannot be decoded is damage: the jot
-    held the only evidence that the disk lost a record which it had reported as synced.
+    A power cut may leave no file, or a file without content. Any other content that cannot be decoded is damage: the
+    hint was the only evidence of a record that the disk reported as synced and then lost.
     """
     if data is None or not data.strip(b"\0"):
         return None, ""
     try:
-        return decode_jot(data), ""
+        return decode_sync_hint(data), ""
     except Malformed as wrong:
         return None, str(wrong)
 
 
-def _doubt(survey: Survey, cut: ScanFinding | None, jot: SyncHint | None, boot: bytes) -> str:
+def _doubt(survey: Survey, cut: ScanFinding | None, hint: SyncHint | None, boot: bytes) -> str:
+    """Why damage at the end of the log may have destroyed an acknowledged record; empty if it cannot have."""
     if cut is None or cut.verdict is ScanVerdict.TORN:
         return ""
-    if jot is not None and jot.boot == boot and cut.position >= jot.position:
-        return ""  # the machine never stopped, so all that was acknowledged is what was written before the jot
+    if hint is not None and hint.boot == boot and cut.position >= hint.position:
+        return ""  # no reboot since: everything that was acknowledged was written before the hint's position
     return f"log in doubt at position {cut.position}: {cut.reason}"
 
 
-def _cut_short(survey: Survey, cut: ScanFinding | None, jot: SyncHint | None, boot: bytes) -> str:
-    """Whether the log ends before a position that was written on this boot.
+def _cut_short(survey: Survey, cut: ScanFinding | None, hint: SyncHint | None, boot: bytes) -> str:
+    """Why the log has lost a write of this boot; empty if it has not.
 
-    The operating system keeps what it was given until the machine stops, and a ticket writes its jot after its records.
-    So a log that ends before the jot's position, however cleanly, lost a write; it may have been acknowledged.
+    The operating system retains what it received until the machine stops, and a ticket writes the sync hint after its
+    records. A log that ends before the hint's position has therefore lost a write, however clean its end is. That write
+    may have been acknowledged.
     """
-    if jot is None or jot.boot != boot:
+    if hint is None or hint.boot != boot:
         return ""
     end = survey.endings[-1].end if survey.endings else 0
     end = end if cut is None else min(end, cut.position)
-    return f"the log was written up to position {jot.position}, and ends at {end}" if end < jot.position else ""
+    return f"the log was written up to position {hint.position}, and ends at {end}" if end < hint.position else ""
 
 
-def _lost(jot: SyncHint | None, heap: _Heap) -> str:
-    if jot is None or jot.index <= heap.floor()[0]:
+def _messages_lost(hint: SyncHint | None, records: _RecordSet) -> str:
+    """Why messages that were known to be on disk are missing at the end of the log; empty if none are."""
+    if hint is None or hint.index <= records.floor()[0]:
         return ""
-    return f"messages up to {jot.index} were on disk, the log ends with {heap.floor()[0]}"
+    return f"messages up to {hint.index} were on disk, the log ends with {records.floor()[0]}"
 
 
-def _headless(survey: Survey, heap: _Heap, base: LogPosition) -> str:
-    """Segments were dropped because a checkpoint covered them: without it nobody knows what they came to.
+def _headless(survey: Survey, records: _RecordSet, base: LogPosition) -> str:
+    """Why the log cannot be used: its first segments were dropped because a checkpoint covered them, and that
+    checkpoint is missing.
 
-    If the first message is here all the same, the beginning was lost before, and fetched again to the log's end.
+    If message 1 is in the log nevertheless, the beginning was lost earlier and then fetched again, and stored at the
+    end of the log.
     """
-    begins = survey.endings[0].header.sequence if survey.endings else 0
-    headless = begins and not base.index and 1 not in heap.groups
+    first_sequence = survey.endings[0].header.sequence if survey.endings else 0
+    headless = first_sequence and not base.index and 1 not in records.groups
     return "the log's beginning was dropped, and its checkpoint is not here" if headless else ""
 
 
-def _first(survey: Survey, heap: _Heap, base: LogPosition) -> int:
-    """Where a log that was dropped from the front begins. A log that has its first segment begins with 1."""
+def _first(survey: Survey, records: _RecordSet, base: LogPosition) -> int:
+    """The first message of a log whose front was dropped. A log with its first segment begins with message 1."""
     if not base.index or not survey.endings or not survey.endings[0].header.sequence:
         return 1
     if _damage(survey.findings, 0) is not None:
-        return min(min(heap.groups, default=base.index + 1), base.index + 1)
-    # Nothing is hidden: what is before a hole was put back to the log's end, and its neighbours were dropped since.
+        return min(min(records.groups, default=base.index + 1), base.index + 1)
+    # No damage hides messages. If messages precede a gap, they were backfilled to the end of the log, and the messages
+    # in the gap were dropped later.
     first = base.index + 1
-    while first - 1 in heap.groups:
+    while first - 1 in records.groups:
         first -= 1
     return first
 
@@ -213,19 +232,19 @@ def _damaged_end(findings: Iterable[ScanFinding], end: int) -> str:
 
 
 def _damage(findings: Iterable[ScanFinding], since: int) -> ScanFinding | None:
-    """The first damage from this position on that may hide something."""
+    """The first damage from this position on that may hide a record."""
     for finding in findings:
         if finding.verdict is ScanVerdict.DAMAGED and finding.position >= since and _HARMLESS not in finding.reason:
             return finding
     return None
 
 
-class _Heap:
-    """What the records of a log add up to."""
+class _RecordSet:
+    """The messages, stamps and marks in the records of a log."""
 
     def __init__(self, found: Iterable[Found]) -> None:
         self.groups: dict[int, Group] = {}
-        self.former: list[Group] = []
+        self.replaced: list[Group] = []
         self.regime = 0
         self.last = 0
         """The highest message."""
@@ -240,30 +259,33 @@ class _Heap:
             elif record.kind == STAMP_KIND:
                 self._stamp(head.position, record)
             elif is_message(record) and (group := grouper.feed(head.position, head.end, record)) is not None:
-                self._hold(head.position, group)
+                self._store(head.position, group)
 
-    def _hold(self, position: int, group: Group) -> None:
+    def _store(self, position: int, group: Group) -> None:
+        """Store a message; of several for one index the last one counts."""
         with suppress(Malformed):
             body_of(group.first)
             if group.first.index >= self.last:
                 self.last, self.end = group.first.index, position
             replaced = self.groups.get(group.first.index)
             if replaced is not None and replaced.first.chain_hash != group.first.chain_hash:
-                self.former.append(replaced)
+                self.replaced.append(replaced)
             self.groups[group.first.index] = group
 
     def _stamp(self, position: int, stamp: Record) -> None:
+        """Raise the ballot of a stored message."""
         group = self.groups.get(stamp.index)
         if group is not None and group.first.chain_hash == stamp.body and group.ballot < stamp.regime:
             self.groups[stamp.index] = Group(group.position, group.end, group.records, stamp.regime)
             self.end = max(self.end, position)
 
     def floor(self) -> tuple[int, int]:
-        held = (self.last, self.groups[self.last].ballot if self.last else 0)
-        return max(held, (self.mark.index, self.mark.regime))
+        """Index and ballot of the last message that was stored or marked as agreed."""
+        stored = (self.last, self.groups[self.last].ballot if self.last else 0)
+        return max(stored, (self.mark.index, self.mark.regime))
 
     def reach_back(self, first: int, base: LogPosition) -> tuple[int, bytes]:
-        """How far the log goes back from here, each message named by the next; and the hash of the one before."""
+        """The first message of the unbroken chain that ends with message `first`, and the hash before it."""
         following = self.groups.get(first)
         before = following.first.previous_hash if following is not None else b""
         if first == base.index + 1:
@@ -273,11 +295,14 @@ class _Heap:
         return first, before if first > 1 else b""
 
     def agreed(self, base: LogPosition) -> int:
-        """How far the chain goes, each link named by its successor or by a mark."""
+        """Index of the last message that is certainly agreed: the chain from `base` on, as far as a successor or a mark
+        names each hash.
+        """
         index, digest = base.index, base.hash
         while (group := self.groups.get(index + 1)) is not None and group.first.previous_hash == digest:
             following = self.groups.get(index + 2)
             linked = following is not None and following.first.previous_hash == group.first.chain_hash
+            # The last stored message has no successor: only a mark proves that it is agreed.
             marked = (self.mark.index, self.mark.chain_hash) == (index + 1, group.first.chain_hash)
             if not linked and not marked:
                 break

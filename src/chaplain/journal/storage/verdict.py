@@ -1,9 +1,8 @@
-"""The verdict that is stored next to a message for readers of files: what execution decided about each entry.
+"""The verdict that is stored with each message: what execution decided about each entry, for readers of log files.
 
     verdict = protocol 1 | previous 32 | entries 3 | entry verdict … | streams 3 | stream verdict …
 
-Decides how verdicts are written down, not what they are. Byte tables and hex example: docs/protocol/journal-
-requests.md.
+Decides how verdicts are encoded, not what they say. Byte tables and hex example: docs/protocol/journal-requests.md.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from chaplain.errors import Malformed
 from chaplain.journal.messages.cluster import DATA_ENTRY
 from chaplain.journal.messages.config import ACL_BYTES
 from chaplain.journal.messages.write_request import Heading
-from chaplain.journal.model.reason import Reason as Reason  # noqa: PLC0414  named here for those who read verdicts
+from chaplain.journal.model.reason import Reason as Reason  # noqa: PLC0414  exported for readers of verdicts
 from chaplain.journal.model.records import AppliedRequest, LaneState, LogPosition
 from chaplain.journal.model.results import (
     AppliedMessage,
@@ -33,9 +32,11 @@ from chaplain.segment.record import Kind, Record
 from chaplain.wire.primitives import Cursor, put_number, put_string
 
 UNCHECKED = (Reason.UNKNOWN_LANE, Reason.REMOVED, Reason.COMPROMISED)
-"""Decided without looking at the signature, or after it held: they say nothing about it."""
-FALSE = (Reason.MALFORMED, Reason.SIGNATURE)
-"""Decided because the pack is not whole or not signed by whom it should be."""
+"""Reasons that say nothing about the signature: execution found them before it verified the signature, or after it was
+valid.
+"""
+INVALID = (Reason.MALFORMED, Reason.SIGNATURE)
+"""The pack is damaged, or its signature is not valid."""
 
 
 _COUNT = struct.Struct(">BH")
@@ -114,13 +115,13 @@ def take_reason(cursor: Cursor) -> Reason:
         raise Malformed(f"verdict: reason {number} is not known") from None
 
 
-# Of what is being executed.
+# Verdicts that execution creates.
 
 
-def void(
+def refused_pack(
     heading: Heading, stream: str, reason: Reason, lane: LaneState | None = None, original: AppliedRequest | None = None
 ) -> PackVerdict:
-    """A pack that gets nothing, and why."""
+    """The verdict on a pack that is not applied, with the reason."""
     return PackVerdict(
         heading.client_id,
         heading.first_id,
@@ -133,15 +134,15 @@ def void(
     )
 
 
-def taken(heading: Heading, stream: str, reason: Reason, base_offset: int, expected_id: int = 0) -> PackVerdict:
-    """A pack that gets an offset, a ticket, or a place among what is staged."""
+def accepted_pack(heading: Heading, stream: str, reason: Reason, base_offset: int, expected_id: int = 0) -> PackVerdict:
+    """The verdict on a pack that is applied, staged, or committed as a transaction."""
     ids = (heading.client_id, heading.first_id, heading.requests, heading.messages)
     return PackVerdict(*ids, stream, reason, base_offset, None, expected_id)
 
 
-def read_executed(records: Sequence[Record]) -> AppliedMessage:
-    """What was made of an agreed message, again, from its records in the log."""
+def read_applied(records: Sequence[Record]) -> AppliedMessage:
+    """The result of an agreed message, decoded from its records in the log."""
     body, _ = body_of(records[0])
-    moment = LogPosition(body.index, body.regime, body.timestamp_ns, records[0].chain_hash)
+    position = LogPosition(body.index, body.regime, body.timestamp_ns, records[0].chain_hash)
     batches = tuple(record for record in records if record.kind == Kind.BATCH)
-    return AppliedMessage(moment, decode(verdict_of(records[0])), batches, clients_changed=False)
+    return AppliedMessage(position, decode(verdict_of(records[0])), batches, clients_changed=False)

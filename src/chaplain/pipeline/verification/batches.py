@@ -21,7 +21,7 @@ from chaplain.journal.messages.ingest import digest_of as payload_digest
 from chaplain.journal.messages.signing import SignatureType
 from chaplain.journal.messages.write_request import REQUEST_LABEL, signed_octets
 from chaplain.journal.model.results import DataVerdict, ExecutionVerdict
-from chaplain.journal.storage.record_layout import unfile
+from chaplain.journal.storage.record_layout import decode_records
 from chaplain.journal.storage.verdict import Reason
 from chaplain.link.auth.identity import verify
 from chaplain.pipeline.verification.chain_selection import SelectedMessage
@@ -212,7 +212,9 @@ class Batches:
     def _references(self, body: Body, wanted: list[Wanted]) -> bool:
         """Whether what the message refers to is there, octet by octet."""
         try:
-            payloads = [one.payload for one in unfile([part for part in self._parts[1:] if isinstance(part, Record)])]
+            payloads = [
+                one.payload for one in decode_records([part for part in self._parts[1:] if isinstance(part, Record)])
+            ]
             if len(payloads) != len(body.data_entries):
                 raise Malformed(f"{len(payloads)} ingest messages")
         except Malformed as wrong:

@@ -17,7 +17,7 @@ from chaplain.core import Frozen
 from chaplain.errors import ConfigError, Malformed, Missing
 from chaplain.journal.messages.cluster import decode_body, genesis
 from chaplain.journal.storage import verdict as verdicts
-from chaplain.journal.storage.records import decode_jot
+from chaplain.journal.storage.records import decode_sync_hint
 from chaplain.pipeline.source.header_scan import LOG, Gap, Spot, Start, Step, stands, walk
 from chaplain.pipeline.verification.batches import Keys, split_first
 from chaplain.pipeline.verification.chain_selection import ChainSelection, Known, SelectedMessage, cut_tail
@@ -200,7 +200,7 @@ def _siblings(log: _Log) -> Iterator[_Log]:
 def _jot(folder: Path) -> tuple[int, int] | None:
     """The index and the position that the node had written before it last wrote to its log."""
     try:
-        jot = decode_jot((folder / f"{LOG}.jot").read_bytes())
+        jot = decode_sync_hint((folder / f"{LOG}.jot").read_bytes())
     except (OSError, Malformed):
         return None
     return jot.index, jot.position

@@ -29,7 +29,7 @@ from chaplain.config import (
 from chaplain.core import Frozen
 from chaplain.errors import ConfigError
 from chaplain.journal.consensus.hard_state import DISK_BYTES
-from chaplain.journal.storage.last_known_members import ROSTER_FILE, LastKnownMembers
+from chaplain.journal.storage.last_known_members import LAST_KNOWN_MEMBERS_FILE, LastKnownMembers
 from chaplain.link.auth.identity import Identity, to_text
 from chaplain.link.endpoint import split_endpoint
 from chaplain.node.keyring_store import KEYRING_FILE
@@ -91,7 +91,7 @@ def make_folder(
         bare = not holds_data and bool(model.texts("journal.index_only"))
         made = _fill(folder, ClusterNode(number, endpoint, "", http, bare), model, cluster)
         if roster is not None:
-            durable.write_new(folder / ROSTER_FILE, roster.text())
+            durable.write_new(folder / LAST_KNOWN_MEMBERS_FILE, roster.text())
         # A node elsewhere is asked as clients ask it, not over its monitoring.
         return made if local else msgspec.structs.replace(made, node=msgspec.structs.replace(made.node, http=""))
     except BaseException:

@@ -18,12 +18,12 @@ from chaplain.journal.consensus.hard_state import DISK_BYTES
 from chaplain.journal.core import JournalCore
 from chaplain.journal.messages.cluster import genesis
 from chaplain.journal.messages.signing import Wrapping
-from chaplain.journal.model.bootstrap import Founding, FoundingClient, FoundingMember
+from chaplain.journal.model.bootstrap import BootstrapClient, BootstrapMember, ClusterBootstrap
 from chaplain.journal.model.results import AppliedMessage
 from chaplain.journal.settings import ConsensusSettings, JournalSettings, RetentionRules
 from chaplain.journal.snapshots.checkpoint import checkpoint_name
-from chaplain.journal.storage.last_known_members import ROSTER_FILE
-from chaplain.journal.storage.log import jot_name, standing_name
+from chaplain.journal.storage.last_known_members import LAST_KNOWN_MEMBERS_FILE
+from chaplain.journal.storage.log import hard_state_name, sync_hint_name
 from chaplain.link.auth.identity import Identity
 from chaplain.link.auth.keyring import KeyRing
 from chaplain.runtime.disk.log_files import content, segments_of
@@ -53,34 +53,34 @@ def make_journal(
         identity=identity,
         identifier=identity.identifier,
         segments=segments_of(data / SEGMENTS, order.log),
-        sync_hint=content(data / jot_name(order)),
-        hard_state=content(data / standing_name(order)),
+        sync_hint=content(data / sync_hint_name(order)),
+        hard_state=content(data / hard_state_name(order)),
         ingest=content(data / settings.ingest_file),
         checkpoint=content(data / checkpoint_name(order)),
-        last_known_members=content(data / ROSTER_FILE),
+        last_known_members=content(data / LAST_KNOWN_MEMBERS_FILE),
         wrapping=wrapping,
         observer=watch,
     )
 
 
-def make_founding(config: NodeConfig, wrapping: Wrapping | None) -> Founding:
+def make_founding(config: NodeConfig, wrapping: Wrapping | None) -> ClusterBootstrap:
     members = tuple(
-        FoundingMember(
+        BootstrapMember(
             node, read_public_key(key, f"[nodes] {node}"), config.uris[node], bytes.fromhex(config.disks[node])
         )
         for node, key in sorted(config.nodes.items())
     )
     clients = tuple(
-        FoundingClient(name, read_public_key(key, f"[clients] {name}")) for name, key in sorted(config.clients.items())
+        BootstrapClient(name, read_public_key(key, f"[clients] {name}")) for name, key in sorted(config.clients.items())
     )
     wrapping_id = b"" if wrapping is None else wrapping.id
     serializers, copies = index_only_of(config)
-    return Founding(
+    return ClusterBootstrap(
         config.text("cluster"), members, clients, wrapping_id=wrapping_id, serializers=serializers, copies=copies
     )
 
 
-def check_founding(data: Path, founding: Founding) -> None:
+def check_founding(data: Path, founding: ClusterBootstrap) -> None:
     """Refuse to go on with another founding than the log was begun with: this node would decide otherwise than the
     rest from its first message on, and confirm what nobody else has.
     """
@@ -119,7 +119,7 @@ def check_copies(serializers: int, nodes: int, copies: int) -> None:
         raise ConfigError(f"journal.copies must be at least 1 and no more than hold data, not {copies}: {held}")
 
 
-def make_settings(config: NodeConfig, founding: Founding) -> JournalSettings:
+def make_settings(config: NodeConfig, founding: ClusterBootstrap) -> JournalSettings:
     node = config.number("id")
     mine = [member.disk for member in founding.members if member.node == node]
     added = _hex(config.text("journal.disk"))

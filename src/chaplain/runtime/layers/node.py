@@ -118,7 +118,7 @@ def make_node(config: NodeConfig, endpoint: str, instance: bytes, now_ns: int) -
     journal = make_journal(config, identity, watch) if config.disks else None
     if executor is not None and journal is not None:
         executor.attach(NodesJournal(journal))
-        journal.snapshots.archive.needs.append(executor.first_needed)
+        journal.snapshots.checkpointer.first_needed_by.append(executor.first_needed)
     node_ids = {identifier_of(key): node_id for node_id, key in nodes.items()}
     names = NodeIds(node_ids, journal)
     sequence = make_sequence(config, identity.identifier, names, endpoint, now_ns)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from chaplain.client.protocol.call_events import Failure, Raised, Returned
 from chaplain.client.protocol.journal.events import WritesAcknowledged
 from chaplain.journal.messages.client import Opened
-from chaplain.journal.model.records import LaneStatus
+from chaplain.journal.model.records import IdentityStatus
 from tests.unit.client.journal_stage import Bench, Cluster
 
 ACTIONS = ("write", "write", "write", "burst", "many", "tick", "tick", "time", "switch", "lose", "hurt", "deaf", "hear")
@@ -196,7 +196,8 @@ class World:
         everything = [value for values in streams.values() for value in values]
         assert len(everything) == len(set(everything)), "something was written twice"
         assert all(
-            client.status == LaneStatus.ACTIVE for client in self.cluster.nodes[1].core.execution.state.clients.values()
+            client.status == IdentityStatus.ACTIVE
+            for client in self.cluster.nodes[1].core.execution.state.clients.values()
         )
         for call, first in self.retried.items():
             if isinstance(self._end(call), WritesAcknowledged):

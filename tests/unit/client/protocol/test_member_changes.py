@@ -12,7 +12,7 @@ from chaplain.client_service.messages import Done, GetStatus
 from chaplain.config import NODE_IDS_MAX
 from chaplain.errors import Malformed
 from chaplain.journal.messages import client
-from chaplain.journal.messages.client import MembersAre, Whereabouts
+from chaplain.journal.messages.client import MembersAre, NodeAddress
 from chaplain.wire import command, parcel
 from chaplain.wire.command import Alive
 from chaplain.wire.parcel import Layer, Parcel
@@ -23,8 +23,8 @@ def name(port: int) -> str:
     return f"tcp://127.0.0.1:{port}"
 
 
-def place(port: int) -> Whereabouts:
-    return Whereabouts(key_of(name(port).encode()), name(port))
+def place(port: int) -> NodeAddress:
+    return NodeAddress(key_of(name(port).encode()), name(port))
 
 
 def word(members: tuple[int, ...], gone: tuple[int, ...] = ()) -> MembersAre:
@@ -102,7 +102,7 @@ def test_those_that_were_given_are_kept_while_they_serve() -> None:
 
 def test_one_that_took_the_place_of_another_is_met_there() -> None:
     stage = grown(more=0)
-    moved = Whereabouts(key_of(b"seven"), name(1))
+    moved = NodeAddress(key_of(b"seven"), name(1))
     serving = stage.nodes[name(2)]
     tell(stage, serving, MembersAre((moved, place(2), place(3)), (place(1),)))
     assert name(1) not in met(stage)
@@ -127,7 +127,7 @@ def test_who_wants_a_certain_node_gets_that_one() -> None:
 
 def test_a_node_known_by_another_address_is_met_once() -> None:
     stage = grown(2, 0)
-    tell(stage, stage.serving(), MembersAre((Whereabouts(place(1).key, name(7)), place(2)), ()))
+    tell(stage, stage.serving(), MembersAre((NodeAddress(place(1).key, name(7)), place(2)), ()))
     stage.run(5)
     assert met(stage) == {name(1), name(2)}
     assert name(7) not in stage.dialled
@@ -157,8 +157,8 @@ def test_what_a_node_can_make_us_remember_is_bounded() -> None:
     "wrong",
     [
         word(tuple(range(1, NODE_IDS_MAX + 2))),
-        MembersAre((Whereabouts(b"short", name(1)),), ()),
-        MembersAre((), (Whereabouts(key_of(b""), "nowhere"),)),
+        MembersAre((NodeAddress(b"short", name(1)),), ()),
+        MembersAre((), (NodeAddress(key_of(b""), "nowhere"),)),
     ],
 )
 def test_what_is_no_list_of_nodes_is_malformed(wrong: MembersAre) -> None:

@@ -10,7 +10,7 @@ from chaplain.client.types.journal import PLACE_UNKNOWN
 from chaplain.core import Stopping
 from chaplain.journal.messages.client import Write
 from chaplain.journal.model.bootstrap import Policy
-from chaplain.journal.model.records import LaneStatus
+from chaplain.journal.model.records import IdentityStatus
 from tests.unit.client.journal_stage import Bench, Cluster, values
 
 
@@ -130,7 +130,7 @@ def test_two_processes_retry_at_the_same_time(cluster, second) -> None:
     assert same(*ends)
     assert values(bench) in ([b"warm", b"x"], [b"warm", second])
     clients = cluster.nodes[1].core.execution.state.clients.values()
-    assert all(client.status == LaneStatus.ACTIVE for client in clients)
+    assert all(client.status == IdentityStatus.ACTIVE for client in clients)
 
 
 def test_many_messages_are_retried_as_one_request(cluster) -> None:

@@ -14,10 +14,10 @@ from chaplain.journal.messages.client import (
     Failed,
     ListNodes,
     MembersAre,
+    NodeAddress,
     NotWritten,
     Read,
     SubmitPetition,
-    Whereabouts,
 )
 from chaplain.journal.messages.config import AddIdentity, acl_id
 from chaplain.journal.messages.membership import AddNode, EntryType, NewSet, RemoveNode, Stage, StageStep, encode_step
@@ -34,7 +34,7 @@ def admin(cluster) -> Client:
 
 
 def assembly(cluster, number=0):
-    return cluster.nodes[number or cluster.master].core.execution.assembly
+    return cluster.nodes[number or cluster.master].core.execution.cluster_config
 
 
 def change(cluster, admin, message, nonce=b"m" * 16) -> bytes:
@@ -52,7 +52,7 @@ def follower(cluster) -> int:
 def test_a_newcomer_is_nobody_until_it_is_added_and_then_takes_writes(cluster, admin):
     node = cluster.start(4)
     cluster.rest(10**9)
-    assert (node.core.execution.settled, node.role) == (0, Role.FOLLOWER)
+    assert (node.core.execution.applied_index, node.role) == (0, Role.FOLLOWER)
     change(cluster, admin, NEWCOMER)
     change(cluster, admin, AddNode(EntryType.ADD_INGEST_NODE, 4), b"i" * 16)
     cluster.agree()
@@ -193,8 +193,8 @@ def test_where_members_are_is_told_at_the_start_and_whenever_they_change(cluster
 
 
 def test_clients_are_told_who_belongs_to_the_cluster_and_who_was_removed(cluster, admin):
-    places = {node: Whereabouts(NODES[node].key, one.uri) for node, one in enumerate(assembly(cluster).nodes, 1)}
-    places[4] = Whereabouts(NEWCOMER.key, NEWCOMER.uri)
+    places = {node: NodeAddress(NODES[node].key, one.uri) for node, one in enumerate(assembly(cluster).nodes, 1)}
+    places[4] = NodeAddress(NEWCOMER.key, NEWCOMER.uri)
     cluster.settle()
     assert admin.told(MembersAre) == [MembersAre((places[1], places[2], places[3]), ())]
     stranger = Client(cluster, BOB, name="bob").connect(cluster.master)

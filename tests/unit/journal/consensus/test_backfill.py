@@ -132,7 +132,7 @@ def test_it_goes_on_after_a_restart_and_says_meanwhile_what_is_missing(journal: 
     journal.cluster.until(lambda: recalls > 7)
     missing = journal.standing(3)
     assert missing.startswith("sound, messages ")
-    first = journal.cluster.nodes[3].core.serializer.context.log.places.first
+    first = journal.cluster.nodes[3].core.serializer.context.log.segment_index.first
     assert f" to {first - 1} are on their way from others" in missing
     assert first < WRITES, "some pieces are there, and can be read"
     assert journal.offsets(3)[-1] == WRITES - 1
@@ -157,7 +157,7 @@ def test_only_the_message_that_the_next_one_names_is_put_back(journal: Journal) 
     journal.replace_disk(3)
     journal.cluster.until(lambda: len(caught) > 1)
     node, given = journal.cluster.nodes[3], caught[0]
-    first = node.core.serializer.context.log.places.first
+    first = node.core.serializer.context.log.segment_index.first
     assert given.index == first - 1
     true = given.messages[0]
     for false in (
@@ -203,7 +203,7 @@ def test_many_messages_come_with_one_answer(journal: Journal) -> None:
     journal.cluster.spoil = spoil
     journal.replace_disk(3)
     journal.wait()
-    fetched = asked[0].index + 1 - journal.cluster.nodes[3].core.serializer.context.log.places.first
+    fetched = asked[0].index + 1 - journal.cluster.nodes[3].core.serializer.context.log.segment_index.first
     assert fetched > WRITES - RELEASED
     assert len(asked) * 4 < fetched
     assert all(0 < one.count <= 256 for one in asked)
@@ -255,7 +255,7 @@ def test_whoever_reads_files_is_told_where_they_are_in_order(journal: Journal) -
     journal.write(1)
     journal.release(RELEASED)
     file = journal.cluster.disks[3][checkpoint_name(journal.cluster.settings(3).order)]
-    places = journal.cluster.nodes[3].core.serializer.context.log.places
+    places = journal.cluster.nodes[3].core.serializer.context.log.segment_index
     assert first_of(bytes(file)) == places.begins > WRITES > places.first
 
 
@@ -266,5 +266,5 @@ def test_what_the_rules_let_go_is_not_fetched() -> None:
     journal.replace_disk(3)
     journal.wait()
     journal.cluster.rest(3 * 10**9)
-    assert journal.cluster.nodes[3].core.serializer.context.log.places.first > WRITES
+    assert journal.cluster.nodes[3].core.serializer.context.log.segment_index.first > WRITES
     assert not asked

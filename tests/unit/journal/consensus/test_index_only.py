@@ -199,23 +199,23 @@ def test_what_another_proposal_took_the_place_of_is_still_to_be_had(cluster: Clu
     cluster.until(lambda: cluster.nodes[4].core.serializer.regime > regime)
     cluster.until(lambda: cluster.nodes[4].core.serializer.context.log.tail.hash != tails[0].hash)
     for number in HOLDERS:
-        assert cluster.nodes[number].core.execution.held(entry.reference, entry.digest)
+        assert cluster.nodes[number].core.execution.cached_payload(entry.reference, entry.digest)
         cluster.kill(number)
         cluster.start(number)
-        assert cluster.nodes[number].core.execution.held(entry.reference, entry.digest)
+        assert cluster.nodes[number].core.execution.cached_payload(entry.reference, entry.digest)
 
 
 def asked_for_a_checkpoint(said: dict[int, Covered]) -> bool:
     """Whether node 5, which has nothing, wants a checkpoint when it hears this, then or after a while."""
     execution = JournalExecution(founding(None, b"", SERIALIZERS, count=5, copies=2))
     settings: Any = SimpleNamespace(node=5, order=SimpleNamespace(retry_ns=10, patience_ns=100))
-    archive: Any = SimpleNamespace(said=said)
+    archive: Any = SimpleNamespace(offers=said)
     log: Any = SimpleNamespace(agreed=0)
     adoption = SnapshotInstaller(settings, execution, archive)
     adoption.attach(log)
-    adoption.look(0)
-    adoption.woken(50)
-    adoption.look(1000)
+    adoption.update(0)
+    adoption.on_timer(50)
+    adoption.update(1000)
     return any(isinstance(effect.message, AskState) for effect in adoption.effects)  # type: ignore[union-attr]
 
 
@@ -248,7 +248,7 @@ def test_another_takes_the_place_of_a_serializer(cluster: Cluster) -> None:
     for nonce, message in ((b"a", added(EntryType.ADD_CONFIG_NODE, 6)), (b"s", NewSet((6, *left)))):
         decided = admin.petition(petition(message, nonce=nonce * 16))
         assert decided.kind == "applied", decided
-        cluster.until(lambda: not any(one.open for one in cluster.nodes[4].core.execution.assembly.changes))
+        cluster.until(lambda: not any(one.open for one in cluster.nodes[4].core.execution.cluster_config.changes))
     cluster.until(lambda: cluster.master == 6)
     cluster.kill(master)
     write(client, lane, 2, b"written after it came")
@@ -293,12 +293,12 @@ def added(kind: EntryType, node: int) -> AddNode:
     ],
 )
 def test_whoever_holds_data_stays_with_it(message, reason: Reason) -> None:
-    assembly = founding(None, b"", SERIALIZERS, count=5, copies=2).assembly()
+    assembly = founding(None, b"", SERIALIZERS, count=5, copies=2).cluster_config()
     assert open_change(assembly, message, b"c", b"a", 1, copies=2)[1] is reason
 
 
 def test_as_many_hold_data_as_there_must_be_copies() -> None:
-    assembly: ClusterConfig = founding(None, b"", SERIALIZERS, count=5, copies=2).assembly()
+    assembly: ClusterConfig = founding(None, b"", SERIALIZERS, count=5, copies=2).cluster_config()
     removed = RemoveNode(EntryType.REMOVE_INGEST_NODE, 4)
     without, reason = open_change(assembly, removed, b"c", b"a", 1, copies=2)
     assert reason is Reason.APPLIED

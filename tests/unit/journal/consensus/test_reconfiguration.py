@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from chaplain.journal.consensus.reconfiguration import Progress, Reconfiguration
 from chaplain.journal.messages.membership import EntryType, SetRefusal, Stage
-from chaplain.journal.model.cluster_config import ConfigChange, MemberRoles, founded
+from chaplain.journal.model.cluster_config import ConfigChange, MemberRoles, initial_config
 
 MASTER, OLD, NEW = 1, 2, 3
 NOMINATED = 40
@@ -24,9 +24,9 @@ class Office:
         change = ConfigChange(
             b"c" * 15, b"a" * 32, EntryType.NEW_SERIALIZER_SET, (MASTER, NEW), Stage.NOMINATE, NOMINATED
         )
-        assembly = founded(MemberRoles(node, b"key %d" % node, "", b"") for node in (MASTER, OLD, NEW))
+        assembly = initial_config(MemberRoles(node, b"key %d" % node, "", b"") for node in (MASTER, OLD, NEW))
         assembly = replace(assembly, serializers=(MASTER, OLD), changes=(change,))
-        bench = SimpleNamespace(log=SimpleNamespace(assembly=assembly), settings=SETTINGS)
+        bench = SimpleNamespace(log=SimpleNamespace(cluster_config=assembly), settings=SETTINGS)
         self.watch = Progress(0)
         self._stages = Reconfiguration(bench, self.watch)  # type: ignore[arg-type]
 

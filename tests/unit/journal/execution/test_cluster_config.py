@@ -28,9 +28,9 @@ from chaplain.journal.model.cluster_config import (
     CHANGES_KEPT,
     ClusterConfig,
     MemberRoles,
-    founded,
+    apply_stage,
+    initial_config,
     open_change,
-    take_step,
 )
 from chaplain.journal.model.quorum import Quorum
 from chaplain.journal.model.reason import Reason
@@ -47,7 +47,7 @@ class Stream:
     """An assembly, and messages that come to it one after the other."""
 
     def __init__(self) -> None:
-        self.now = founded(MemberRoles(node, bytes((node,)) * 32, f"tcp://{node}", b"") for node in (3, 1, 2))
+        self.now = initial_config(MemberRoles(node, bytes((node,)) * 32, f"tcp://{node}", b"") for node in (3, 1, 2))
         self.index = 0
         self.reason = Reason.APPLIED
 
@@ -61,7 +61,7 @@ class Stream:
         change = self.now.changes[place]
         self.index += 1
         step = StageStep(EntryType(change.entry_type), stage, change.nodes, change.id, **fields)  # type: ignore[arg-type]
-        self.now, self.reason = take_step(self.now, step, self.index)
+        self.now, self.reason = apply_stage(self.now, step, self.index)
         return self
 
     def denied(self, message: NodeMessage) -> Reason:
@@ -214,9 +214,9 @@ def test_finished_changes_are_forgotten_in_the_end_and_open_ones_never(stream):
     for number in range(CHANGES_KEPT + 5):
         stream.ask(NewSet((1, 2)), asked=b"%d" % number).step(Stage.REFUSE, reason=SetRefusal.TIMED_OUT, about=2)
     assert len(stream.now.changes) <= CHANGES_KEPT + 1
-    assert stream.now.opened(b"first") is not None
-    assert stream.now.opened(b"0") is None
-    assert stream.now.opened(b"%d" % (CHANGES_KEPT + 4)) is not None
+    assert stream.now.change_of_request(b"first") is not None
+    assert stream.now.change_of_request(b"0") is None
+    assert stream.now.change_of_request(b"%d" % (CHANGES_KEPT + 4)) is not None
 
 
 # Octets.

@@ -21,7 +21,7 @@ from chaplain.journal.messages.config import (
 )
 from chaplain.journal.messages.signing import SignatureType
 from chaplain.journal.model.bootstrap import Policy
-from chaplain.journal.model.records import ClientIdentity, LaneStatus
+from chaplain.journal.model.records import ClientIdentity, IdentityStatus
 from chaplain.journal.storage.verdict import Reason
 from chaplain.link.auth.identity import Identity
 from chaplain.rights import may_read, may_write
@@ -89,7 +89,7 @@ def test_an_identity_is_named_by_the_entry_that_added_it():
     (_, verdict) = stage.config(lease(), petition(add(), nonce=b"x" * 16))
     assert verdict.acl == acl_id(1, 2, 1)
     client = stage.execution.state.clients[verdict.acl]
-    assert (client.name, client.key, client.admin, client.status) == ("bob", BOB.key, False, LaneStatus.ACTIVE)
+    assert (client.name, client.key, client.admin, client.status) == ("bob", BOB.key, False, IdentityStatus.ACTIVE)
     assert stage.execution.client_of_key(BOB.key) == client
     assert stage.executed[-1].clients_changed
 
@@ -100,7 +100,7 @@ def test_asking_again_changes_nothing_even_after_removal():
     assert added(stage) == acl
     stage.config(petition(RemoveIdentity(acl)))
     assert added(stage) == acl
-    assert stage.execution.state.clients[acl].status == LaneStatus.REMOVED
+    assert stage.execution.state.clients[acl].status == IdentityStatus.REMOVED
     assert len(stage.execution.state.clients) == 2
 
 
@@ -172,7 +172,7 @@ def test_a_client_may_end_itself_but_nobody_else():
     assert reason(stage, petition(RemoveIdentity(ADMIN_ACL), BOB, acl)) is Reason.NOT_ALLOWED
     assert reason(stage, petition(RemoveIdentity(acl_id(7, 7, 7)))) is Reason.UNKNOWN_CLIENT
     assert reason(stage, petition(RemoveIdentity(acl), BOB, acl)) is Reason.APPLIED
-    assert stage.execution.state.clients[acl].status == LaneStatus.REMOVED
+    assert stage.execution.state.clients[acl].status == IdentityStatus.REMOVED
 
 
 def test_the_last_admin_stays():
@@ -181,7 +181,7 @@ def test_the_last_admin_stays():
     acl = added(stage, add(admin=True))
     assert reason(stage, petition(RemoveIdentity(ADMIN_ACL), BOB, acl)) is Reason.APPLIED
     assert reason(stage, petition(RemoveIdentity(acl), BOB, acl)) is Reason.LAST_ADMIN
-    assert stage.execution.state.clients[acl].status == LaneStatus.ACTIVE
+    assert stage.execution.state.clients[acl].status == IdentityStatus.ACTIVE
 
 
 def test_lanes_are_leased_under_ones_own_identity_only():

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chaplain.journal.execution.dedup import PackStatus, applied, rule
+from chaplain.journal.execution.dedup import PackStatus, classify, record_applied
 from chaplain.journal.execution.state import stream_genesis
 from chaplain.journal.execution.state_machine import JournalExecution
 from chaplain.journal.messages.config import RetireLane, retry_nonce
@@ -61,16 +61,16 @@ LANE = LaneState(1, ADMIN_ACL, b"", 0, last_id=9, recent=(remembered(4, 2), reme
     ],
 )
 def test_the_rule(first_id, requests, digest, standing):
-    assert rule(LANE, heading(first_id, requests), digest).standing is standing
+    assert classify(LANE, heading(first_id, requests), digest).status is standing
 
 
 def test_a_lane_remembers_the_last_packs_only():
     lane = LaneState(1, ADMIN_ACL, b"", 0)
     for number in range(1, 100):
-        lane = applied(lane, remembered(number, 1), Policy(remembered_packs=5))
+        lane = record_applied(lane, remembered(number, 1), Policy(remembered_packs=5))
     assert (lane.last_id, len(lane.recent), lane.recent[0].first_id) == (99, 5, 95)
     with pytest.raises(AssertionError, match="out of its turn"):
-        applied(lane, remembered(101, 1), Policy())
+        record_applied(lane, remembered(101, 1), Policy())
 
 
 # When lanes are over.
@@ -191,7 +191,7 @@ def test_any_traffic_gives_one_state_each_request_once_in_order(case):
     lanes, sent, cuts, rng = case
     given_to = founding(Policy(remembered_packs=3))
     executed = []
-    one = JournalExecution(given_to, watch=executed.append)
+    one = JournalExecution(given_to, on_applied=executed.append)
     prefix = Prefix(one)
     prefix.order([lease(nonce=b"%16d" % lane) for lane in range(lanes)])
     at = 0
@@ -231,10 +231,10 @@ def _check_same_everywhere(given_to, prefix: Prefix, one: JournalExecution, rng:
             late = JournalExecution(given_to, snapshot=other.state.export())
         parts = other.preview(message.body, message.payloads).parts
         assert reader.payloads(message.body, parts) == message.payloads
-        reader.settle(message)
+        reader.apply(message)
         if late is not None:
             give(late, message)
-        other.settle(message)
+        other.apply(message)
     fingerprints = {one.fingerprint(), other.fingerprint(), reader.fingerprint()}
     if late is not None:
         fingerprints.add(late.fingerprint())

@@ -45,7 +45,7 @@ def pass_messages(stage: Stage, count: int) -> None:
 
 def finish(stage: Stage, *stages: St) -> None:
     """Take the open change through these stages, as a master does."""
-    (change,) = (one for one in stage.execution.assembly.changes if one.open)
+    (change,) = (one for one in stage.execution.cluster_config.changes if one.open)
     for one in stages:
         step = encode_step(StageStep(EntryType(change.entry_type), one, change.nodes, change.id))
         assert decide(stage, ConfigEntry(change.entry_type, one, step)).reason is Reason.APPLIED
@@ -73,8 +73,8 @@ def test_replayed_serializer_set_changes_nothing_after_many_other_changes() -> N
     for number in range(40):
         give_and_take_a_role(stage, number)
     decide(stage, old)
-    assert not [change for change in stage.execution.assembly.changes if change.open]
-    assert stage.execution.assembly.serializers == (1, 2, 3)
+    assert not [change for change in stage.execution.cluster_config.changes if change.open]
+    assert stage.execution.cluster_config.serializers == (1, 2, 3)
 
 
 def test_replayed_request_is_expired_once_its_epoch_is_not_kept() -> None:
@@ -85,7 +85,7 @@ def test_replayed_request_is_expired_once_its_epoch_is_not_kept() -> None:
     for number in range(40):
         give_and_take_a_role(stage, number)
     assert decide(stage, old).reason is Reason.EXPIRED
-    assert stage.execution.assembly.serializers == (1, 2, 3)
+    assert stage.execution.cluster_config.serializers == (1, 2, 3)
 
 
 def test_replayed_request_is_remembered_as_long_as_its_epoch_is_kept() -> None:
@@ -93,7 +93,7 @@ def test_replayed_request_is_remembered_as_long_as_its_epoch_is_kept() -> None:
     old = lease()
     assert decide(stage, old).client_id == 1
     assert decide(stage, petition(ReleaseLane(1))).reason is Reason.APPLIED
-    pass_messages(stage, KEPT * MESSAGES - stage.execution.settled - 1)
+    pass_messages(stage, KEPT * MESSAGES - stage.execution.applied_index - 1)
     assert decide(stage, old).reason is Reason.UNKNOWN_LANE
     assert decide(stage, old).reason is Reason.EXPIRED
 
@@ -182,7 +182,7 @@ def test_refused_request_stays_refused_when_it_is_replayed() -> None:
     assert decide(stage, replaced).reason is Reason.CHANGE_UNDER_WAY
     finish(stage, St.IMPLEMENT, St.CONFIRM)
     assert decide(stage, replaced).reason is Reason.CHANGE_UNDER_WAY
-    assert not [change for change in stage.execution.assembly.changes if change.open]
+    assert not [change for change in stage.execution.cluster_config.changes if change.open]
 
 
 def test_refused_request_is_decided_anew_when_it_is_signed_in_a_later_epoch() -> None:

@@ -10,7 +10,7 @@ from chaplain.journal.messages.config import AddIdentity, FenceLane, RemoveIdent
 from chaplain.journal.messages.ingest import IngestEntry, digest_of
 from chaplain.journal.messages.signing import SignatureType
 from chaplain.journal.model.bootstrap import Policy
-from chaplain.journal.model.records import LaneStatus
+from chaplain.journal.model.records import IdentityStatus
 from chaplain.journal.model.results import DataVerdict
 from chaplain.journal.storage.verdict import Reason
 from chaplain.segment.layout import NO_OFFSET
@@ -53,7 +53,7 @@ def test_a_duplicate_takes_no_offset_and_names_the_original():
     (again,) = stage.write(entry, node=2)
     assert (again.reason, again.base_offset, again.expected_id) == (Reason.DUPLICATE, NO_OFFSET, 3)
     assert again.original is not None
-    assert (again.original.base_offset, again.original.moment.index) == (0, 2)
+    assert (again.original.base_offset, again.original.position.index) == (0, 2)
     assert stage.execution.state.streams["orders"].next_offset == 2
 
 
@@ -72,7 +72,7 @@ def test_what_is_no_longer_remembered_was_written():
     assert [one.reason for one in stage.write(*entries)] == [Reason.OLD, Reason.OLD, *[Reason.DUPLICATE] * 2]
     (other,) = stage.write(pack(lane, 1, (b"other",)))
     assert other.reason is Reason.OLD
-    assert stage.execution.state.clients[ADMIN_ACL].status == LaneStatus.ACTIVE
+    assert stage.execution.state.clients[ADMIN_ACL].status == IdentityStatus.ACTIVE
 
 
 def test_a_gap_is_void_and_says_where_to_go_on():
@@ -215,7 +215,7 @@ def test_two_things_signed_for_one_id_end_the_identity(first, second):
     (void,) = stage.write(two, node=2)
     assert (void.reason, void.base_offset) == (Reason.COMPROMISED, NO_OFFSET)
     state = stage.execution.state
-    assert state.clients[ADMIN_ACL].status == LaneStatus.COMPROMISED
+    assert state.clients[ADMIN_ACL].status == IdentityStatus.COMPROMISED
     proof = state.proofs[ADMIN_ACL]
     assert (proof.client_id, proof.first.index, proof.second.index) == (lane, 3, 4)
     assert (proof.first.stream, proof.second.stream) == (one.stream, two.stream)
@@ -229,7 +229,7 @@ def test_an_invalid_signature_over_other_octets_proves_nothing():
     stage.write(pack(lane, 1, (b"a",)))
     (void,) = stage.write(pack(lane, 1, (b"b",), signer=BOB))
     assert void.reason is Reason.SIGNATURE
-    assert stage.execution.state.clients[ADMIN_ACL].status == LaneStatus.ACTIVE
+    assert stage.execution.state.clients[ADMIN_ACL].status == IdentityStatus.ACTIVE
 
 
 def test_the_same_octets_with_another_signature_are_the_same_request():
@@ -242,7 +242,7 @@ def test_the_same_octets_with_another_signature_are_the_same_request():
     stage.write(entry)
     (void,) = stage.write(again)
     assert void.reason is Reason.DUPLICATE
-    assert stage.execution.state.clients[ADMIN_ACL].status == LaneStatus.ACTIVE
+    assert stage.execution.state.clients[ADMIN_ACL].status == IdentityStatus.ACTIVE
 
 
 def test_a_refused_pack_is_no_proof():
@@ -255,7 +255,7 @@ def test_a_refused_pack_is_no_proof():
     stage.write(pack(lane, 1, stream="bob-1", signer=BOB))
     (late,) = stage.write(refused, node=3)
     assert late.reason is Reason.NO_RIGHT
-    assert stage.execution.state.clients[acl].status == LaneStatus.ACTIVE
+    assert stage.execution.state.clients[acl].status == IdentityStatus.ACTIVE
 
 
 def test_hmac_signs_too_and_secrets_are_wrapped():

@@ -55,7 +55,7 @@ def test_preview_changes_nothing_and_may_be_asked_for_another_message():
     previews = [stage.execution.preview(message.body, message.payloads) for message in (one, two, one)]
     assert previews[0] == previews[2] != previews[1]
     assert stage.execution.fingerprint() == before
-    stage.execution.settle(two)
+    stage.execution.apply(two)
     assert stage.execution.fingerprint() != before
 
 
@@ -68,7 +68,7 @@ def test_payloads_come_back_octet_by_octet_and_verdicts_are_readable():
         stored = verdict.decode(preview.verdict)
         assert verdict.encode(stored) == preview.verdict
         assert len(stored.entries) == len(message.body.entries)
-        other.settle(message)
+        other.apply(message)
     assert other.fingerprint() == stage.execution.fingerprint()
 
 
@@ -113,11 +113,11 @@ def test_a_replay_from_disk_needs_no_signatures(monkeypatch):
     stored = []
     for message in stage.prefix.messages:
         stored.append(writer.preview(message.body, message.payloads).parts)
-        writer.settle(message)
+        writer.apply(message)
     monkeypatch.setattr("chaplain.journal.execution.state_machine.holds", lambda check: pytest.fail("checked again"))
     for message, parts in zip(stage.prefix.messages, stored, strict=True):
         assert reader.payloads(message.body, parts) == message.payloads
-        reader.settle(message)
+        reader.apply(message)
     assert reader.fingerprint() == writer.fingerprint() == stage.execution.fingerprint()
 
 
@@ -132,7 +132,7 @@ def test_what_was_learned_is_not_checked_again_and_only_that(monkeypatch):
         "chaplain.journal.execution.state_machine.holds", lambda check: checked.append(1) or real(check)
     )
     entry, payload = stage.prefix.ingest([pack(lane, 1), pack(lane, 2, signer=BOB)])
-    stage.execution.learn(entry.digest, (True, False))
+    stage.execution.cache_checks(entry.digest, (True, False))
     stage.prefix.order([(entry, payload)])
     assert [one.reason for one in packs_of(stage.executed[-1])] == [Reason.APPLIED, Reason.SIGNATURE]
     assert not checked
@@ -145,7 +145,7 @@ def test_state_goes_through_octets_unchanged_and_goes_on_alike():
     data = stage.execution.state.export()
     other = JournalExecution(stage.founding, snapshot=data)
     assert other.state.export() == data
-    assert other.settled == stage.execution.settled
+    assert other.applied_index == stage.execution.applied_index
     stage.prefix.executors.append(other)
     duplicate = pack(1, 1, (b"v0",), stream="x")
     stage.write(duplicate, pack(1, 5), pack(2, 9))
@@ -159,7 +159,7 @@ def test_foreign_or_broken_state_is_refused():
     for broken in (b"", data[:-1], data + b"\0", bytes((data[0] ^ 1,)) + data[1:]):
         with pytest.raises(Malformed):
             load(stage.founding, broken)
-    with pytest.raises(Malformed, match="founded otherwise"):
+    with pytest.raises(Malformed, match="another initial configuration"):
         load(founding(Policy(streams_max=5)), data)
 
 
@@ -216,4 +216,4 @@ def test_two_executors_of_one_prefix():
     prefix.order([lease()], time_ns=SECOND)
     prefix.write(pack(1, 1), pack(1, 2))
     assert one.fingerprint() == two.fingerprint()
-    assert ADMIN.key in one._keys
+    assert ADMIN.key in one._clients_by_key

@@ -56,8 +56,8 @@ def test_a_batch_gets_its_place_with_its_commit_and_once():
     assert [one(stage, entry) for entry in (c, a, b)] == [(Reason.APPLIED, 0), (Reason.APPLIED, 0), (Reason.APPLIED, 2)]
     assert heads(stage) == {"audit": 1, "orders": 3}
     assert one(stage, a)[0] is Reason.UNKNOWN_LANE
-    holding = stage.execution.state.holding
-    assert (holding.paid, holding.pledged, len(holding.staged)) == (3, 3, 0)
+    holding = stage.execution.state.staged_packs
+    assert (holding.replayed, holding.committed_total, len(holding.staged)) == (3, 3, 0)
 
 
 def test_a_version_is_committed_once_whatever_is_staged_for_it():
@@ -68,7 +68,7 @@ def test_a_version_is_committed_once_whatever_is_staged_for_it():
     assert one(stage, staged(lane, 3, [b"again"]))[0] is Reason.STAGED
     assert one(stage, commit(lane, 4, 5, (lane, 3, 3))) == (Reason.COMMITTED, 1), "the ticket of the first"
     assert one(stage, commit(lane, 5, 4, (lane, 3, 3))) == (Reason.COMMITTED, 1)
-    assert stage.execution.state.holding.pledged == 1
+    assert stage.execution.state.staged_packs.committed_total == 1
     assert one(stage, commit(lane, 6, 0, (lane, 3, 3), app="other")) == (Reason.COMMITTED, 2)
 
 
@@ -78,7 +78,7 @@ def test_without_an_app_nothing_is_remembered():
     stage.write(staged(lane, 1, [b"a"]), staged(lane, 2, [b"b"]))
     assert one(stage, commit(lane, 3, 0, (lane, 1, 1), app="")) == (Reason.COMMITTED, 1)
     assert one(stage, commit(lane, 4, 0, (lane, 2, 2), app="")) == (Reason.COMMITTED, 2)
-    assert not stage.execution.state.holding.transactions
+    assert not stage.execution.state.staged_packs.transactions
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_all_or_nothing(spans):
     assert lane == 1
     stage.write(staged(lane, 1, [b"a", b"b"]), pack(lane, 3), pack(lane, 4))
     assert one(stage, commit(lane, 5, 0, *spans))[0] is Reason.NOT_STAGED
-    assert not stage.execution.state.holding.owed
+    assert not stage.execution.state.staged_packs.committed
     assert one(stage, commit(lane, 5, 0, (lane, 1, 2)))[0] is Reason.COMMITTED
 
 
@@ -104,7 +104,7 @@ def test_nobody_commits_what_others_staged():
     stage.write(staged(mine, 1, [b"a"]))
     assert one(stage, commit(his, 1, 0, (mine, 1, 1), signer=BOB))[0] is Reason.NOT_STAGED
     assert one(stage, commit(mine, 2, 0, (mine, 1, 1)))[0] is Reason.COMMITTED
-    assert {key[0] for key in stage.execution.state.holding.transactions} == {ADMIN_ACL}
+    assert {key[0] for key in stage.execution.state.staged_packs.transactions} == {ADMIN_ACL}
 
 
 def test_what_was_committed_is_written_even_if_its_writer_is_removed():
@@ -153,9 +153,9 @@ def test_what_nobody_commits_expires():
     stage.write(staged(lane, 2, [b"b"]), time_ns=20 * SECOND)
     late_ns = 10 * SECOND + STAGED_NS
     assert one(stage, pack(lane, 3), time_ns=late_ns)[0] is Reason.APPLIED
-    assert len(stage.execution.state.holding.staged) == 2
+    assert len(stage.execution.state.staged_packs.staged) == 2
     assert one(stage, commit(lane, 4, 0, (lane, 1, 2)), time_ns=late_ns + 1)[0] is Reason.NOT_STAGED
-    assert list(stage.execution.state.holding.staged) == [(lane, 2)]
+    assert list(stage.execution.state.staged_packs.staged) == [(lane, 2)]
 
 
 def test_bounds(monkeypatch: pytest.MonkeyPatch):
@@ -170,7 +170,7 @@ def test_bounds(monkeypatch: pytest.MonkeyPatch):
     assert one(stage, second)[0] is Reason.TRANSACTIONS_FULL
     monkeypatch.setattr(two_phase, "TRANSACTION_SPARE_NS", -SECOND)
     assert one(stage, second)[0] is Reason.COMMITTED
-    assert [app for _, app in stage.execution.state.holding.transactions] == ["b"]
+    assert [app for _, app in stage.execution.state.staged_packs.transactions] == ["b"]
 
 
 def test_a_snapshot_goes_on_alike():
@@ -194,12 +194,12 @@ def test_a_staged_pack_is_found_again_in_the_log():
     replay = JournalExecution(stage.founding)
     stage.write(*entries)
     for settled in stage.prefix.messages[:-1]:
-        replay.settle(settled)
+        replay.apply(settled)
     last = stage.prefix.messages[-1]
     preview = replay.preview(last.body, last.payloads)
     records = message_records(LogEntry(last.body, encode_body(last.body), last.hash, 1, last.payloads), preview)
     excerpt = PackLookup(records)
-    for found in stage.execution.state.holding.staged.values():
+    for found in stage.execution.state.staged_packs.staged.values():
         assert excerpt.pack(found.index, found.entry, found.pack) in [entry.raw for entry in entries[1:]]
     with pytest.raises(Malformed, match="has no pack 3"):
         excerpt.pack(last.body.index, 0, 3)

@@ -15,14 +15,14 @@ from tests.support.journal_cluster import Client, Cluster, others, refused
 
 def test_early_refusals_say_what_is_wrong(cluster, client):
     lane = client.lease()
-    settled = cluster.nodes[1].core.execution.settled
+    settled = cluster.nodes[1].core.execution.applied_index
     assert refused(client, pack(77, 1)) == [("unknown_lane", 1)]
     assert refused(client, pack(lane, 1, signer=BOB)) == [("signature", 1)]
     assert refused(client, pack(lane, 1, stream="_x")) == [("no_right", 1)]
     client.write(pack(lane, 3))
     cluster.settle()
     assert client.told(GoBack)[-1].expected_id == 1
-    assert cluster.nodes[1].core.execution.settled == settled, "nothing of this was worth ordering"
+    assert cluster.nodes[1].core.execution.applied_index == settled, "nothing of this was worth ordering"
     assert cluster.nodes[1].core.ingest.waiting_bytes == 0
 
 

@@ -25,7 +25,7 @@ from chaplain.journal.messages.cluster import DataEntry, genesis
 from chaplain.journal.messages.config import AddIdentity
 from chaplain.journal.messages.ingest import IngestEntry
 from chaplain.journal.messages.signing import holds
-from chaplain.journal.model.records import LaneStatus
+from chaplain.journal.model.records import IdentityStatus
 from chaplain.journal.settings import ConsensusSettings, JournalSettings
 from chaplain.link.auth.identity import Identity
 from tests.support.execution_stage import ADMIN_ACL, BOB, CLUSTER, Stage, pack, petition
@@ -179,7 +179,7 @@ def test_what_may_be_proof_against_its_signer_is_ordered_untried() -> None:
     (second,) = shipped(bench.drain())
     bench.order(first)
     bench.order(second)
-    assert bench.stage.execution.state.clients[ADMIN_ACL].status == LaneStatus.COMPROMISED
+    assert bench.stage.execution.state.clients[ADMIN_ACL].status == IdentityStatus.COMPROMISED
 
 
 def test_others_do_not_wait_for_it() -> None:

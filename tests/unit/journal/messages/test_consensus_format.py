@@ -28,7 +28,7 @@ from chaplain.journal.messages.cluster import (
     encode_body,
     genesis,
 )
-from chaplain.journal.storage.records import SyncHint, decode_jot, encode_jot
+from chaplain.journal.storage.records import SyncHint, decode_sync_hint, encode_sync_hint
 
 DOCUMENT = Path(__file__).parents[4] / "docs" / "protocol" / "journal-order.md"
 EXAMPLES = {
@@ -78,8 +78,8 @@ def test_the_documents_other_examples() -> None:
     standing = HardState(bytes(range(16)), VotingState.SOUND, 3, 2, True, 0, {2: 1})
     assert decode_hard_state(EXAMPLES["standing"]) == standing
     assert encode_hard_state(standing) == EXAMPLES["standing"]
-    assert decode_jot(EXAMPLES["jot"]) == SyncHint(b"0123456789abcdef", 81920, 6)
-    assert encode_jot(SyncHint(b"0123456789abcdef", 81920, 6)) == EXAMPLES["jot"]
+    assert decode_sync_hint(EXAMPLES["jot"]) == SyncHint(b"0123456789abcdef", 81920, 6)
+    assert encode_sync_hint(SyncHint(b"0123456789abcdef", 81920, 6)) == EXAMPLES["jot"]
     assert set(EXAMPLES) == {*MESSAGES, "body", "standing", "jot"}
 
 
@@ -143,7 +143,7 @@ def test_bad_bytes_are_malformed_and_nothing_else(name: str, data: st.DataObject
     for _ in range(data.draw(st.integers(1, 3))):
         raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
     cut = bytes(raw[: data.draw(st.integers(0, len(raw)))])
-    for decode in (om.decode, decode_body, decode_hard_state, decode_jot):
+    for decode in (om.decode, decode_body, decode_hard_state, decode_sync_hint):
         try:
             decode(cut)
         except Malformed:

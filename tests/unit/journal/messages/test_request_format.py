@@ -11,7 +11,7 @@ from chaplain.journal.execution import two_phase
 from chaplain.journal.execution.two_phase import Commit, RequestRange
 from chaplain.journal.messages import client, ingest, peer
 from chaplain.journal.messages import config as config_message
-from chaplain.journal.messages.client import MembersAre, Opened, Receipts, Run, Whereabouts, Write
+from chaplain.journal.messages.client import MembersAre, NodeAddress, Opened, Receipts, Run, Write
 from chaplain.journal.messages.cluster import Reference
 from chaplain.journal.messages.config import AddIdentity, FenceLane, LeaseLane, RetireLane
 from chaplain.journal.messages.peer import Ack, AskPayload
@@ -33,7 +33,7 @@ RECEIPT = Receipts((Run(1, 1, 1, "orders", 0, 2, 2, 1, 2 * 10**9, b"\xaa" * 32),
 ASK = AskPayload(Reference(2, 5, 9), b"\xdd" * 32)
 ACK = Ack((Reference(1, 7, 3), Reference(2, 5, 9)))
 MEMBERS = MembersAre(
-    (Whereabouts(b"\xb4" * 32, "tcp://10.0.0.4:7400"),), (Whereabouts(b"\xa1" * 32, "tcp://10.0.0.1:7400"),)
+    (NodeAddress(b"\xb4" * 32, "tcp://10.0.0.4:7400"),), (NodeAddress(b"\xa1" * 32, "tcp://10.0.0.1:7400"),)
 )
 OPENED = Opened(1, 3, "stage", b"\xaa" * 15, "alice", 4096, 65536, 0, ("alice",), b"\xee" * 16)
 EXAMPLES = {

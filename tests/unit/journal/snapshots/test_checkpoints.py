@@ -29,7 +29,7 @@ from chaplain.journal.snapshots import checkpoint
 from chaplain.journal.snapshots.checkpointer import LOOK_NS, Checkpointer
 from chaplain.journal.snapshots.install import SnapshotInstaller
 from chaplain.journal.snapshots.lagging_members import RETURN_NS
-from chaplain.journal.snapshots.retention import NOBODY, droppable, first_needed
+from chaplain.journal.snapshots.retention import NOT_NEEDED, droppable, first_needed
 from chaplain.journal.snapshots.service import SnapshotService
 from chaplain.journal.storage.offset_index import StreamIndex
 from chaplain.journal.storage.segment_index import SegmentIndex, SegmentSpan
@@ -84,10 +84,10 @@ def test_an_admin_has_a_checkpoint_made_and_releases_the_log() -> None:
     executed = execute(stage, [petition(MakeCheckpoint(1))])
     assert executed.checkpoint
     assert executed.verdict.entries[0].reason is Reason.APPLIED
-    assert int.from_bytes(executed.verdict.entries[0].acl[4:12], "big") == executed.moment.index
+    assert int.from_bytes(executed.verdict.entries[0].acl[4:12], "big") == executed.position.index
     assert stage.execution.state.released == 1
     assert execute(stage, [petition(MakeCheckpoint(10**6))]).checkpoint
-    assert stage.execution.state.released == stage.execution.settled, "what is not written cannot be released"
+    assert stage.execution.state.released == stage.execution.applied_index, "what is not written cannot be released"
     assert not execute(stage, []).checkpoint
 
 
@@ -104,7 +104,7 @@ def test_a_state_is_loaded_as_it_was() -> None:
     execute(stage, [petition(MakeCheckpoint(1))])
     state = stage.execution.state
     state.databases["main"] = 1
-    assert load(state.founding, state.export()).export() == state.export()
+    assert load(state.bootstrap, state.export()).export() == state.export()
 
 
 # What lies where.
@@ -128,7 +128,7 @@ def test_segments_go_from_the_front_up_to_the_limit() -> None:
 def test_what_is_right_before_a_message_is_found_with_it() -> None:
     made = places(0, 0, 0)
     for index, start in ((1, 200), (2, 250), (3, 10), (4, 20), (5, 40), (7, 50)):
-        made.note(index, start, start + 10)
+        made.set_position(index, start, start + 10)
     assert made.span_back(5, 7, 100, 9) == (10, 50), "message 2 was put back later, and is elsewhere"
     assert made.span_back(5, 7, 30, 9) == (20, 50), "so many octets"
     assert made.span_back(5, 7, 1, 9) == (40, 50), "but one message at least"
@@ -141,9 +141,9 @@ def test_what_is_right_before_a_message_is_found_with_it() -> None:
 
 def test_a_message_across_two_segments_goes_with_the_first() -> None:
     made = places(0, 0, 0)
-    made.note(1, 10, 50)
-    made.note(2, 90, 120)
-    made.note(3, 120, 150)
+    made.set_position(1, 10, 50)
+    made.set_position(2, 90, 120)
+    made.set_position(3, 120, 150)
     assert [one.last for one in made.segments] == [2, 3, 0]
     made.drop(made.segments[0])
     assert made.first == 3
@@ -167,24 +167,24 @@ def test_rules() -> None:
 
 def test_what_is_staged_or_owed_is_needed() -> None:
     staged = Staged(1, 1, 1, 1, "s", b"", b"", 0, 7, 0, 0)
-    assert first_needed(StagedPacks(), []) == NOBODY
+    assert first_needed(StagedPacks(), []) == NOT_NEEDED
     assert first_needed(StagedPacks(StagedPacksRecord(staged=(staged,))), [9]) == 7
-    assert first_needed(StagedPacks(StagedPacksRecord(owed=(staged,))), [NOBODY]) == 7
-    assert first_needed(StagedPacks(StagedPacksRecord(owed=(staged,))), [3]) == 3
+    assert first_needed(StagedPacks(StagedPacksRecord(committed=(staged,))), [NOT_NEEDED]) == 7
+    assert first_needed(StagedPacks(StagedPacksRecord(committed=(staged,))), [3]) == 3
 
 
 def test_streams_begin_with_what_is_kept() -> None:
     index = StreamIndex()
-    index.begin({"old": 5, "orders": 4})
+    index.load_heads({"old": 5, "orders": 4})
     for at, first in ((11, 4), (12, 6)):
         executed = SimpleNamespace(verdict=SimpleNamespace(streams=(StreamVerdict("orders", first, 2, b""),)))
-        executed.moment = SimpleNamespace(index=at)
+        executed.position = SimpleNamespace(index=at)
         index.add(executed)  # type: ignore[arg-type]
     assert (index.first_offset("old"), index.next_offset("old")) == (5, 5)
     assert (index.first_offset("orders"), index.find("orders", 7)) == (4, 12)
-    index.forget(12)
+    index.drop_before(12)
     assert index.first_offset("orders") == 6
-    index.forget(13)
+    index.drop_before(13)
     assert (index.first_offset("orders"), index.next_offset("orders")) == (8, 8)
 
 
@@ -193,13 +193,13 @@ def test_streams_begin_with_what_is_kept() -> None:
 
 class Log:
     def __init__(self) -> None:
-        self.places = places(10, 20, 30)
+        self.segment_index = places(10, 20, 30)
         self.agreed = 30
         self.dropped = 0
 
     def drop(self, count: int, limit: int) -> tuple[()]:
-        for segment in self.places.droppable(limit)[:count]:
-            self.places.drop(segment)
+        for segment in self.segment_index.droppable(limit)[:count]:
+            self.segment_index.drop(segment)
         return ()
 
 
@@ -214,24 +214,24 @@ class Desk:
         order = SimpleNamespace(folder="", log="journal", retry_ns=10, patience_ns=100)
         settings: Any = SimpleNamespace(node=1, order=order, rules=RetentionRules(keep_bytes=1))
         self.settings = settings
-        self.archive = Checkpointer(settings, stage.execution)
-        self.adoption = SnapshotInstaller(settings, stage.execution, self.archive)
-        self.archive.attach(self.log, None)
-        self.adoption.attach(self.log)
+        self.checkpointer = Checkpointer(settings, stage.execution)
+        self.installer = SnapshotInstaller(settings, stage.execution, self.checkpointer)
+        self.checkpointer.attach(self.log, None)
+        self.installer.attach(self.log)
         self.stage = stage
 
     def make(self, index: int) -> checkpoint.Checkpoint:
         moment: Any = SimpleNamespace(index=index)
-        self.archive.executed(AppliedMessage(moment, None, (), clients_changed=False, checkpoint=True))  # type: ignore[arg-type]
-        self.archive.written(0, self.archive._ticket)
-        made = self.archive.latest
+        self.checkpointer.on_applied(AppliedMessage(moment, None, (), clients_changed=False, checkpoint=True))  # type: ignore[arg-type]
+        self.checkpointer.on_written(0, self.checkpointer._ticket)
+        made = self.checkpointer.latest
         assert made is not None
         return made
 
     def effects(self, kind: type) -> list[Any]:
-        found = [*self.archive.effects, *self.adoption.effects]
-        self.archive.effects.clear()
-        self.adoption.effects.clear()
+        found = [*self.checkpointer.effects, *self.installer.effects]
+        self.checkpointer.effects.clear()
+        self.installer.effects.clear()
         return [one for one in found if isinstance(one, kind)]
 
 
@@ -243,53 +243,53 @@ def said(made: checkpoint.Checkpoint, **other: Any) -> Covered:
 def test_nothing_goes_before_a_quorum_and_everybody_connected_have_it() -> None:
     desk = Desk()
     made = desk.make(25)
-    assert desk.log.places.first == 1
-    desk.archive.up(2)
-    desk.archive.up(3)
-    desk.archive.heard(0, 2, said(made))
-    assert desk.archive.confirmed
-    assert desk.log.places.first == 1, "node 3 is connected and has said nothing"
-    desk.archive.heard(0, 3, Covered(15, bytes(32), 1, 1, 30, confirmed=False))
-    assert desk.log.places.first == 11, "node 3 has an earlier one"
-    desk.archive.down(0, 3)
-    desk.archive.look(0)
-    assert desk.log.places.first == 21
+    assert desk.log.segment_index.first == 1
+    desk.checkpointer.on_connected(2)
+    desk.checkpointer.on_connected(3)
+    desk.checkpointer.on_offer(0, 2, said(made))
+    assert desk.checkpointer.confirmed
+    assert desk.log.segment_index.first == 1, "node 3 is connected and has said nothing"
+    desk.checkpointer.on_offer(0, 3, Covered(15, bytes(32), 1, 1, 30, confirmed=False))
+    assert desk.log.segment_index.first == 11, "node 3 has an earlier one"
+    desk.checkpointer.on_disconnected(0, 3)
+    desk.checkpointer.drop_segments(0)
+    assert desk.log.segment_index.first == 21
 
 
 def test_who_lacks_what_went_is_told_until_it_has_said_otherwise() -> None:
     desk = Desk()
     made = desk.make(25)
-    desk.archive.heard(0, 2, said(made))
-    assert desk.log.places.first == 21
+    desk.checkpointer.on_offer(0, 2, said(made))
+    assert desk.log.segment_index.first == 21
     desk.effects(ToPeer)
-    desk.archive.up(3)
-    desk.archive.look(0)
+    desk.checkpointer.on_connected(3)
+    desk.checkpointer.drop_segments(0)
     assert [one.node for one in desk.effects(ToPeer)] == [3]
     for second in (1, 2):
-        desk.archive.woken(second * LOOK_NS)
+        desk.checkpointer.on_timer(second * LOOK_NS)
         assert [one.node for one in desk.effects(ToPeer)] == [3], "what it was told may have been lost"
-    desk.archive.heard(2 * LOOK_NS, 3, said(made))
+    desk.checkpointer.on_offer(2 * LOOK_NS, 3, said(made))
     desk.effects(ToPeer)
-    desk.archive.woken(3 * LOOK_NS)
+    desk.checkpointer.on_timer(3 * LOOK_NS)
     assert desk.effects(ToPeer) == []
 
 
 def test_what_somebody_needs_stays() -> None:
     desk = Desk()
-    desk.archive.needs.append(lambda: 15)
-    desk.archive.up(2)
-    desk.archive.heard(0, 2, said(desk.make(25)))
-    assert desk.log.places.first == 11
+    desk.checkpointer.first_needed_by.append(lambda: 15)
+    desk.checkpointer.on_connected(2)
+    desk.checkpointer.on_offer(0, 2, said(desk.make(25)))
+    assert desk.log.segment_index.first == 11
 
 
 def test_a_checkpoint_counts_when_it_is_on_disk() -> None:
     desk = Desk()
     moment: Any = SimpleNamespace(index=25)
-    desk.archive.executed(AppliedMessage(moment, None, (), clients_changed=False, checkpoint=True))  # type: ignore[arg-type]
+    desk.checkpointer.on_applied(AppliedMessage(moment, None, (), clients_changed=False, checkpoint=True))  # type: ignore[arg-type]
     (persist,) = desk.effects(Persist)
     assert isinstance(persist.operations[0], Replace)
-    assert not desk.archive.durable
-    desk.archive.up(2)
+    assert not desk.checkpointer.durable
+    desk.checkpointer.on_connected(2)
     (told,) = desk.effects(ToPeer)
     assert told.message.index == 0
 
@@ -298,10 +298,10 @@ def test_who_differs_from_a_majority_stops() -> None:
     desk = Desk()
     made = desk.make(25)
     for node in (2, 3):
-        desk.archive.up(node)
-        desk.archive.heard(0, node, said(made, digest=bytes(32)))
+        desk.checkpointer.on_connected(node)
+        desk.checkpointer.on_offer(0, node, said(made, digest=bytes(32)))
         assert bool(desk.effects(Halt)) == (node == 3)
-    assert desk.log.places.first == 1
+    assert desk.log.segment_index.first == 1
 
 
 def behind() -> tuple[Desk, checkpoint.Checkpoint]:
@@ -311,33 +311,33 @@ def behind() -> tuple[Desk, checkpoint.Checkpoint]:
     execute(other, [petition(MakeCheckpoint(0))])
     state = other.execution.state
     for node in (2, 3):
-        desk.archive.up(node)
-    return desk, checkpoint.make(state.moment.index, state.export())
+        desk.checkpointer.on_connected(node)
+    return desk, checkpoint.make(state.position.index, state.export())
 
 
 def test_a_quorum_is_believed_at_once_and_the_octets_are_checked() -> None:
     desk, made = behind()
-    desk.archive.heard(0, 2, said(made, first=9))
-    desk.adoption.look(0)
+    desk.checkpointer.on_offer(0, 2, said(made, first=9))
+    desk.installer.update(0)
     assert not [one for one in desk.effects(ToPeer) if isinstance(one.message, AskState)]
-    desk.archive.heard(0, 3, said(made, first=9))
-    desk.adoption.look(0)
+    desk.checkpointer.on_offer(0, 3, said(made, first=9))
+    desk.installer.update(0)
     (asked,) = [one for one in desk.effects(ToPeer) if isinstance(one.message, AskState)]
     forged = made.state[:-1] + bytes((made.state[-1] ^ 1,))
-    desk.adoption.came(0, asked.node, StatePiece(made.index, 0, forged))
+    desk.installer.on_piece(0, asked.node, StatePiece(made.index, 0, forged))
     assert not desk.effects(Persist)
-    desk.adoption.woken(1000)
+    desk.installer.on_timer(1000)
     (asked,) = [one for one in desk.effects(ToPeer) if isinstance(one.message, AskState)]
     half = len(made.state) // 2
-    desk.adoption.came(0, asked.node, StatePiece(made.index, 0, made.state[:half]))
+    desk.installer.on_piece(0, asked.node, StatePiece(made.index, 0, made.state[:half]))
     (asked,) = [one for one in desk.effects(ToPeer) if isinstance(one.message, AskState)]
     assert asked.message.position == half
-    desk.adoption.came(0, asked.node, StatePiece(made.index, half, made.state[half:]))
+    desk.installer.on_piece(0, asked.node, StatePiece(made.index, half, made.state[half:]))
     (persist,) = desk.effects(Persist)
     first, state = checkpoint.decode(persist.operations[0].data)
     assert (first, sha256(state).digest()) == (made.index + 1, made.digest)
     assert not desk.effects(Halt)
-    desk.adoption.written()
+    desk.installer.on_written()
     (halt,) = desk.effects(Halt)
     assert halt.again
 
@@ -346,11 +346,11 @@ def believes(*, votes: bool, confirmed: bool) -> bool:
     """Whether a node takes, after a while, what the one serializer says that it can hear."""
     desk, made = behind()
     desk.settings.node = 1 if votes else 9
-    desk.archive.down(0, 3)
-    desk.archive.heard(0, 2, said(made, first=9, confirmed=confirmed))
-    desk.adoption.look(0)
+    desk.checkpointer.on_disconnected(0, 3)
+    desk.checkpointer.on_offer(0, 2, said(made, first=9, confirmed=confirmed))
+    desk.installer.update(0)
     assert not [one for one in desk.effects(ToPeer) if isinstance(one.message, AskState)], "without waiting for others"
-    desk.adoption.look(101)
+    desk.installer.update(101)
     return any(isinstance(one.message, AskState) for one in desk.effects(ToPeer))
 
 
@@ -366,19 +366,19 @@ def test_who_makes_a_quorum_with_us_is_believed_after_a_while() -> None:
 
 def test_nothing_is_adopted_while_somebody_has_the_log() -> None:
     desk, made = behind()
-    desk.archive.heard(0, 2, said(made, first=9))
-    desk.archive.heard(0, 3, said(made, first=1))
-    desk.adoption.look(0)
+    desk.checkpointer.on_offer(0, 2, said(made, first=9))
+    desk.checkpointer.on_offer(0, 3, said(made, first=1))
+    desk.installer.update(0)
     assert not [one for one in desk.effects(ToPeer) if isinstance(one.message, AskState)]
 
 
 def test_member_without_a_vote_that_claims_to_have_the_log_keeps_nobody_from_a_checkpoint() -> None:
     desk, made = behind()
-    desk.adoption.attach(desk.log, None, lambda nodes: len({2, 3}.intersection(nodes)) > 1)
-    desk.archive.heard(0, 9, said(made, first=1))
+    desk.installer.attach(desk.log, None, lambda nodes: len({2, 3}.intersection(nodes)) > 1)
+    desk.checkpointer.on_offer(0, 9, said(made, first=1))
     for serializer in (2, 3):
-        desk.archive.heard(0, serializer, said(made, first=9))
-    desk.adoption.look(0)
+        desk.checkpointer.on_offer(0, serializer, said(made, first=9))
+    desk.installer.update(0)
     assert any(isinstance(one.message, AskState) for one in desk.effects(ToPeer))
 
 
@@ -386,13 +386,13 @@ def test_member_without_a_vote_that_claims_to_have_the_log_keeps_nobody_from_a_c
 def test_checkpoint_is_adopted_after_a_while_if_the_nodes_with_the_log_are_not_believed(believed: bool) -> None:
     """One serializer still has the messages; without another, or a proven master, nobody takes them from it."""
     desk, made = behind()
-    desk.adoption.attach(desk.log, None, lambda nodes: believed or len(nodes) > 1)
-    desk.archive.heard(0, 2, said(made, first=9))
-    desk.archive.heard(0, 3, said(made, first=1))
-    desk.adoption.look(0)
+    desk.installer.attach(desk.log, None, lambda nodes: believed or len(nodes) > 1)
+    desk.checkpointer.on_offer(0, 2, said(made, first=9))
+    desk.checkpointer.on_offer(0, 3, said(made, first=1))
+    desk.installer.update(0)
     assert not [one for one in desk.effects(ToPeer) if isinstance(one.message, AskState)]
-    assert desk.adoption.due_ns == (None if believed else 100)
-    desk.adoption.woken(100)
+    assert desk.installer.due_ns == (None if believed else 100)
+    desk.installer.on_timer(100)
     assert any(isinstance(one.message, AskState) for one in desk.effects(ToPeer)) is not believed
 
 
@@ -415,47 +415,49 @@ def returning() -> tuple[SnapshotService, Log, checkpoint.Checkpoint]:
     desk = Desk()
     covering = SnapshotService(desk.settings, desk.stage.execution, StreamIndex())
     covering.attach(SimpleNamespace(log=desk.log, peer_log_ranges={}, payload_queue=PayloadQueue(10**6, 10**9)), None)  # type: ignore[arg-type]
-    desk.archive = covering.archive
+    desk.checkpointer = covering.checkpointer
     made = desk.make(15)
-    covering.up(0, 2)
-    covering.said(0, 2, said(made))
-    assert desk.log.places.first == 11
-    covering.up(0, 3)
-    covering.said(0, 3, Covered(0, bytes(32), 0, 1, 4, confirmed=False))
-    covering.said(0, 2, said(desk.make(25)))
-    assert desk.log.places.first == 11, "node 3 is connected"
+    covering.on_connected(0, 2)
+    covering.on_message(0, 2, said(made))
+    assert desk.log.segment_index.first == 11
+    covering.on_connected(0, 3)
+    covering.on_message(0, 3, Covered(0, bytes(32), 0, 1, 4, confirmed=False))
+    covering.on_message(0, 2, said(desk.make(25)))
+    assert desk.log.segment_index.first == 11, "node 3 is connected"
     return covering, desk.log, made
 
 
 def test_who_takes_a_checkpoint_is_waited_for_while_it_starts_again() -> None:
     covering, log, made = returning()
-    covering.down(LOOK_NS, 3)
-    covering.woken(2 * LOOK_NS)
-    assert log.places.first == 11, "node 3 comes back with the checkpoint that it was given, and needs what follows"
-    covering.up(3 * LOOK_NS, 3)
-    covering.said(3 * LOOK_NS, 3, said(made, first=16, agreed=15))
-    covering.down(4 * LOOK_NS, 3)
-    covering.woken(5 * LOOK_NS)
-    assert log.places.first == 11, "node 3 has not come to our latest checkpoint"
+    covering.on_disconnected(LOOK_NS, 3)
+    covering.on_timer(2 * LOOK_NS)
+    assert log.segment_index.first == 11, (
+        "node 3 comes back with the checkpoint that it was given, and needs what follows"
+    )
+    covering.on_connected(3 * LOOK_NS, 3)
+    covering.on_message(3 * LOOK_NS, 3, said(made, first=16, agreed=15))
+    covering.on_disconnected(4 * LOOK_NS, 3)
+    covering.on_timer(5 * LOOK_NS)
+    assert log.segment_index.first == 11, "node 3 has not come to our latest checkpoint"
 
 
 def test_it_is_waited_for_until_it_has_our_latest_checkpoint() -> None:
     covering, log, made = returning()
-    latest = covering.archive.latest
+    latest = covering.checkpointer.latest
     assert latest is not None
-    covering.said(LOOK_NS, 3, said(made, first=16, agreed=15))
-    covering.down(LOOK_NS, 3)
-    covering.up(2 * LOOK_NS, 3)
-    covering.said(2 * LOOK_NS, 3, said(latest))
-    assert log.places.first == 21
-    covering.down(3 * LOOK_NS, 3)
-    assert covering.archive.covered() == 25
+    covering.on_message(LOOK_NS, 3, said(made, first=16, agreed=15))
+    covering.on_disconnected(LOOK_NS, 3)
+    covering.on_connected(2 * LOOK_NS, 3)
+    covering.on_message(2 * LOOK_NS, 3, said(latest))
+    assert log.segment_index.first == 21
+    covering.on_disconnected(3 * LOOK_NS, 3)
+    assert covering.checkpointer.covered_through() == 25
 
 
 def test_it_is_not_waited_for_forever() -> None:
     covering, log, _ = returning()
-    covering.down(LOOK_NS, 3)
-    covering.woken(LOOK_NS + RETURN_NS - 1)
-    assert log.places.first == 11
-    covering.woken(2 * LOOK_NS + RETURN_NS)
-    assert log.places.first == 21
+    covering.on_disconnected(LOOK_NS, 3)
+    covering.on_timer(LOOK_NS + RETURN_NS - 1)
+    assert log.segment_index.first == 11
+    covering.on_timer(2 * LOOK_NS + RETURN_NS)
+    assert log.segment_index.first == 21

@@ -5,14 +5,14 @@ from __future__ import annotations
 from chaplain.core import Persist, Replace
 from chaplain.journal.consensus.events import PeerDown, PeerUp
 from chaplain.journal.messages.membership import Stage
-from chaplain.journal.model.cluster_config import ClusterConfig, MemberRoles, founded
+from chaplain.journal.model.cluster_config import ClusterConfig, MemberRoles, initial_config
 from chaplain.journal.peers import PeerTable
 from chaplain.journal.storage.last_known_members import (
-    ROSTER_FILE,
+    LAST_KNOWN_MEMBERS_FILE,
     LastKnownMembers,
     LastKnownMembersStore,
-    read_roster,
-    roster_of,
+    last_known_members,
+    read_last_known_members,
 )
 from chaplain.link.events import Peer
 
@@ -29,33 +29,33 @@ def peer(node: int) -> Peer:
     return Peer(bytes((node,)) * 16, node, key(node))
 
 
-FOUNDED = founded(map(placed, (1, 2, 3)))
+FOUNDED = initial_config(map(placed, (1, 2, 3)))
 REPLACED = ClusterConfig((*(placed(node, Stage.NONE) for node in (1, 2, 3)), *map(placed, (4, 5, 6))), (4, 5, 6))
 
 
 def test_it_is_written_when_it_says_something_new_and_never_goes_back() -> None:
     keeper = LastKnownMembersStore(None, FOUNDED)
-    assert keeper.look(FOUNDED, 7) is None, "an empty log says as much"
-    written = keeper.look(REPLACED, 40)
+    assert keeper.update(FOUNDED, 7) is None, "an empty log says as much"
+    written = keeper.update(REPLACED, 40)
     assert isinstance(written, Persist)
     [operation] = written.operations
     assert isinstance(operation, Replace)
-    assert operation.file == ROSTER_FILE
-    found = read_roster(operation.data)
+    assert operation.file == LAST_KNOWN_MEMBERS_FILE
+    found = read_last_known_members(operation.data)
     assert found == LastKnownMembers(40, ((4, 5, 6),), {node: key(node).hex() for node in (4, 5, 6)})
     again = LastKnownMembersStore(found, FOUNDED)
-    assert again.look(FOUNDED, 7) is None, "a log that begins anew knows less"
-    assert again.look(REPLACED, 41) is None
-    assert again.look(FOUNDED, 42) is not None
+    assert again.update(FOUNDED, 7) is None, "a log that begins anew knows less"
+    assert again.update(REPLACED, 41) is None
+    assert again.update(FOUNDED, 42) is not None
 
 
 def test_what_is_no_roster_is_none() -> None:
     for data in (None, b"", b"{}", b"[1]", b'{"index":1,"sets":[[1]],"keys":{"1":"no hex"}}'):
-        assert read_roster(data) is None
+        assert read_last_known_members(data) is None
 
 
 def test_those_of_the_roster_are_known_until_the_assembly_knows_them_itself() -> None:
-    nodes = PeerTable(FOUNDED, roster_of(REPLACED, 40).nodes)
+    nodes = PeerTable(FOUNDED, last_known_members(REPLACED, 40).nodes)
     assert nodes.entered(peer(4)) == [PeerUp(4)]
     assert (nodes.member_of(peer(4)), nodes.instance(4)) == (4, peer(4).instance)
     assert nodes.entered(peer(7)) == [], "a stranger is one"

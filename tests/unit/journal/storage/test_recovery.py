@@ -23,8 +23,8 @@ from chaplain.journal.messages.consensus import (
     Vote,
 )
 from chaplain.journal.model.records import LogPosition
-from chaplain.journal.storage.records import Group, Grouper, SyncHint, decode_jot, encode_jot, is_message
-from chaplain.journal.storage.recovery import _Heap, recover
+from chaplain.journal.storage.records import Group, Grouper, SyncHint, decode_sync_hint, encode_sync_hint, is_message
+from chaplain.journal.storage.recovery import _RecordSet, recover
 from chaplain.segment.header import read_headers
 from chaplain.segment.record import Kind
 from chaplain.segment.scan import scan
@@ -64,12 +64,12 @@ def test_reading_a_log_back_costs_the_same_for_each_message_however_many_came_be
     data = bytes(follower(cluster).files[SEGMENT])
     header = read_headers(data).header
     assert header is not None
-    grouper, heap = Grouper(), _Heap(())
+    grouper, heap = Grouper(), _RecordSet(())
     heap.groups = Unsearched()
     held = []
     for head, record in scan(data, header).records:
         if is_message(record) and (group := grouper.feed(head.position, head.end, record)) is not None:
-            heap._hold(head.position, group)
+            heap._store(head.position, group)
             held.append((record.index, head.position))
     assert (heap.last, heap.end) == held[-1]
     assert heap.floor()[0] == heap.last > 3
@@ -177,7 +177,7 @@ def test_on_the_same_boot_a_torn_end_behind_the_jot_is_cut(cluster: Cluster) -> 
     desk = follower(cluster)
     before = desk.core.agreed
     cluster.kill(desk.node)
-    jot = decode_jot(bytes(desk.files["journal.jot"]))
+    jot = decode_sync_hint(bytes(desk.files["journal.jot"]))
     desk.files[SEGMENT][jot.position : jot.position + 8] = b"\xff" * 8
     cluster.restart(desk.node)
     cluster.settle()
@@ -239,7 +239,7 @@ def test_everybody_in_doubt_about_the_last_record_resolves_it_together() -> None
     for desk in cluster.up():
         cluster.kill(desk.node)
         desk.boot = b"another boot    "
-        jot = decode_jot(bytes(desk.files["journal.jot"]))
+        jot = decode_sync_hint(bytes(desk.files["journal.jot"]))
         desk.files[SEGMENT][jot.position : jot.position + 200] = b"\xee" * 200
     agreed = max(desk.core.agreed[0] for desk in cluster.desks.values())
     for node in cluster.nodes:
@@ -282,8 +282,8 @@ def test_a_lost_vote_file_is_a_lost_memory(cluster: Cluster) -> None:
 def test_a_log_shorter_than_its_jot_is_in_doubt(cluster: Cluster) -> None:
     desk = follower(cluster)
     files = {name: bytes(data) for name, data in desk.files.items()}
-    jot = decode_jot(files["journal.jot"])
-    ahead = encode_jot(SyncHint(jot.boot, jot.position, desk.core.agreed[0] + 5))
+    jot = decode_sync_hint(files["journal.jot"])
+    ahead = encode_sync_hint(SyncHint(jot.boot, jot.position, desk.core.agreed[0] + 5))
     found = recover("journal", segments_of(files), ahead, desk.boot, LogPosition(0, 0, 0, genesis("tested")))
     assert "were on disk" in found.doubt
     assert not recover(
@@ -485,17 +485,17 @@ def test_what_is_read_back_must_hang_together(cluster: Cluster) -> None:
     assert header is not None
     records = [record for _, record in scan(data, header).records]
     log = desk.core._context.log
-    assert [message.index for message in log.reread(records, 2)] == list(range(2, desk.core.agreed[0] + 1))
+    assert [message.index for message in log.read_forward(records, 2)] == list(range(2, desk.core.agreed[0] + 1))
     torn = [
         replace(record, previous_hash=b"x" * 32) if record.index == 4 and record.part == 0 else record
         for record in records
     ]
-    assert [message.index for message in log.reread(torn, 2)] == [2]
+    assert [message.index for message in log.read_forward(torn, 2)] == [2]
 
 
 def test_jots_are_checked() -> None:
-    jot = encode_jot(SyncHint(b"b" * 16, 8192, 3))
-    assert decode_jot(jot) == SyncHint(b"b" * 16, 8192, 3)
+    jot = encode_sync_hint(SyncHint(b"b" * 16, 8192, 3))
+    assert decode_sync_hint(jot) == SyncHint(b"b" * 16, 8192, 3)
     for bad in (b"", jot[:-1], jot[:5] + b"x" + jot[6:]):
         with pytest.raises(Malformed):
-            decode_jot(bad)
+            decode_sync_hint(bad)

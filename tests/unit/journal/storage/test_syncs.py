@@ -10,7 +10,7 @@ from chaplain.core import Drained, Persist, WriteAt
 from chaplain.journal.messages.cluster import genesis
 from chaplain.journal.messages.consensus import ProposalAck, Propose
 from chaplain.journal.model.records import LogPosition
-from chaplain.journal.storage.log import JOTS_UNSYNCED_MAX
+from chaplain.journal.storage.log import SYNC_HINTS_UNSYNCED_MAX
 from chaplain.journal.storage.recovery import recover
 from chaplain.runtime.disk.operations import DataFiles
 from chaplain.runtime.disk.syscalls import DataDirectory
@@ -56,7 +56,7 @@ def test_real_files_sync_the_jot_with_every_mark_and_after_a_bounded_number_of_m
         write()
 
     desk.write = kept  # type: ignore[method-assign]
-    for _ in range(3 * JOTS_UNSYNCED_MAX):
+    for _ in range(3 * SYNC_HINTS_UNSYNCED_MAX):
         cluster.arrive()
         cluster.settle()
     cluster.run(0.1)
@@ -69,11 +69,11 @@ def test_real_files_sync_the_jot_with_every_mark_and_after_a_bounded_number_of_m
         jots = [one for one in persist.operations if isinstance(one, WriteAt) and one.file == JOT]
         if any(not jot.lazy for jot in jots):
             assert JOT not in disk.unsynced, "a jot that is to be synced is not"
-        assert disk.unsynced.get(JOT, 0) <= JOTS_UNSYNCED_MAX
+        assert disk.unsynced.get(JOT, 0) <= SYNC_HINTS_UNSYNCED_MAX
         assert set(disk.unsynced) <= {JOT}, "everything else is synced with its ticket"
     files.close()
     assert disk.syncs.count(JOT) >= 3
-    assert len(persists) > 3 * JOTS_UNSYNCED_MAX
+    assert len(persists) > 3 * SYNC_HINTS_UNSYNCED_MAX
 
 
 def propose_to(cluster: Cluster, desk: Desk) -> Propose:

@@ -94,7 +94,7 @@ def stored(cluster: Cluster, number: int, index: int) -> bytes:  # noqa: F811
     inbox, node.inbox = node.inbox, answers
     node._perform(ReadLog(1, *span))
     node.inbox = inbox
-    return log.recall(answers[0].records, index)[0][1]
+    return log.read_backward(answers[0].records, index)[0][1]
 
 
 def accused(node: Node) -> set[str]:
@@ -124,7 +124,7 @@ def test_backfill_refuses_forged_verdicts_and_still_finishes(journal: Journal, f
     assert misfits(node) == liar.lies > 0
     assert accused(node) == {str(liar.node)}
     assert journal.has_all(3)
-    first = max(journal.cluster.nodes[number].core.serializer.context.log.places.first for number in (2, 3))
+    first = max(journal.cluster.nodes[number].core.serializer.context.log.segment_index.first for number in (2, 3))
     for index in range(first, node.core.serializer.context.log.agreed + 1):
         assert stored(journal.cluster, 3, index) == stored(journal.cluster, 2, index)
 
