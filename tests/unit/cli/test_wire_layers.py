@@ -169,7 +169,7 @@ def test_no_message_has_a_field_that_its_name_would_hide() -> None:
 @pytest.mark.parametrize(
     ("value", "sentence"),
     [
-        ({"command": "Ink"}, '"command" must be one of Events, Fetch, Fetched, GetData, Inv, SyncEvent'),
+        ({"command": "Ink"}, '"command" must be one of EventBatch, FetchMissing, Fetched, GetData, Inv, SyncEvent'),
         ({"command": "GetData", "stream": 5}, "stream: Expected `str`, got `int`"),
         ({"command": "GetData", "stream": "s", "ids": "00"}, "ids: a list is needed"),
         ({"command": "GetData", "stream": "s", "ids": ["0"]}, '"ids" must be a text of hexadecimal digits'),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from chaplain.cli.support.output import output_option, put_json, put_table
+from chaplain.cli.support.output import output_option, print_json, print_table
 
 if TYPE_CHECKING:
     from chaplain.demo.steps import Scene
@@ -48,9 +48,9 @@ def demo(out: Path, no_spark: bool, output: str) -> None:
         bring_down(directory)
     rows = [{"promise": f.promise, "promised": f.promised, "found": f.found, "kept": f.kept} for f in findings.all]
     if output == "json":
-        put_json({"kept": findings.kept(), "findings": rows})
+        print_json({"kept": findings.kept(), "findings": rows})
     else:
-        put_table(["promise", "promised", "found", "kept"], rows)
+        print_table(["promise", "promised", "found", "kept"], rows)
         if (out / REPORT).exists():
             click.echo(f"The plots are in {out / REPORT}; the proof can be had again with")
             click.echo(f"  chaplain pipeline verify --cluster {shlex.quote(str(out / CLUSTER))} --signatures")

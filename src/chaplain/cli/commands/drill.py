@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from chaplain.cli.support.output import cluster_option, output_option, progress, put_json, put_table
+from chaplain.cli.support.output import cluster_option, output_option, print_json, print_table, progress
 
 if TYPE_CHECKING:
     from chaplain.drill.drill import DrillVerdict
@@ -36,7 +36,7 @@ def drill(cluster: str, minutes: float, kinds: str, node: int | None, seed: int 
     directory = find_cluster(cluster).parent.resolve()
     verdict = Drill(directory, minutes * 60, random.Random(seed), progress, kinds=_chosen(kinds), only=node).run()
     if output == "json":
-        put_json(_shape(verdict))
+        print_json(_shape(verdict))
     else:
         _print(verdict)
     if verdict.breaks:
@@ -81,12 +81,12 @@ def _row(one: BrokenPromise) -> dict[str, object]:
 
 def _print(verdict: DrillVerdict) -> None:
     shape = _shape(verdict)
-    put_table(["blow", "times"], [{"blow": blow, "times": times} for blow, times in verdict.blows.items()])
+    print_table(["blow", "times"], [{"blow": blow, "times": times} for blow, times in verdict.blows.items()])
     columns = ["stream", "acknowledged", "unknown", "refused", "lost", "breaks"]
     lines = [{"stream": judged.of, **_line(verdict, judged)} for judged in verdict.kinds]
-    put_table(columns, [{"lost": "", **line} for line in lines])
+    print_table(columns, [{"lost": "", **line} for line in lines])
     shown = ("gap_median_s", "gap_max_s")
-    put_table(["found", "value"], [{"found": name, "value": shape[name]} for name in shown])
+    print_table(["found", "value"], [{"found": name, "value": shape[name]} for name in shown])
     for one in verdict.left_out:
         click.echo(f"Note: {one}.")
     if not verdict.breaks:
@@ -99,5 +99,5 @@ def _print(verdict: DrillVerdict) -> None:
             click.echo(f"of those lost while all nodes were well, {untold} were not told.")
         return
     rows = [_row(one) for one in verdict.breaks[:BREAKS_SHOWN]]
-    put_table(["of", "kind", "offset", "detail"], rows, f"{len(verdict.breaks)} breaks in all")
+    print_table(["of", "kind", "offset", "detail"], rows, f"{len(verdict.breaks)} breaks in all")
     click.echo("Keep the cluster's directory as it is and report this: it must never happen.")
