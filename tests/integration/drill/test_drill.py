@@ -69,7 +69,7 @@ def test_what_forgetful_nodes_lost_is_named(cluster: Path, monkeypatch: pytest.M
         """Once, and after the writers have ended: they would take a cluster that has gone back for two."""
         (cluster / FLAG).touch()
         began_s.append(time.monotonic())
-        drill._progressed("they forget from now on")
+        drill._wait_for_progress("they forget from now on")
         for load in drill.loads.values():
             load.end()
         faults.kill(cluster, [1, 2, 3])
@@ -77,7 +77,7 @@ def test_what_forgetful_nodes_lost_is_named(cluster: Path, monkeypatch: pytest.M
         faults.restart(cluster)
         drill._until_s = 0.0
 
-    monkeypatch.setattr(Drill, "_strike", kill_all)
+    monkeypatch.setattr(Drill, "_inject_fault", kill_all)
     drill = Drill(cluster, 60, random.Random(1), lambda _: None, kinds=[JOURNAL])
     verdict = drill.run()
     load = drill.loads[JOURNAL]

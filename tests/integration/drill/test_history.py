@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from chaplain import Message
-from chaplain.drill.history import Attempt, judge
+from chaplain.drill.journal_history import Attempt, judge
 
 
 def message(offset: int, value: bytes) -> Message:

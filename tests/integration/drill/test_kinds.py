@@ -7,7 +7,7 @@ import pytest
 from chaplain.client.api.graph import GraphEvent
 from chaplain.client.api.sequence_calls import SequenceEvent
 from chaplain.drill.graph_history import judge_graph
-from chaplain.drill.history import Attempt, judge
+from chaplain.drill.journal_history import Attempt, judge
 from chaplain.drill.pool_history import Losses, PoolHeard, judge_pool
 from chaplain.drill.sequence_history import judge_sequence
 from chaplain.drill.violations import BrokenPromise
