@@ -13,6 +13,7 @@ Snapshot = Mapping[str, Any]
 
 
 def changes(old: Snapshot | None, new: Snapshot) -> list[str]:
+    """Return a sentence for each change of nodes, master, configuration changes and clients."""
     if old is None:
         return [f"watching {len(new['nodes'])} nodes"]
     return [*_nodes(old, new), *_order(old, new), *_stages(old, new), *_clients(old, new)]
@@ -32,7 +33,10 @@ def _nodes(old: Snapshot, new: Snapshot) -> Iterator[str]:
 
 def _order(old: Snapshot, new: Snapshot) -> Iterator[str]:
     if new["master"] != old["master"]:
-        yield "nobody is master" if new["master"] is None else f"node {new['master']} is master, regime {new['regime']}"
+        if new["master"] is None:
+            yield "no node is master"
+        else:
+            yield f"node {new['master']} is master, regime {new['regime']}"
 
 
 def _stages(old: Snapshot, new: Snapshot) -> Iterator[str]:

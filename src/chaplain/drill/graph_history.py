@@ -55,7 +55,7 @@ def _check_values(attempts: Sequence[WriteAttempt], readings: Readings) -> Itera
     for value, times in counts.items():
         attempt = written.get(value)
         if attempt is None:
-            yield BrokenPromise("foreign", None, f"nobody appended {shown(value)}", GRAPH)
+            yield BrokenPromise("foreign", None, f"no client appended {shown(value)}", GRAPH)
         elif attempt.refused:
             what = f"{shown(value)} was refused ({attempt.refused}), but is present"
             yield BrokenPromise("phantom", None, what, GRAPH)

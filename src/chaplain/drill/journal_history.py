@@ -92,7 +92,7 @@ def _check_values(first: Sequence[Message], written: set[bytes]) -> Iterator[Bro
                 "doubled", message.offset, f"{shown(message.value)} occurs {counts[message.value]} times"
             )
         if message.value not in written:
-            yield BrokenPromise("foreign", message.offset, f"nobody wrote {shown(message.value)}")
+            yield BrokenPromise("foreign", message.offset, f"no client wrote {shown(message.value)}")
 
 
 def _check_outcome(attempt: Attempt, found: Message | None) -> Iterator[BrokenPromise]:

@@ -129,7 +129,7 @@ class PoolLoad:
         spans = [(fault.from_s - IN_FLIGHT_S, fault.to_s) for fault in faults]
         breaks, losses = judge_pool(sent, received, spans)
         foreign = [value for listener in self._listeners for value in listener.foreign]
-        breaks += [BrokenPromise("foreign", None, f"nobody said {shown(value)}", POOL) for value in foreign]
+        breaks += [BrokenPromise("foreign", None, f"no client broadcast {shown(value)}", POOL) for value in foreign]
         acknowledged = sum(acked_s > 0 for times in sent.values() for acked_s in times)
         unknown = sum(map(len, sent.values())) - acknowledged
         reported = sum(one.gap_reported for heard in received.values() for one in heard)

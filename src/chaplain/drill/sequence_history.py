@@ -131,7 +131,7 @@ def _check_values(attempts: Sequence[WriteAttempt], order: Mapping[int, bytes]) 
     for number, value in sorted(order.items()):
         attempt = published.get(value)
         if attempt is None:
-            yield BrokenPromise("foreign", number, f"nobody published {shown(value)}", SEQUENCE)
+            yield BrokenPromise("foreign", number, f"no client published {shown(value)}", SEQUENCE)
         elif attempt.refused:
             yield BrokenPromise(
                 "phantom", number, f"{shown(value)} was refused ({attempt.refused}), but has a number", SEQUENCE

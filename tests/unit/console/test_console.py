@@ -69,7 +69,7 @@ def test_a_dead_node_has_no_state() -> None:
     ("old", "new", "said"),
     [
         (None, snapshot(status(1), status(2)), ["watching 2 nodes"]),
-        (snapshot(status(1), status(2)), snapshot(None, status(2)), ["node 1 is down", "nobody is master"]),
+        (snapshot(status(1), status(2)), snapshot(None, status(2)), ["node 1 is down", "no node is master"]),
         (snapshot(status(1), None), snapshot(status(1), status(2)), ["node 2 is back"]),
         (
             snapshot(None, status(2)),

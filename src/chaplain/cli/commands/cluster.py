@@ -46,7 +46,7 @@ def _index_only_options(command: Callable[..., None]) -> Callable[..., None]:
 
 def _seal_option(command: Callable[..., None]) -> Callable[..., None]:
     text = (
-        "How frames between nodes are protected: encrypted and authenticated, or (hmac-sha256) authenticated only."
+        "How frames on the network are protected: encrypted and authenticated, or (hmac-sha256) authenticated only."
         "  [default: aes-256-gcm]"
     )
     return click.option("--seal", type=click.Choice(SEALS), help=text)(command)
@@ -277,7 +277,7 @@ def _order(sequence: Mapping[str, Any] | None) -> str:
     """Describe the state that all sequence streams share: the cluster numbers their events in one order."""
     if not sequence or not sequence["history"]:
         return ""
-    members = ", ".join(map(str, sequence["work_set"])) or "nobody"
+    members = ", ".join(map(str, sequence["work_set"])) or "empty"
     return (
         f"sequence {sequence['state']}: history {sequence['history']}, work set {members}, number {sequence['number']}"
     )

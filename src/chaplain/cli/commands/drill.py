@@ -54,6 +54,7 @@ def _chosen(kinds: str) -> tuple[str, ...]:
 
 
 def _verdict_json(verdict: DrillVerdict) -> dict[str, object]:
+    """Return the verdict as JSON. The keys are part of the public output, also where the code has other names."""
     gaps = sorted(verdict.gaps_s)
     return {
         "clean": not verdict.breaks,

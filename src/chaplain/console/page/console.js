@@ -38,7 +38,7 @@ function summary(snapshot) {
   $("cluster").textContent = snapshot.cluster;
   const up = snapshot.nodes.filter((node) => node.up).length;
   $("up").textContent = `${up} of ${snapshot.nodes.length}`;
-  $("master").textContent = snapshot.master === null ? "nobody" : `node ${snapshot.master}`;
+  $("master").textContent = snapshot.master === null ? "none" : `node ${snapshot.master}`;
   $("regime").textContent = number(snapshot.regime);
   $("rate").textContent = rate(snapshot.streams.reduce((sum, stream) => sum + stream.rate, 0));
 }
