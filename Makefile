@@ -1,4 +1,4 @@
-# Every target does all of its own set-up. A fresh machine needs python3 (3.11 or newer) with pip, and make.
+# Every target does its own set-up. A new machine needs make and python3 (3.11 or newer) with pip.
 SHELL := /bin/bash
 PYTHON ?= python3
 UV_VERSION := 0.13.7
@@ -7,18 +7,21 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 TYPES_LOG := $(VENV)/types.log
 UV := VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/uv
-# pyspark has no wheel on PyPI, so one is built of it here: half a gigabyte of archives that nobody need compress again.
+# PyPI has no wheel of pyspark, so set-up builds one. It contains half a gigabyte of archives; compressing them again
+# would only take time.
 STORED := --config-settings-package pyspark:--build-option=--compression=stored
-# The same modules as the package's, which Spark puts before it on the path of its Python processes: each of them, and a
-# session has ten, would compile what it imports anew, for archives cannot keep what was compiled.
+# Spark puts these archives of its own Python modules first on the path of its Python workers. Python cannot cache
+# compiled modules in an archive, so each worker (a session has ten) would compile them again. Without the archives the
+# workers import the installed package.
 SHADOWS := site-packages/pyspark/python/lib/*.zip
-# The second lock is for containers: what a node needs, and what it is built with, in the versions of the first.
+# deploy/requirements.lock is for containers: what a node needs at run time and to build, in the versions of
+# requirements.lock.
 COMPILE := $(UV) pip compile --quiet --generate-hashes --no-emit-index-url --no-header
-# Compiling takes half a minute of a processor's time, a good half of it for tests of packages and for mypy, which is no
-# Python any more.
+# Compiling takes half a minute of CPU time. More than half of it would be for the tests of packages and for mypy, whose
+# modules are compiled to C already.
 NEVER_IMPORTED := /(tests|mypy|mypyc|pip|pygments)/
 
-# Nodes are processes, started by the hundred in the suite: each would compile all of its modules anew.
+# The test suite starts hundreds of node processes; without cached bytecode each would compile all its modules.
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help setup demo test check style types bench prove lock clean
@@ -26,7 +29,7 @@ unexport PYTHONDONTWRITEBYTECODE
 help:  ## list the targets
 	@sed -n -E 's/^([a-z]+):.*## (.*)/\1\t\2/p' Makefile | expand -t 10
 
-setup: $(READY)  ## make .venv with everything in it
+setup: $(READY)  ## create .venv with everything in it
 
 $(READY): pyproject.toml requirements.lock
 	@echo "set-up: filling $(VENV), about 700 MB to download the first time"
@@ -42,15 +45,15 @@ $(READY): pyproject.toml requirements.lock
 demo: $(READY)  ## show what chaplain does, end to end
 	@$(BIN)/chaplain demo
 
-# Types take most of a minute of one processor alone: they are looked at while tests run, and told after them.
-# Five workers keep two processors busy, because the long tests mostly wait.
-test: style  ## lint, types and the test suite
+# mypy needs most of a minute of one CPU, so it runs beside the tests; its result is printed after theirs.
+# Five workers keep two CPUs busy, because the long tests mostly wait.
+test: style  ## run lint, type checks and the test suite
 	@nice $(MAKE) --no-print-directory types >$(TYPES_LOG) 2>&1 & types=$$!; trap "kill $$types" INT TERM; \
 	$(BIN)/python -m pytest -n 5 --dist worksteal --durations=20; tests=$$?; \
-	if wait $$types; then echo "types and import rules: all well"; else cat $(TYPES_LOG); tests=1; fi; \
+	if wait $$types; then echo "types and import rules: no errors"; else cat $(TYPES_LOG); tests=1; fi; \
 	exit $$tests
 
-check: style types  ## lint, formatting, types and import rules
+check: style types  ## run lint, format, type and import checks
 
 style: $(READY)
 	@$(BIN)/ruff check .
@@ -60,15 +63,15 @@ types: $(READY)
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 
-bench: $(READY)  ## the benchmarks, beside their peers
+bench: $(READY)  ## run the benchmarks, side by side with peers
 	@for program in bench/*.py; do $(BIN)/python $$program || exit 1; done
 
-prove: $(READY)  ## the long campaigns, resumable; results in docs/results
+prove: $(READY)  ## run the long campaigns, resumable; results in docs/results
 	@$(BIN)/python -m campaigns
 
-lock: $(READY)  ## pin the dependencies anew
+lock: $(READY)  ## pin the dependencies again
 	@$(COMPILE) --all-extras pyproject.toml -o requirements.lock
 	@$(COMPILE) --extra postgres --constraint requirements.lock pyproject.toml deploy/build.in -o deploy/requirements.lock
 
-clean:  ## remove what set-up and tests made
+clean:  ## remove the files that set-up and tests created
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis demo-out build dist

@@ -1,4 +1,4 @@
-"""The drill, again and again: every kind of stream under blows, each time with others."""
+"""Repeated drills: every kind of stream under faults that differ from drill to drill."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def drills() -> Campaign:
                 verdict = Drill(directory / "cluster", SECONDS, random.Random(int(seed)), lambda _: None).run()
             finally:
                 local.bring_down(directory / "cluster")
-        done = {f"blow: {deed}": times for deed, times in verdict.blows.items()}
+        done = {f"blow: {fault}": times for fault, times in verdict.faults.items()}
         for judged in verdict.kinds:
-            done[f"{judged.of}: acknowledged"] = judged.acknowledged
-            done[f"{judged.of}: of unknown fate"] = judged.unknown
-            done[f"{judged.of}: breaks"] = sum(one.of == judged.of for one in verdict.breaks)
+            done[f"{judged.stream_kind}: acknowledged"] = judged.acknowledged
+            done[f"{judged.stream_kind}: of unknown fate"] = judged.unknown
+            done[f"{judged.stream_kind}: breaks"] = sum(one.stream_kind == judged.stream_kind for one in verdict.breaks)
         done["pool: not heard by somebody"] = sum(judged.lost for judged in verdict.kinds)
-        done["pool: lost in calm and untold"] = sum(judged.untold for judged in verdict.kinds)
-        findings = [f"{piece}: {one.of} {one.kind} {one.offset}: {one.detail}" for one in verdict.breaks[:20]]
+        done["pool: lost in calm and untold"] = sum(judged.unreported for judged in verdict.kinds)
+        findings = [f"{piece}: {one.stream_kind} {one.kind} {one.offset}: {one.detail}" for one in verdict.breaks[:20]]
         return Report(done, findings, {"blow to next acknowledgement, slowest kind": list(verdict.gaps_s)})
 
     about = f"{len(PIECES)} drills of {SECONDS:g} s: journal, graph, sequence and pool under kills, pauses and cuts"

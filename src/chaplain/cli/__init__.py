@@ -1,1 +1,1 @@
-"""The `chaplain` command: nouns, then verbs."""
+"""The command line `chaplain`. See `chaplain.cli.main`."""

@@ -1,7 +1,10 @@
-"""The command `chaplain`: a noun, then a verb. Each noun is a file of this folder, imported when it is used.
+"""The command line `chaplain`: command groups named by a noun (`journal`), with verbs as sub-commands (`write`).
 
-Exit codes: 0 done, 1 failed and said why in one sentence, 2 bad usage, 3 a verification found a break. A node has two
-more, see `chaplain node run --help`.
+Decides how errors become a sentence on standard error and an exit code. It does not know what the commands do: each
+group is a module of `chaplain.cli.commands`, which is imported only when the user calls it.
+
+Exit codes: 0 success, 1 failure with the reason in one sentence, 2 wrong usage, 3 a verification found a break.
+`chaplain node run` has two more; its help text lists them.
 """
 
 from __future__ import annotations
@@ -16,45 +19,46 @@ import click
 
 from chaplain import __version__
 from chaplain.cli.support.broken_pipe import discard_output
-from chaplain.cli.support.output import visible
+from chaplain.cli.support.output import escaped
 from chaplain.errors import ASSERTIONS_OFF, ChaplainError
 
-NOUNS = {
-    "cluster": "Start, look at and stop a cluster on this machine.",
+COMMANDS = {
+    "cluster": "Create, start, inspect and stop a cluster.",
     "node": "Run one node.",
-    "member": "See who is in a cluster, add nodes and remove them.",
-    "client": "Let clients in, with their rights, and end them.",
-    "journal": "Write to streams in one agreed order, on disk, and read them.",
-    "sequence": "Publish events under one agreed, gapless numbering in memory, and read them.",
+    "member": "List, add and remove the nodes of a cluster.",
+    "client": "Add, list and remove clients and their rights.",
+    "journal": "Write to and read streams: totally ordered, on disk at a quorum.",
+    "sequence": "Publish and read events with gapless, agreed numbers, held in memory.",
     "sql": "Execute SQL in one agreed order on every node's database, and query it.",
-    "graph": "Append events that survive partitions, and read them.",
-    "query": "Ask the whole cluster a question.",
-    "event": "Fire events that reach every node, and listen to them.",
-    "pool": "Broadcast to whoever has joined a pool, and listen.",
-    "pipeline": "Land streams in tables and prove them, with Spark.",
-    "key": "Make keys, and replace the cluster's.",
-    "console": "See a cluster live, as a web page.",
-    "drill": "Break a cluster on purpose and check every promise.",
-    "demo": "See it all: three nodes, every stream kind, a kill -9, a verdict.",
-    "config": "See what a node is configured with, and why.",
-    "completion": "Completion for your shell.",
-    "wire": "Messages as bytes and as JSON, for people who debug.",
+    "graph": "Append and read events, on both sides of a partition.",
+    "query": "Ask all members of the cluster a question.",
+    "event": "Send events to every node, and listen to them.",
+    "pool": "Broadcast to all members of a pool, and listen (best effort).",
+    "pipeline": "Land, verify, fold and report streams with Spark.",
+    "key": "Create keys, and rotate the cluster key.",
+    "console": "Serve a web page that shows the cluster live.",
+    "drill": "Inject faults into a running cluster and check every guarantee.",
+    "demo": "Run everything once: three nodes, every stream kind, a kill -9, a result.",
+    "config": "Show a node's settings and where each value comes from.",
+    "completion": "Print the completion script for a shell.",
+    "wire": "Convert messages between bytes and JSON, for debugging.",
 }
-"""Each noun is `chaplain.cli.NOUN`, which has a click command of the same name."""
+"""The command groups and their one-line help. Each is a module of `chaplain.cli.commands` that contains a click command
+of the same name."""
 
 
-class _Unread(Exception):
-    """Whoever read our output has seen enough."""
+class _OutputClosed(Exception):
+    """The reader of the standard output closed it, as `head` does."""
 
 
-class Nouns(click.Group):
-    """Knows what there is without importing it: starting a node must not load everything else."""
+class LazyCommands(click.Group):
+    """Lists the command groups without importing them: starting a node must not load all other commands."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(NOUNS)
+        return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in NOUNS:
+        if cmd_name not in COMMANDS:
             return None
         command = getattr(importlib.import_module(f"chaplain.cli.commands.{cmd_name}"), cmd_name)
         assert isinstance(command, click.Command)
@@ -64,15 +68,15 @@ class Nouns(click.Group):
         try:
             return super().invoke(ctx)
         except BrokenPipeError as closed:
-            raise _Unread from closed  # click would end with code 1, as if something had failed
+            raise _OutputClosed from closed  # click would exit with code 1, as if the command had failed
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl(list(NOUNS.items()))
+            formatter.write_dl(list(COMMANDS.items()))
 
 
 @click.command(
-    cls=Nouns,
+    cls=LazyCommands,
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="Example: chaplain cluster up --nodes 3 --dir demo",
 )
@@ -96,15 +100,15 @@ def main(arguments: list[str] | None = None) -> None:
         unfinished.show()
         code = unfinished.exit_code
     except click.ClickException as mistake:
-        click.echo(f"chaplain: {visible(_told(mistake))}", err=True)
+        click.echo(f"chaplain: {escaped(_usage_message(mistake))}", err=True)
         code = mistake.exit_code
     except ChaplainError as error:
-        click.echo(f"chaplain: {visible(str(error))}", err=True)
+        click.echo(f"chaplain: {escaped(str(error))}", err=True)
         code = 1
     except (click.Abort, KeyboardInterrupt):
         click.echo("chaplain: interrupted", err=True)
         code = 1
-    except (_Unread, BrokenPipeError):
+    except (_OutputClosed, BrokenPipeError):
         discard_output()
         code = 0
     except OSError as error:
@@ -115,32 +119,32 @@ def main(arguments: list[str] | None = None) -> None:
     sys.exit(code if isinstance(code, int) else 0)
 
 
-def _told(mistake: click.ClickException) -> str:
-    """What is wrong with the words that were typed, and where to read on, in one sentence."""
-    said = " ".join(mistake.format_message().split()).rstrip(".")
+def _usage_message(mistake: click.ClickException) -> str:
+    """Return one sentence that says what is wrong with the arguments and which help page to read."""
+    message = " ".join(mistake.format_message().split()).rstrip(".")
     context = getattr(mistake, "ctx", None)
     if context is None:
-        return said
-    return f"{said}{_nearest(mistake, context)}; see `{context.command_path} --help`"
+        return message
+    return f"{message}{_suggestion(mistake, context)}; see `{context.command_path} --help`"
 
 
-def _nearest(mistake: click.ClickException, context: click.Context) -> str:
-    """The noun that was meant; click cannot know those that are not imported."""
+def _suggestion(mistake: click.ClickException, context: click.Context) -> str:
+    """Suggest the command group with the most similar name. click does not, because the groups are not imported yet."""
     typed = getattr(mistake, "command_name", "")
-    if not typed or not isinstance(context.command, Nouns):
+    if not typed or not isinstance(context.command, LazyCommands):
         return ""
-    import difflib  # noqa: PLC0415  only for a message
+    import difflib  # noqa: PLC0415  needed only for this message
 
-    near = difflib.get_close_matches(typed, NOUNS, 1)
+    near = difflib.get_close_matches(typed, COMMANDS, 1)
     return f"; did you mean {near[0]!r}?" if near else ""
 
 
 def _prepare_streams() -> None:
-    """What a terminal's encoding lacks is spelled out; where something was closed before we began, nobody is there."""
+    """Escape characters that the terminal's encoding lacks, and replace standard streams that the parent closed."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         stream = getattr(sys, name)
         if stream is None:
-            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115  for as long as we run
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115  open until the process ends
         elif isinstance(stream, io.TextIOWrapper) and mode == "w" and stream.errors == "strict":
             stream.reconfigure(errors="backslashreplace")
 

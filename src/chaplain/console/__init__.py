@@ -1,1 +1,1 @@
-"""A web page that shows a cluster live. It only looks."""
+"""A read-only web page that shows a cluster live."""

@@ -1,7 +1,8 @@
-"""The console's web server: one page, its two files, and the cluster's picture as JSON, once or live.
+"""The console's web application: the page, its style sheet and script, and snapshots of the cluster as JSON.
 
-Read-only. Beyond the machine itself it serves only whoever shows the token, and only over TLS. Everything the page
-needs comes from here: the browser is told to load nothing else.
+`/api/state` returns one snapshot; `/api/live` sends each new one as a server-sent event. The application is read-only.
+On an address other than loopback it requires a token and TLS. The Content-Security-Policy lets the browser load
+nothing from elsewhere.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ from chaplain.runtime.http.host_header import asks_by_address, is_loopback
 
 TOKEN_COOKIE = "chaplain-token"  # noqa: S105  the cookie's name, not its value
 VIEWERS_MAX = 64
-FIRST_PICTURE_S = 10.0
+"""At most this many pages receive live snapshots; the server answers further requests with status 503."""
+FIRST_SNAPSHOT_S = 10.0
+"""`/api/state` fails if the watcher has no snapshot after this time."""
 _PAGE = {
     "/": ("index.html", "text/html; charset=utf-8"),
     "/console.css": ("console.css", "text/css; charset=utf-8"),
@@ -43,7 +46,7 @@ _HEADERS = {
 
 
 def check_exposure(host: str, *, token: str, tls: bool) -> None:
-    """Loopback is for whoever is on the machine; anything wider needs a token and TLS."""
+    """Raise unless the host is a loopback address or the console has a token and TLS."""
     if not is_loopback(host) and not (token and tls):
         raise ConfigError(
             f"the console at {host} would be open to others: give --token-file, --tls-cert and --tls-key,"
@@ -66,12 +69,12 @@ def make_app(watcher: Watcher, token: str = "") -> Starlette:
         return response
 
     async def state(request: Request) -> Response:
-        return JSONResponse(await _first_picture(watcher))
+        return JSONResponse(await _current_snapshot(watcher))
 
     async def live(request: Request) -> Response:
         if viewers.locked():
             return Response(f"{VIEWERS_MAX} pages watch already: close one\n", 503)
-        return StreamingResponse(_pictures(watcher, viewers), media_type="text/event-stream")
+        return StreamingResponse(_snapshots(watcher, viewers), media_type="text/event-stream")
 
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -85,35 +88,39 @@ def make_app(watcher: Watcher, token: str = "") -> Starlette:
     return Starlette(routes=routes, lifespan=lifespan, middleware=[Middleware(_Guard, token=token)])
 
 
-async def _first_picture(watcher: Watcher) -> object:
-    async with asyncio.timeout(FIRST_PICTURE_S):
-        return watcher.picture or await _another(watcher, None)
+async def _current_snapshot(watcher: Watcher) -> object:
+    async with asyncio.timeout(FIRST_SNAPSHOT_S):
+        return watcher.snapshot or await _next_snapshot(watcher, None)
 
 
-async def _pictures(watcher: Watcher, viewers: asyncio.Semaphore) -> AsyncIterator[str]:
-    """Every new picture; who is too slow for one gets the next."""
+async def _snapshots(watcher: Watcher, viewers: asyncio.Semaphore) -> AsyncIterator[str]:
+    """Yield each new snapshot. A slow viewer skips snapshots; they do not queue up."""
     async with viewers:
-        shown: object = None
+        last: object = None
         while True:
-            shown = await _another(watcher, shown)
-            yield f"data: {json.dumps(shown)}\n\n"
+            last = await _next_snapshot(watcher, last)
+            yield f"data: {json.dumps(last)}\n\n"
 
 
-async def _another(watcher: Watcher, shown: object) -> object:
-    async with watcher.turned:
-        await watcher.turned.wait_for(lambda: watcher.picture is not shown)
-        return watcher.picture
+async def _next_snapshot(watcher: Watcher, last: object) -> object:
+    async with watcher.changed:
+        await watcher.changed.wait_for(lambda: watcher.snapshot is not last)
+        return watcher.snapshot
 
 
 class _Guard(BaseHTTPMiddleware):
-    """The token, if one is wanted, else that no other page asks; and what browsers are told about every answer."""
+    """Checks every request, and adds the security headers to every response.
+
+    With a token, a request must present it. Without one, the Host header must be an address or `localhost`: otherwise a
+    web page whose name resolves to 127.0.0.1 (DNS rebinding) could read the console.
+    """
 
     def __init__(self, app: Callable[..., Awaitable[None]], token: str) -> None:
         super().__init__(app)
         self._token = token
 
     async def dispatch(self, request: Request, call_next: Callable[[Request], Awaitable[Response]]) -> Response:
-        if self._token and not hmac.compare_digest(_shown_token(request).encode(), self._token.encode()):
+        if self._token and not hmac.compare_digest(_presented_token(request).encode(), self._token.encode()):
             return Response("this console wants its token: open it as /?token=…\n", 401, _HEADERS)
         if not self._token and not asks_by_address(request.headers.get("host", "")):
             return Response("open this console as 127.0.0.1 or localhost\n", 403, _HEADERS)
@@ -122,6 +129,6 @@ class _Guard(BaseHTTPMiddleware):
         return response
 
 
-def _shown_token(request: Request) -> str:
+def _presented_token(request: Request) -> str:
     bearer = request.headers.get("authorization", "").removeprefix("Bearer ")
     return request.query_params.get("token") or request.cookies.get(TOKEN_COOKIE) or bearer

@@ -1,6 +1,6 @@
-"""What changed between two looks at a cluster, in sentences for people.
+"""Describes the changes between two snapshots of a cluster in sentences.
 
-Pure: two pictures in, sentences out. Refuses to know how the pictures were made.
+Pure: two snapshots in, sentences out. It does not know how the snapshots are made.
 """
 
 from __future__ import annotations
@@ -8,17 +8,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-Picture = Mapping[str, Any]
-"""What `/api/state` gives."""
+Snapshot = Mapping[str, Any]
+"""The object that `/api/state` returns."""
 
 
-def changes(old: Picture | None, new: Picture) -> list[str]:
+def changes(old: Snapshot | None, new: Snapshot) -> list[str]:
+    """Return a sentence for each change of nodes, master, configuration changes and clients."""
     if old is None:
         return [f"watching {len(new['nodes'])} nodes"]
     return [*_nodes(old, new), *_order(old, new), *_stages(old, new), *_clients(old, new)]
 
 
-def _nodes(old: Picture, new: Picture) -> Iterator[str]:
+def _nodes(old: Snapshot, new: Snapshot) -> Iterator[str]:
     before = {node["id"]: node for node in old["nodes"]}
     for node in new["nodes"]:
         was = before.get(node["id"])
@@ -30,19 +31,22 @@ def _nodes(old: Picture, new: Picture) -> Iterator[str]:
             yield f"node {node['id']}: {node.get('standing')}, was {was.get('standing')}"
 
 
-def _order(old: Picture, new: Picture) -> Iterator[str]:
+def _order(old: Snapshot, new: Snapshot) -> Iterator[str]:
     if new["master"] != old["master"]:
-        yield "nobody is master" if new["master"] is None else f"node {new['master']} is master, regime {new['regime']}"
+        if new["master"] is None:
+            yield "no node is master"
+        else:
+            yield f"node {new['master']} is master, regime {new['regime']}"
 
 
-def _stages(old: Picture, new: Picture) -> Iterator[str]:
+def _stages(old: Snapshot, new: Snapshot) -> Iterator[str]:
     known = [str(stage) for stage in old["stages"]]
     for stage in new["stages"]:
         if str(stage) not in known:
             yield f"configuration: {' '.join(str(word) for word in stage.values())}"
 
 
-def _clients(old: Picture, new: Picture) -> Iterator[str]:
+def _clients(old: Snapshot, new: Snapshot) -> Iterator[str]:
     before = {client["name"]: client for client in old["clients"]}
     for client in new["clients"]:
         was = before.get(client["name"])

@@ -1,7 +1,8 @@
-"""Looks at every node of a cluster again and again, and keeps the newest picture.
+"""Polls every node of a cluster, and retains the newest snapshot of it.
 
-Decides what the page shows and how rates are reckoned. Asks nodes over the same address that monitoring uses, and lists
-clients with the cluster's own client; a node that gives no answer is down. It changes nothing in the cluster.
+Decides what the page shows and how rates are computed. It requests the status of nodes from their monitoring servers,
+and lists clients with the cluster's default client. A node that does not answer counts as down. It changes nothing in
+the cluster.
 """
 
 from __future__ import annotations
@@ -22,61 +23,63 @@ from chaplain.console.events import changes
 from chaplain.errors import ChaplainError
 from chaplain.runtime.cluster.probe import get_status
 
-LOOK_EVERY_S = 0.5
+POLL_EVERY_S = 0.5
 CLIENTS_EVERY_S = 3.0
 RATE_OVER_S = 3.0
+"""Rates are averages over this time."""
 HAPPENINGS_MAX = 100
+"""The page lists at most this many changes; older ones are dropped."""
 STREAMS_MAX = 200
-"""Streams shown, the longest first; the page says how many there are."""
-_OF_NODE = ("state", "roles", "order", "standing", "master", "members", "regime", "agreed", "version", "uptime_ns")
+"""The page lists only this many streams, those with the highest offsets, and says how many it leaves out."""
+_NODE_FIELDS = ("state", "roles", "order", "standing", "master", "members", "regime", "agreed", "version", "uptime_ns")
 
 
 class Watcher:
-    """`picture` is what is known now; `turned` is set at each new one."""
+    """Polls the cluster. `snapshot` is the newest snapshot; `changed` is notified at each new one."""
 
     def __init__(self, cluster: str | Path, only: int | None = None) -> None:
-        self._where = cluster
+        self._cluster = cluster
         self._only = only
-        self.picture: dict[str, Any] | None = None
-        self.turned = asyncio.Condition()
+        self.snapshot: dict[str, Any] | None = None
+        self.changed = asyncio.Condition()
         self._clients: list[dict[str, Any]] = []
         self._happenings: deque[dict[str, Any]] = deque(maxlen=HAPPENINGS_MAX)
         self._rates = Rates()
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Poll until cancelled."""
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._look_again_and_again())
+            tasks.create_task(self._poll_nodes())
             tasks.create_task(self._list_clients())
 
-    async def _look_again_and_again(self) -> None:
+    async def _poll_nodes(self) -> None:
         while True:
-            known = load_cluster(self._where)
+            known = load_cluster(self._cluster)
             known = msgspec.structs.replace(known, nodes=tuple(choose_nodes(known.nodes, self._only)))
             statuses = await asyncio.gather(*(self._status(node) for node in known.nodes))
-            await self._turn(paint(known, dict(zip(known.nodes, statuses, strict=True)), self._clients))
-            await asyncio.sleep(LOOK_EVERY_S)
+            await self._publish(make_snapshot(known, dict(zip(known.nodes, statuses, strict=True)), self._clients))
+            await asyncio.sleep(POLL_EVERY_S)
 
     async def _status(self, node: ClusterNode) -> dict[str, Any] | None:
         return await asyncio.to_thread(get_status, node.http) if node.http else None
 
-    async def _turn(self, picture: dict[str, Any]) -> None:
+    async def _publish(self, snapshot: dict[str, Any]) -> None:
         now_s = time.time()
-        for sentence in changes(self.picture, picture):
+        for sentence in changes(self.snapshot, snapshot):
             self._happenings.appendleft({"time": now_s, "text": sentence})
-        self._rates.add(now_s, {stream["name"]: stream["head"] for stream in picture["streams"]})
-        for stream in picture["streams"]:
+        self._rates.add(now_s, {stream["name"]: stream["head"] for stream in snapshot["streams"]})
+        for stream in snapshot["streams"]:
             stream["rate"] = self._rates.of(stream["name"])
-        picture["happenings"], picture["time"] = list(self._happenings), now_s
-        async with self.turned:
-            self.picture = picture
-            self.turned.notify_all()
+        snapshot["happenings"], snapshot["time"] = list(self._happenings), now_s
+        async with self.changed:
+            self.snapshot = snapshot
+            self.changed.notify_all()
 
     async def _list_clients(self) -> None:
-        """With a connection of its own; while no node lets us in, the last list stands."""
+        """Poll the list of clients over a separate connection. While no node accepts it, the last list remains."""
         while True:
             with contextlib.suppress(ChaplainError, OSError):
-                async with AsyncClient.connect(self._where) as client:
+                async with AsyncClient.connect(self._cluster) as client:
                     while True:
                         shown = ("name", "status", "admin", "writes", "reads", "lanes")
                         found = [dict(one) for one in await client.clients()]
@@ -86,7 +89,7 @@ class Watcher:
 
 
 class Rates:
-    """Messages a second of each stream, over the last few seconds."""
+    """Messages per second of each stream, averaged over the last `RATE_OVER_S`."""
 
     def __init__(self) -> None:
         self._seen: deque[tuple[float, dict[str, int]]] = deque()
@@ -103,10 +106,10 @@ class Rates:
         return max(0.0, (last[stream] - first.get(stream, 0)) / (last_s - first_s))
 
 
-def paint(
+def make_snapshot(
     known: ClusterFile, statuses: Mapping[ClusterNode, Mapping[str, Any] | None], clients: list[dict[str, Any]]
 ) -> dict[str, Any]:
-    """The picture of one moment."""
+    """Combine the nodes' statuses. If several nodes claim to be master, the one with the highest regime is shown."""
     nodes = [_node(node, status) for node, status in statuses.items()]
     answers = [status for status in statuses.values() if status is not None]
     heads: dict[str, int] = {}
@@ -124,15 +127,15 @@ def paint(
         "streams_count": max((status.get("streams_count", 0) for status in answers), default=0),
         "clients": clients,
         "stages": next((status["stages"] for status in answers if status.get("stages")), []),
-        "layers": {name: [_of_layer(status, name) for status in answers] for name in ("sequence", "graph")},
+        "layers": {name: [_layer_status(status, name) for status in answers] for name in ("sequence", "graph")},
     }
 
 
 def _node(node: ClusterNode, status: Mapping[str, Any] | None) -> dict[str, Any]:
-    shown = {name: (status or {}).get(name) for name in _OF_NODE}
+    shown = {name: (status or {}).get(name) for name in _NODE_FIELDS}
     sees = {str(member["id"]): member["state"] for member in (status or {}).get("member_list", [])}
     return {"id": node.id, "endpoint": node.endpoint, "up": status is not None, **shown, "sees": sees}
 
 
-def _of_layer(status: Mapping[str, Any], name: str) -> dict[str, Any]:
+def _layer_status(status: Mapping[str, Any], name: str) -> dict[str, Any]:
     return {"node": status["id"], "status": status.get(name)}

@@ -1,1 +1,1 @@
-"""The demo: a cluster of its own, used and broken on purpose, and a table of what was promised and what was found."""
+"""The demo: starts a cluster, uses every stream kind, injects faults, and compares promises with what it found."""

@@ -1,11 +1,23 @@
-"""Promises and what became of them."""
+"""What every scene of the demo uses: the list of findings, the type of the progress callback, and waiting."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+
 from chaplain.core import Frozen
+from chaplain.errors import ChaplainError
+
+Progress = Callable[[str], None]
+"""Receives a line of progress for the user."""
+
+WAIT_S = 30.0
+"""The demo fails if a condition that it waits for does not hold after this time."""
 
 
 class DemoFinding(Frozen, frozen=True):
+    """One row of the demo's result: what was promised, what was found, and whether the promise was kept."""
+
     promise: str
     promised: str
     found: str
@@ -13,12 +25,12 @@ class DemoFinding(Frozen, frozen=True):
 
 
 class Findings:
-    """Collects findings in the order they were made."""
+    """Collects findings in the order in which the scenes make them."""
 
     def __init__(self) -> None:
         self.all: list[DemoFinding] = []
         self.latencies: list[tuple[float, float]] = []
-        """When single writes were acknowledged, in seconds since 1970, and after how many milliseconds."""
+        """Of each single write: when it was acknowledged, in seconds since 1970, and its latency in milliseconds."""
 
     def add(self, promise: str, promised: object, found: object, kept: bool) -> None:
         self.all.append(DemoFinding(promise, str(promised), str(found), kept))
@@ -31,3 +43,12 @@ class Findings:
 
     def kept(self) -> bool:
         return all(finding.kept for finding in self.all)
+
+
+def wait(what: str, is_reached: Callable[[], bool]) -> None:
+    """Wait until the condition holds. Raises after `WAIT_S`."""
+    end = time.monotonic() + WAIT_S
+    while not is_reached():
+        if time.monotonic() > end:
+            raise ChaplainError(f"waited {WAIT_S:g} s for {what}, in vain")
+        time.sleep(0.05)

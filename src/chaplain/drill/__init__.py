@@ -1,1 +1,1 @@
-"""Breaks a cluster on purpose, under load, and checks what its clients saw against what was promised."""
+"""The drill: injects faults into a cluster under load, and checks what its clients saw against the guarantees."""

@@ -1,7 +1,7 @@
-"""How a drill gets at its cluster: who its clients are, and how its nodes are read in the end.
+"""The drill's access to the cluster: the identity of its clients, and the final reading of every node.
 
-The clients are of an identity of the drill's own, which has a right to the drill's stream and to nothing else. So
-whatever a broken cluster comes to think of them, it is not the admin's identity that it thinks it of.
+The drill's clients use an identity that the drill creates. It has a right to the drill's stream and to nothing else. If
+a faulty cluster marks this identity as compromised, the admin's identity is unaffected.
 """
 
 from __future__ import annotations
@@ -19,14 +19,18 @@ from chaplain.drill.violations import BrokenPromise
 from chaplain.errors import ChaplainError, Refused
 from chaplain.link.auth.identity import Identity
 
-PATIENCE_S = 60.0
+TIMEOUT_S = 60.0
+"""Bound for every single wait of the drill's clients: to connect, to catch up, to end."""
 READABLE_S = 120.0
-AGAIN_S = 0.5
-"""Between two tries: a node counts knocks, and turns away who knocks too often."""
+"""A node that cannot be read for this long after the last fault is a break: `unreadable`."""
+RETRY_S = 0.5
+"""Pause between two connection attempts. Nodes limit the rate of attempts, and refuse clients that exceed it."""
 T = TypeVar("T")
 
 
-class Access:
+class DrillCluster:
+    """The cluster under test, the drill's stream in it and the identity of the drill's clients."""
+
     def __init__(self, directory: Path, stream: str) -> None:
         self.directory = directory
         self.stream = stream
@@ -34,51 +38,53 @@ class Access:
         self.identity = Identity.generate(SystemRandom())
 
     def connect(self, node: int | None = None, timeout_s: float = 10.0) -> Client:
-        """As one of the drill's clients."""
+        """Connect with the drill's identity."""
         return Client.connect(self.directory, identity=self.identity, node=node, timeout=timeout_s)
 
     @contextlib.contextmanager
-    def granted(self) -> Iterator[None]:
-        """While the cluster knows the drill's identity."""
-        with Client.connect(self.directory, timeout=PATIENCE_S) as admin:
+    def registered_client(self) -> Iterator[None]:
+        """Register the drill's identity as a client for the duration of the block."""
+        with Client.connect(self.directory, timeout=TIMEOUT_S) as admin:
             admin.add_client(self.stream, self.identity.key, write=[self.stream], read=[self.stream])
         for node in self.nodes:
-            self._wait_for(node.id)
+            self._wait_until_accepted(node.id)
         try:
             yield
         finally:
-            # One that was forgotten, or ended by the cluster itself, need not be removed.
-            with contextlib.suppress(ChaplainError), Client.connect(self.directory, timeout=PATIENCE_S) as admin:
+            # The removal may fail: a faulty cluster may have lost the client, or removed it itself.
+            with contextlib.suppress(ChaplainError), Client.connect(self.directory, timeout=TIMEOUT_S) as admin:
                 admin.remove_client(self.stream)
 
-    def _wait_for(self, node: int) -> None:
-        end_s = time.monotonic() + PATIENCE_S
+    def _wait_until_accepted(self, node: int) -> None:
+        end_s = time.monotonic() + TIMEOUT_S
         while True:
             try:
-                self.connect(node, PATIENCE_S).close()
+                self.connect(node, TIMEOUT_S).close()
             except Refused:
                 if time.monotonic() > end_s:
                     raise
-                time.sleep(AGAIN_S)
+                time.sleep(RETRY_S)
             else:
                 return
 
-    def read(self, of: str, how: Callable[[Client], T]) -> tuple[dict[int, T], list[BrokenPromise]]:
-        """What each node has, and which nodes could not be read. As an admin: the drill's own identity may be gone."""
+    def read(self, stream_kind: str, how: Callable[[Client], T]) -> tuple[dict[int, T], list[BrokenPromise]]:
+        """Read every node with `how`; return the readings, and a break for each node that could not be read.
+
+        Reads with the admin's identity, because a faulty cluster may have removed the drill's own.
+        """
         readings: dict[int, T] = {}
         found: list[BrokenPromise] = []
         for node in self.nodes:
             end_s = time.monotonic() + READABLE_S
             while True:
                 try:
-                    with Client.connect(self.directory, node=node.id, timeout=PATIENCE_S) as client:
+                    with Client.connect(self.directory, node=node.id, timeout=TIMEOUT_S) as client:
                         readings[node.id] = how(client)
                     break
-                except ChaplainError as error:  # it may still be repairing its log
+                except ChaplainError as error:  # the node may still be repairing its log
                     if time.monotonic() > end_s:
-                        found.append(
-                            BrokenPromise("unreadable", None, f"node {node.id}, for {READABLE_S:g} s: {error}", of)
-                        )
+                        detail = f"node {node.id}, for {READABLE_S:g} s: {error}"
+                        found.append(BrokenPromise("unreadable", None, detail, stream_kind))
                         break
-                    time.sleep(AGAIN_S)
+                    time.sleep(RETRY_S)
         return readings, found

@@ -1,6 +1,7 @@
-"""What is done to nodes of a cluster on this machine: killed, paused, cut off.
+"""The faults that the drill injects into nodes on this machine: kill, pause, network cut.
 
-Every blow is undone, however its block is left. A node is signalled only after its process was seen to be that node's.
+Pauses and cuts end when their block is left, for whatever reason. A signal is sent only to a process that was verified
+to run the node.
 """
 
 from __future__ import annotations
@@ -13,12 +14,13 @@ import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from chaplain.core import Frozen
 from chaplain.errors import ChaplainError
 from chaplain.link.endpoint import split_endpoint
 from chaplain.runtime.cluster.local import bring_up, is_alive, pid_of
 
 START_S = 300.0
-"""A node that has much to read again on a busy machine is slow, and not broken."""
+"""Bound for the start of a node, generous because recovery of a long log on a busy machine is slow."""
 CUT_RULES = """
 table inet {table} {{
     chain incoming {{
@@ -27,12 +29,24 @@ table inet {table} {{
     }}
 }}
 """
-"""Some versions of nft want each brace on a line of its own."""
+"""Each brace is on a line of its own, because some versions of nft require that."""
 CUT_MISSING = "cutting connections needs root and the program nft; left out"
 
 
+class Fault(Frozen, frozen=True):
+    """A fault that the drill injected."""
+
+    from_s: float
+    over_s: float
+    """When the fault was undone: all nodes were up again."""
+    to_s: float
+    """When the cluster had recovered: all nodes were connected to each other again."""
+    memory_lost: bool
+    """A majority was killed at once, so state that was only in memory is lost."""
+
+
 def kill(directory: Path, nodes: Sequence[int]) -> None:
-    """With -9, all in one moment; returns when they are gone."""
+    """Kill the nodes with SIGKILL at the same time; return when their processes are gone."""
     pids = [pid for node in nodes if (pid := pid_of(directory / f"node-{node}")) is not None]
     for pid in pids:
         os.kill(pid, signal.SIGKILL)
@@ -42,15 +56,16 @@ def kill(directory: Path, nodes: Sequence[int]) -> None:
 
 
 def restart(directory: Path) -> None:
-    """Start whatever is down, and wait until it serves."""
+    """Start all nodes that are down, and wait until they serve."""
     bring_up(directory, lambda _: None, START_S)
 
 
 @contextlib.contextmanager
 def paused(directory: Path, node: int) -> Iterator[None]:
+    """Stop the node's process with SIGSTOP for the duration of the block."""
     pid = pid_of(directory / f"node-{node}")
     if pid is None:
-        raise ChaplainError(f"node {node} is down; nobody but the drill may stop nodes meanwhile")
+        raise ChaplainError(f"node {node} is down; only the drill may stop nodes while it runs")
     os.kill(pid, signal.SIGSTOP)
     try:
         yield
@@ -65,7 +80,7 @@ def can_cut() -> bool:
 
 @contextlib.contextmanager
 def cut(endpoint: str) -> Iterator[None]:
-    """Nothing reaches this node's port: others cannot talk to it, though it can talk to them."""
+    """Drop all packets to the node's port. The other nodes cannot connect to it, but it can connect to them."""
     _, port = split_endpoint(endpoint)
     table = f"chaplain_drill_{os.getpid()}"
     rules = CUT_RULES.format(table=table, port=port)
@@ -78,7 +93,7 @@ def cut(endpoint: str) -> Iterator[None]:
 
 def _nft(*arguments: str, text: str = "") -> None:
     program = shutil.which("nft")
-    assert program is not None, "asked for before"
+    assert program is not None, "`can_cut` was checked before"
     done = subprocess.run([program, *arguments], input=text, capture_output=True, text=True, check=False, timeout=10)  # noqa: S603
     if done.returncode:
         raise ChaplainError(f"nft refused to cut a connection: {done.stderr.strip()[:200]}")

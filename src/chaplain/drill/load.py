@@ -1,4 +1,4 @@
-"""Clients at work during a drill: what every kind of load is, and the thread that most of them are made of."""
+"""The interface of the drill's loads, and the thread that most of their clients are."""
 
 from __future__ import annotations
 
@@ -7,89 +7,80 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from chaplain.client.sync import Client
-from chaplain.core import Frozen
-from chaplain.drill.cluster import AGAIN_S, PATIENCE_S, Access
-from chaplain.drill.violations import Judged
+from chaplain.drill.cluster import RETRY_S, TIMEOUT_S, DrillCluster
+from chaplain.drill.faults import Fault
+from chaplain.drill.violations import KindVerdict
 from chaplain.errors import ChaplainError
 
 PACE_S = 0.02
-
-
-class Blow(Frozen, frozen=True):
-    """Something was done to nodes."""
-
-    from_s: float
-    over_s: float
-    """When it was undone: all were up again."""
-    to_s: float
-    """When everybody had found everybody."""
-    forgets: bool
-    """So many died at once that no majority remembers what was in memory alone."""
+"""Pause of a worker between two operations."""
 
 
 class Load(Protocol):
-    of: str
+    """Clients that use one kind of stream during the drill. Times are `time.monotonic()`."""
+
+    stream_kind: str
 
     def start(self) -> None: ...
 
     def acked_since(self, since_s: float) -> int:
-        """How many things that were begun after this moment are acknowledged."""
+        """Return how many operations that began after this time are acknowledged."""
         ...
 
     def first_acked(self, since_s: float) -> float | None:
-        """When the first of them was."""
+        """Return when the first of them was acknowledged."""
         ...
 
     def missing(self, since_s: float, statuses: Sequence[Mapping[str, object]]) -> str:
-        """What is not yet as it was before a blow; empty if nothing."""
+        """Describe what has not recovered from a fault yet; "" if everything has."""
         ...
 
     def end(self) -> None:
         """Stop the clients, and wait for them."""
         ...
 
-    def judge(self, blows: Sequence[Blow]) -> Judged:
-        """Read every node, and compare."""
+    def judge(self, faults: Sequence[Fault]) -> KindVerdict:
+        """Read every node, and compare with what the clients saw."""
         ...
 
 
 class Worker(threading.Thread):
-    """Does the same at one node again and again, and comes back when its node does."""
+    """Repeats an operation at one node. When the connection fails, it connects again until it is stopped."""
 
-    def __init__(self, access: Access, node: int, name: str) -> None:
+    def __init__(self, cluster: DrillCluster, node: int, name: str) -> None:
         super().__init__(daemon=True, name=name)
         self.node = node
         self.failure: BaseException | None = None
-        self.access = access
+        self.cluster = cluster
         self.stopped = threading.Event()
 
     def run(self) -> None:
         try:
             while not self.stopped.is_set():
-                self._visit()
-                self.stopped.wait(AGAIN_S)
-        except BaseException as error:  # told by whoever ends the thread
+                self._run_connected()
+                self.stopped.wait(RETRY_S)
+        except BaseException as error:  # `end` raises it in the main thread
             self.failure = error
 
-    def _visit(self) -> None:
+    def _run_connected(self) -> None:
         try:
-            with self.access.connect(self.node) as client:
-                self.begin(client)
+            with self.cluster.connect(self.node) as client:
+                self.on_connected(client)
                 while not self.stopped.is_set():
-                    self.turn(client)
+                    self.run_once(client)
                     self.stopped.wait(PACE_S)
         except ChaplainError:
-            pass  # whatever it was about has been noted; the node is down, or not whole again
+            pass  # the operation has recorded its outcome; the node is down or has not recovered
 
-    def begin(self, client: Client) -> None:
-        """It has come to its node, or come back to it."""
+    def on_connected(self, client: Client) -> None:
+        """Called after each connect and reconnect."""
 
-    def turn(self, client: Client) -> None:
-        """Do it once. What it raises ends the visit."""
+    def run_once(self, client: Client) -> None:
+        """Perform the operation once. A `ChaplainError` that it raises ends the connection."""
         raise NotImplementedError
 
     def end(self) -> None:
         self.stopped.set()
-        self.join(PATIENCE_S)
+        self.join(TIMEOUT_S)
         if self.is_alive() or self.failure is not None:
             raise ChaplainError(f"{self.name} did not end well: {self.failure or 'it hangs'}")

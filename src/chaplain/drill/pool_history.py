@@ -1,10 +1,14 @@
-"""What speakers said in a pool, what listeners heard, and what must follow: nothing twice, nothing out of order.
+"""Checks what the speakers of a pool sent against what its listeners received: no broadcast twice, none out of order.
 
-A pool is best-effort, so a loss is counted and no break. While nodes are struck, until everybody hears everybody again,
-it may well go untold: who dies tells nothing. What was lost in calm and untold is counted by itself; it should be
-little, such as what waited on a connection that was replaced by another. A speaker that was not told that it was heard
-goes on as another client, and its numbers stay in order all the same: nodes do nothing that may have been given up.
-Pure: notes in, breaks and counts out.
+A pool is best effort, so a lost broadcast is counted but is no break. During a fault, and until all listeners hear all
+speakers again, a loss may go unreported, because a killed node cannot report it. Losses at other times that were not
+reported to the listener are counted separately. There should be few of them, such as broadcasts that waited on a
+connection that was replaced by another.
+
+A speaker whose broadcast was not acknowledged continues as another client. Its numbers stay in order nevertheless,
+because nodes do not execute requests that their client may have given up.
+
+Pure: records in, breaks and counts out.
 """
 
 from __future__ import annotations
@@ -16,70 +20,77 @@ from chaplain.drill.violations import POOL, BrokenPromise
 
 
 class PoolHeard(Frozen, frozen=True):
+    """A broadcast that a listener received."""
+
     speaker: int
     number: int
-    told: bool
-    """With it the listener was told that something was missed before."""
+    gap_reported: bool
+    """With this broadcast, the listener was informed that it had missed something before."""
 
 
-Said = Mapping[int, Sequence[float]]
+Sent = Mapping[int, Sequence[float]]
 """By speaker: when broadcast number i was acknowledged; 0 if it was not."""
-Spans = Sequence[tuple[float, float]]
-"""From a blow until everybody heard everybody again."""
+FaultSpans = Sequence[tuple[float, float]]
+"""From each fault until all listeners heard all speakers again."""
 
 
 class Losses(Frozen, frozen=True):
+    """Broadcasts that a listener did not receive, summed over all listeners."""
+
     lost: int
-    """Broadcasts that somebody did not hear."""
-    untold: int
-    """Of these, those in calm that the listener was not told of."""
+    unreported: int
+    """Those of them that were sent while no fault was active and that the listener was not informed of."""
 
 
 def judge_pool(
-    said: Said, notes: Mapping[int, Sequence[PoolHeard]], blows: Spans
+    sent: Sent, received: Mapping[int, Sequence[PoolHeard]], faults: FaultSpans
 ) -> tuple[list[BrokenPromise], Losses]:
+    """`received` maps the node of each listener to what it received, in order of arrival."""
     found: list[BrokenPromise] = []
-    lost = untold = 0
-    for ear, heard in notes.items():
-        for speaker, times in said.items():
-            for hole, told in _holes(speaker, heard, len(times)):
-                missed = [number for number in hole if times[number]]
+    lost = unreported = 0
+    for listener, heard in received.items():
+        for speaker, times in sent.items():
+            for gap, reported in _gaps(speaker, heard, len(times)):
+                missed = [number for number in gap if times[number]]
                 lost += len(missed)
-                untold += 0 if told else sum(not _struck(times[number], blows) for number in missed)
-            found += _twice(ear, speaker, heard)
-    return found, Losses(lost, untold)
+                unreported += 0 if reported else sum(not _during_fault(times[number], faults) for number in missed)
+            found += _check_order(listener, speaker, heard)
+    return found, Losses(lost, unreported)
 
 
-def _holes(speaker: int, heard: Sequence[PoolHeard], count: int) -> Iterator[tuple[range, bool]]:
-    """Numbers between two that were heard, or behind the last, and whether the listener was told."""
-    last, told = None, False
-    for note in heard:
-        told = told or note.told
-        if note.speaker != speaker:
+def _gaps(speaker: int, heard: Sequence[PoolHeard], count: int) -> Iterator[tuple[range, bool]]:
+    """Yield the numbers between two received broadcasts, or after the last one, and whether the gap was reported.
+
+    Broadcasts before the first one are no gap: the listener had not joined the pool yet.
+    """
+    last, reported = None, False
+    for one in heard:
+        reported = reported or one.gap_reported
+        if one.speaker != speaker:
             continue
-        if last is not None and note.number > last + 1:
-            yield range(last + 1, note.number), told
-        last, told = max(note.number, -1 if last is None else last), False
+        if last is not None and one.number > last + 1:
+            yield range(last + 1, one.number), reported
+        last, reported = max(one.number, -1 if last is None else last), False
     if last is not None:
-        yield range(last + 1, count), told
+        yield range(last + 1, count), reported
 
 
-def _struck(at_s: float, blows: Spans) -> bool:
-    return any(from_s <= at_s <= to_s for from_s, to_s in blows)
+def _during_fault(at_s: float, faults: FaultSpans) -> bool:
+    return any(from_s <= at_s <= to_s for from_s, to_s in faults)
 
 
-def _twice(ear: int, speaker: int, heard: Sequence[PoolHeard]) -> Iterator[BrokenPromise]:
+def _check_order(listener: int, speaker: int, heard: Sequence[PoolHeard]) -> Iterator[BrokenPromise]:
+    """Find broadcasts of the speaker that the listener received twice or out of order."""
     seen: set[int] = set()
     last = -1
-    for note in heard:
-        if note.speaker != speaker:
+    for one in heard:
+        if one.speaker != speaker:
             continue
-        if note.number in seen:
-            yield BrokenPromise(
-                "doubled", note.number, f"listener at node {ear} heard it of node {speaker} twice", POOL
-            )
-        elif note.number < last:
-            what = f"listener at node {ear} heard it of node {speaker} after {last}"
-            yield BrokenPromise("disordered", note.number, what, POOL)
-        seen.add(note.number)
-        last = max(last, note.number)
+        if one.number in seen:
+            what = f"listener at node {listener} received it from node {speaker} twice"
+            yield BrokenPromise("doubled", one.number, what, POOL)
+        elif one.number < last:
+            what = f"listener at node {listener} received it from node {speaker} after {last}"
+            yield BrokenPromise("disordered", one.number, what, POOL)
+        seen.add(one.number)
+        last = max(last, one.number)

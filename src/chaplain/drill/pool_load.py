@@ -6,56 +6,62 @@ import time
 from collections.abc import Mapping, Sequence
 
 from chaplain.client.sync import Client
-from chaplain.drill.cluster import PATIENCE_S, Access
-from chaplain.drill.load import Blow, Worker
+from chaplain.drill.cluster import TIMEOUT_S, DrillCluster
+from chaplain.drill.faults import Fault
+from chaplain.drill.load import Worker
 from chaplain.drill.pool_history import PoolHeard, judge_pool
-from chaplain.drill.violations import POOL, BrokenPromise, Judged, shown
+from chaplain.drill.violations import POOL, BrokenPromise, KindVerdict, shown
 
 LISTEN_S = 0.2
 POLL_S = 0.05
-NOTICE_S = 1.0
-"""Before a blow: what was said then may still have been on its way."""
+IN_FLIGHT_S = 1.0
+"""A fault also excuses losses of broadcasts that were acknowledged this long before it: they may be in flight still."""
 
 
 class Speaker(Worker):
-    def __init__(self, access: Access, node: int) -> None:
-        super().__init__(access, node, f"pool speaker at node {node}")
+    """Broadcasts consecutive numbers, and records when each was sent and acknowledged."""
+
+    def __init__(self, cluster: DrillCluster, node: int) -> None:
+        super().__init__(cluster, node, f"pool speaker at node {node}")
         self.invoked_s: list[float] = []
         self.acked_s: list[float] = []
 
-    def turn(self, client: Client) -> None:
+    def run_once(self, client: Client) -> None:
         self.acked_s.append(0.0)
         self.invoked_s.append(time.monotonic())
         number = len(self.invoked_s) - 1
-        client.pool(self.access.stream).broadcast(b"%d:%d" % (self.node, number))
+        client.pool(self.cluster.stream).broadcast(b"%d:%d" % (self.node, number))
         self.acked_s[number] = time.monotonic()
 
 
 class PoolListener(Worker):
-    def __init__(self, access: Access, node: int) -> None:
-        super().__init__(access, node, f"pool listener at node {node}")
-        self.notes: list[PoolHeard] = []
+    """Records all broadcasts that it receives, of all speakers."""
+
+    def __init__(self, cluster: DrillCluster, node: int) -> None:
+        super().__init__(cluster, node, f"pool listener at node {node}")
+        self.heard: list[PoolHeard] = []
         self.foreign: list[bytes] = []
         self._last: dict[int, int] = {}
-        self._away = False
+        self._reconnected = False
 
-    def begin(self, client: Client) -> None:
-        self._away = bool(self.notes)
+    def on_connected(self, client: Client) -> None:
+        self._reconnected = bool(self.heard)
 
-    def turn(self, client: Client) -> None:
-        for message in client.pool(self.access.stream).listen(timeout=LISTEN_S):
-            told = message.missed > 0 or message.moved or self._away
-            self._away = False
-            self._note(message.value, told)
+    def run_once(self, client: Client) -> None:
+        for message in client.pool(self.cluster.stream).listen(timeout=LISTEN_S):
+            # A client that reconnected knows of the gap without being informed.
+            gap_reported = message.missed > 0 or message.moved or self._reconnected
+            self._reconnected = False
+            self._record(message.value, gap_reported)
             if self.stopped.is_set():
                 return
 
-    def _note(self, value: bytes, told: bool) -> None:
+    def _record(self, value: bytes, gap_reported: bool) -> None:
         speaker, _, number = value.partition(b":")
         if not speaker.isdigit() or not number.isdigit():
             self.foreign.append(value)
             return
-        self.notes.append(PoolHeard(int(speaker), int(number), told))
+        self.heard.append(PoolHeard(int(speaker), int(number), gap_reported))
         self._last[int(speaker)] = int(number)
 
     def last_of(self, speaker: int) -> int:
@@ -63,14 +69,16 @@ class PoolListener(Worker):
 
 
 class PoolLoad:
-    of = POOL
+    """A speaker and a listener at each node."""
 
-    def __init__(self, access: Access) -> None:
-        self._speakers = [Speaker(access, node.id) for node in access.nodes]
-        self._ears = [PoolListener(access, node.id) for node in access.nodes]
+    stream_kind = POOL
+
+    def __init__(self, cluster: DrillCluster) -> None:
+        self._speakers = [Speaker(cluster, node.id) for node in cluster.nodes]
+        self._listeners = [PoolListener(cluster, node.id) for node in cluster.nodes]
 
     def start(self) -> None:
-        for worker in (*self._ears, *self._speakers):
+        for worker in (*self._listeners, *self._speakers):
             worker.start()
 
     def acked_since(self, since_s: float) -> int:
@@ -84,12 +92,12 @@ class PoolLoad:
         return [acked_s for invoked_s, acked_s in pairs if acked_s and invoked_s >= since_s]
 
     def missing(self, since_s: float, statuses: Sequence[Mapping[str, object]]) -> str:
-        """Everybody has heard everybody since."""
-        for ear in self._ears:
+        """Every listener must have received a broadcast of every speaker that was sent after this time."""
+        for listener in self._listeners:
             for speaker in self._speakers:
-                number = ear.last_of(speaker.node)
+                number = listener.last_of(speaker.node)
                 if number < 0 or speaker.invoked_s[number] < since_s:
-                    return f"the listener at node {ear.node} hears nothing of node {speaker.node}"
+                    return f"the listener at node {listener.node} hears nothing of node {speaker.node}"
         return ""
 
     def end(self) -> None:
@@ -97,32 +105,33 @@ class PoolLoad:
             worker.stopped.set()
         for worker in self._speakers:
             worker.end()
-        self._wait_for_the_last()
-        for ear in self._ears:
-            ear.stopped.set()
-        for ear in self._ears:
-            ear.end()
+        self._wait_for_last_broadcasts()
+        for listener in self._listeners:
+            listener.stopped.set()
+        for listener in self._listeners:
+            listener.end()
 
-    def _wait_for_the_last(self) -> None:
-        """What was said in the end is heard, or lost, and then that is counted."""
+    def _wait_for_last_broadcasts(self) -> None:
+        """Give the last broadcasts time to arrive. Those that do not arrive count as lost."""
         lasts = {
             speaker.node: max((at for at, acked_s in enumerate(speaker.acked_s) if acked_s), default=-1)
             for speaker in self._speakers
         }
-        end_s = time.monotonic() + PATIENCE_S
+        end_s = time.monotonic() + TIMEOUT_S
         while time.monotonic() < end_s:
-            if all(ear.last_of(node) >= last for ear in self._ears for node, last in lasts.items()):
+            if all(listener.last_of(node) >= last for listener in self._listeners for node, last in lasts.items()):
                 return
             time.sleep(POLL_S)
 
-    def judge(self, blows: Sequence[Blow]) -> Judged:
-        said = {speaker.node: speaker.acked_s for speaker in self._speakers}
-        notes = {ear.node: ear.notes for ear in self._ears}
-        spans = [(blow.from_s - NOTICE_S, blow.to_s) for blow in blows]
-        breaks, losses = judge_pool(said, notes, spans)
-        strange = [value for ear in self._ears for value in ear.foreign]
-        breaks += [BrokenPromise("foreign", None, f"nobody said {shown(value)}", POOL) for value in strange]
-        acknowledged = sum(acked_s > 0 for times in said.values() for acked_s in times)
-        unknown = sum(map(len, said.values())) - acknowledged
-        told = sum(note.told for heard in notes.values() for note in heard)
-        return Judged(self.of, acknowledged, unknown, 0, tuple(breaks), (), losses.lost, told, losses.untold)
+    def judge(self, faults: Sequence[Fault]) -> KindVerdict:
+        sent = {speaker.node: speaker.acked_s for speaker in self._speakers}
+        received = {listener.node: listener.heard for listener in self._listeners}
+        spans = [(fault.from_s - IN_FLIGHT_S, fault.to_s) for fault in faults]
+        breaks, losses = judge_pool(sent, received, spans)
+        foreign = [value for listener in self._listeners for value in listener.foreign]
+        breaks += [BrokenPromise("foreign", None, f"no client broadcast {shown(value)}", POOL) for value in foreign]
+        acknowledged = sum(acked_s > 0 for times in sent.values() for acked_s in times)
+        unknown = sum(map(len, sent.values())) - acknowledged
+        reported = sum(one.gap_reported for heard in received.values() for one in heard)
+        counts = (acknowledged, unknown, 0)
+        return KindVerdict(self.stream_kind, *counts, tuple(breaks), (), losses.lost, reported, losses.unreported)

@@ -1,4 +1,4 @@
-"""What a drill finds: promises that were not kept, and what was counted, for each kind of stream."""
+"""The result of a drill: broken promises and counts, for each kind of stream."""
 
 from __future__ import annotations
 
@@ -9,35 +9,35 @@ KINDS = (JOURNAL, GRAPH, SEQUENCE, POOL)
 
 
 class BrokenPromise(Frozen, frozen=True):
-    """A promise that was not kept."""
+    """A guarantee that the cluster did not keep."""
 
     kind: str
     """`lost`, `doubled`, `moved`, `phantom`, `foreign`, `disordered`, `overtaken`, `different`, `gap`,
     `stuck`, `unreadable` or `unverified`."""
     offset: int | None
-    """Of a journal; of a sequence or a pool it is a number, and events of a graph have none."""
+    """The offset in a journal, or the number in a sequence or pool. Events of a graph have none."""
     detail: str
-    of: str = JOURNAL
-    """The kind of stream."""
+    stream_kind: str = JOURNAL
 
 
-class Judged(Frozen, frozen=True):
-    """What became of one kind of stream."""
+class KindVerdict(Frozen, frozen=True):
+    """The result for one kind of stream."""
 
-    of: str
+    stream_kind: str
     acknowledged: int
     unknown: int
     refused: int
     breaks: tuple[BrokenPromise, ...] = ()
     left_out: tuple[str, ...] = ()
-    """What could not be judged, and why that breaks no promise."""
+    """What could not be checked, and why that breaks no promise."""
     lost: int = 0
-    """A pool's: broadcasts that somebody did not hear."""
-    told: int = 0
-    """A pool's: how often a listener was told that it had missed something."""
-    untold: int = 0
-    """A pool's: of those that were lost in calm, how many their listener was not told of."""
+    """Pools only: broadcasts that at least one listener did not receive, counted for each such listener."""
+    reported: int = 0
+    """Pools only: how often a listener was informed of a gap."""
+    unreported: int = 0
+    """Pools only: losses while no fault was active that the listener was not informed of."""
 
 
 def shown(value: bytes) -> str:
+    """Return the beginning of a value, for messages."""
     return value[:40].decode(errors="replace")

@@ -1,4 +1,4 @@
-"""Clients that append to a graph or publish on a sequence, each thing once, and what they saw of it."""
+"""The writers of graphs and sequences: one at each node, and the record of what each of them saw."""
 
 from __future__ import annotations
 
@@ -7,69 +7,76 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from chaplain.client.sync import Client
-from chaplain.drill.cluster import Access
+from chaplain.drill.cluster import DrillCluster
 from chaplain.drill.load import Worker
 from chaplain.errors import Busy, Refused
 
 
 @dataclass(slots=True)
 class WriteAttempt:
-    """One append or publish, as its client saw it."""
+    """One append or publish, as its client saw it. It is never retried."""
 
     value: bytes
     invoked_s: float
     acked_s: float = 0.0
     id: str = ""
-    """Of a graph: what the receipt says."""
+    """Graph: the event id in the acknowledgement."""
     number: int = 0
-    """Of a sequence, likewise."""
+    """Sequence: the number in the acknowledgement."""
     refused: str = ""
-    """Why it surely did not happen."""
+    """Why it certainly did not happen; "" if it was acknowledged or its outcome is unknown."""
 
 
-class Clerk(Worker):
-    def __init__(self, access: Access, node: int, name: str, enter: Callable[[Client, WriteAttempt], None]) -> None:
-        super().__init__(access, node, name)
-        self.entries: list[WriteAttempt] = []
-        self._enter = enter
+class EntryWriter(Worker):
+    """Writes one unique value after the other at one node."""
 
-    def turn(self, client: Client) -> None:
-        entry = WriteAttempt(b"%d:%d" % (self.node, len(self.entries)), time.monotonic())
-        self.entries.append(entry)
+    def __init__(
+        self, cluster: DrillCluster, node: int, name: str, write: Callable[[Client, WriteAttempt], None]
+    ) -> None:
+        super().__init__(cluster, node, name)
+        self.attempts: list[WriteAttempt] = []
+        self._write = write
+
+    def run_once(self, client: Client) -> None:
+        attempt = WriteAttempt(b"%d:%d" % (self.node, len(self.attempts)), time.monotonic())
+        self.attempts.append(attempt)
         try:
-            self._enter(client, entry)
+            self._write(client, attempt)
         except (Refused, Busy) as error:
-            entry.refused = str(error) or "refused"
+            attempt.refused = str(error) or "refused"
             raise
-        entry.acked_s = time.monotonic()
+        attempt.acked_s = time.monotonic()
 
 
-class Clerks:
-    """One at each node."""
+class EntryWriters:
+    """One writer at each node."""
 
-    def __init__(self, access: Access, of: str, enter: Callable[[Client, WriteAttempt], None]) -> None:
-        self._clerks = [Clerk(access, node.id, f"{of} at node {node.id}", enter) for node in access.nodes]
+    def __init__(self, cluster: DrillCluster, stream_kind: str, write: Callable[[Client, WriteAttempt], None]) -> None:
+        self._writers = [
+            EntryWriter(cluster, node.id, f"{stream_kind} at node {node.id}", write) for node in cluster.nodes
+        ]
 
     def start(self) -> None:
-        for clerk in self._clerks:
-            clerk.start()
+        for writer in self._writers:
+            writer.start()
 
     def end(self) -> None:
-        for clerk in self._clerks:
-            clerk.stopped.set()
-        for clerk in self._clerks:
-            clerk.end()
+        for writer in self._writers:
+            writer.stopped.set()
+        for writer in self._writers:
+            writer.end()
 
     @property
-    def entries(self) -> list[WriteAttempt]:
-        return [entry for clerk in self._clerks for entry in clerk.entries.copy()]
+    def attempts(self) -> list[WriteAttempt]:
+        return [attempt for writer in self._writers for attempt in writer.attempts.copy()]
 
     def acked(self, since_s: float) -> list[float]:
-        return [entry.acked_s for entry in self.entries if entry.acked_s and entry.invoked_s >= since_s]
+        """Return the acknowledgement times of all attempts that began after this time."""
+        return [attempt.acked_s for attempt in self.attempts if attempt.acked_s and attempt.invoked_s >= since_s]
 
 
-def counted(entries: Sequence[WriteAttempt]) -> tuple[int, int, int]:
-    """How many are acknowledged, of unknown fate, and refused."""
-    acknowledged = sum(bool(entry.acked_s) for entry in entries)
-    refused = sum(bool(entry.refused) for entry in entries)
-    return acknowledged, len(entries) - acknowledged - refused, refused
+def counted(attempts: Sequence[WriteAttempt]) -> tuple[int, int, int]:
+    """Return how many attempts were acknowledged, have an unknown outcome, and were refused."""
+    acknowledged = sum(bool(attempt.acked_s) for attempt in attempts)
+    refused = sum(bool(attempt.refused) for attempt in attempts)
+    return acknowledged, len(attempts) - acknowledged - refused, refused

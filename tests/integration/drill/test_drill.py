@@ -1,4 +1,4 @@
-"""The drill on real nodes: clean on ours, and on nodes with a planted bug it names what they lost."""
+"""The drill on real nodes: clean on correct nodes; on nodes with a planted bug it names the lost messages."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def cluster(tmp_path: Path) -> Iterator[Path]:
     local.bring_down(directory)
 
 
-def test_a_short_drill_is_clean_and_leaves_the_cluster_whole(cluster: Path) -> None:
+def test_short_drill_is_clean_and_leaves_all_nodes_running(cluster: Path) -> None:
     local.bring_up(cluster, lambda _: None)
     command = [
         *local.PROGRAM,
@@ -60,16 +60,16 @@ def test_a_short_drill_is_clean_and_leaves_the_cluster_whole(cluster: Path) -> N
     assert all(local.pid_of(cluster / f"node-{node}") for node in (1, 2, 3))
 
 
-def test_what_forgetful_nodes_lost_is_named(cluster: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_drill_names_messages_that_nodes_without_sync_lost(cluster: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local, "PROGRAM", FORGETFUL)
     local.bring_up(cluster, lambda _: None)
     began_s: list[float] = []
 
     def kill_all(drill: Drill) -> None:
-        """Once, and after the writers have ended: they would take a cluster that has gone back for two."""
+        """Kill all nodes once, after the writers have ended: they would notice that the log has become shorter."""
         (cluster / FLAG).touch()
         began_s.append(time.monotonic())
-        drill._progressed("they forget from now on")
+        drill._wait_for_progress("they forget from now on")
         for load in drill.loads.values():
             load.end()
         faults.kill(cluster, [1, 2, 3])
@@ -77,7 +77,7 @@ def test_what_forgetful_nodes_lost_is_named(cluster: Path, monkeypatch: pytest.M
         faults.restart(cluster)
         drill._until_s = 0.0
 
-    monkeypatch.setattr(Drill, "_strike", kill_all)
+    monkeypatch.setattr(Drill, "_inject_fault", kill_all)
     drill = Drill(cluster, 60, random.Random(1), lambda _: None, kinds=[JOURNAL])
     verdict = drill.run()
     load = drill.loads[JOURNAL]
@@ -92,7 +92,7 @@ def test_what_forgetful_nodes_lost_is_named(cluster: Path, monkeypatch: pytest.M
 
 @pytest.mark.root
 @pytest.mark.skipif(not faults.can_cut(), reason="cutting needs root and nft: `apt-get install nftables`")
-def test_whoever_is_cut_off_is_not_reached_until_it_is_over() -> None:
+def test_cut_node_is_unreachable_until_the_cut_ends() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         address = listener.getsockname()
         with faults.cut(f"tcp://127.0.0.1:{address[1]}"), pytest.raises(TimeoutError):
@@ -100,7 +100,7 @@ def test_whoever_is_cut_off_is_not_reached_until_it_is_over() -> None:
         socket.create_connection(address, timeout=60).close()
 
 
-def test_a_cluster_that_is_not_whole_is_not_drilled(cluster: Path) -> None:
+def test_drill_refuses_cluster_with_stopped_nodes(cluster: Path) -> None:
     done = subprocess.run(
         [*local.PROGRAM, "drill", "--cluster", str(cluster)], capture_output=True, text=True, timeout=60, check=False
     )

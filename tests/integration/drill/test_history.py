@@ -1,11 +1,11 @@
-"""The judge: every promise has a history that breaks it, and a good history breaks none."""
+"""The checker of journals: each guarantee has a history that breaks it; a correct history breaks none."""
 
 from __future__ import annotations
 
 import pytest
 
 from chaplain import Message
-from chaplain.drill.history import Attempt, judge
+from chaplain.drill.journal_history import Attempt, judge
 
 
 def message(offset: int, value: bytes) -> Message:
@@ -27,7 +27,7 @@ def breaks(histories: list[list[Attempt]], *readings: list[Message]) -> list[tup
     return [(one.kind, one.offset) for one in judge(histories, dict(enumerate(readings, 1)))]
 
 
-def test_a_good_history_has_no_breaks() -> None:
+def test_correct_history_has_no_breaks() -> None:
     ann = [wrote(b"a1", 0, 0, 1), wrote(b"a2", 2, 2, 3), wrote(b"a3", None, 4)]
     bob = [wrote(b"b1", 1, 0, 3), wrote(b"b2", None, 4, refused="full"), wrote(b"b3", None, 5)]
     held = reading(b"a1", b"b1", b"a2", b"b3")
@@ -50,7 +50,7 @@ def test_a_good_history_has_no_breaks() -> None:
         ([[wrote(b"a", 1)]], [[message(1, b"a")]], [("gap", 0)]),
     ],
 )
-def test_every_broken_promise_is_named(
+def test_journal_checker_names_each_break(
     histories: list[list[Attempt]], readings: list[list[Message]], found: list[tuple[str, int]]
 ) -> None:
     assert breaks(histories, *readings) == found

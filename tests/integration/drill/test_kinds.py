@@ -1,4 +1,4 @@
-"""The judges of graphs, sequences and pools: every promise has a history that breaks it, and a good one breaks none."""
+"""The checkers of graphs, sequences and pools: each guarantee has a history that breaks it; correct ones break none."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from chaplain.client.api.graph import GraphEvent
 from chaplain.client.api.sequence_calls import SequenceEvent
 from chaplain.drill.graph_history import judge_graph
-from chaplain.drill.history import Attempt, judge
+from chaplain.drill.journal_history import Attempt, judge
 from chaplain.drill.pool_history import Losses, PoolHeard, judge_pool
 from chaplain.drill.sequence_history import judge_sequence
 from chaplain.drill.violations import BrokenPromise
@@ -33,7 +33,7 @@ A, B = ("aa", b"a"), ("bb", b"b")
 BOTH = model(A, B)
 
 
-def test_a_good_graph() -> None:
+def test_graph_without_breaks_is_clean() -> None:
     entries = [appended(b"a", "aa"), appended(b"b"), appended(b"c", refused="full"), appended(b"d")]
     assert judge_graph(entries, {1: BOTH, 2: BOTH, 3: BOTH}) == []
     assert counted(entries) == (1, 2, 1)
@@ -54,7 +54,7 @@ def test_a_good_graph() -> None:
         ([appended(b"a")], [], []),
     ],
 )
-def test_every_broken_promise_of_a_graph(
+def test_graph_checker_names_each_break(
     entries: list[WriteAttempt], readings: list[list[GraphEvent]], found: list[str]
 ) -> None:
     assert kinds(judge_graph(entries, dict(enumerate(readings, 1)))) == found
@@ -71,7 +71,7 @@ def order(*values: bytes, first: int = 1) -> list[SequenceEvent]:
     return [SequenceEvent("s", number, value, "drill", b"%d" % number) for number, value in enumerate(values, first)]
 
 
-def test_a_good_sequence() -> None:
+def test_sequence_without_breaks_is_clean() -> None:
     entries = [published(b"a", 1, 1), published(b"b", 2, 2), published(b"c"), published(b"d", refused="ERR")]
     whole = order(b"a", b"b", b"c")
     assert judge_sequence(entries, {1: whole, 2: whole, 3: whole[1:]}, 0.0) == ([], [])
@@ -94,13 +94,13 @@ def test_a_good_sequence() -> None:
         ([published(b"a", 1)], [], ["unverified"]),
     ],
 )
-def test_every_broken_promise_of_a_sequence(
+def test_sequence_checker_names_each_break(
     entries: list[WriteAttempt], readings: list[list[SequenceEvent]], found: list[str]
 ) -> None:
     assert kinds(judge_sequence(entries, dict(enumerate(readings, 1)), 0.0)[0]) == found
 
 
-def test_what_only_memories_held_is_left_out_when_they_are_gone() -> None:
+def test_sequence_checker_leaves_out_events_from_before_the_loss_of_a_majority() -> None:
     entries = [published(b"a", 1, 1), published(b"b", 2, 2), published(b"c", 1, 9)]
     assert judge_sequence(entries, {1: order(b"c")}, 5.0) == (
         [],
@@ -109,7 +109,7 @@ def test_what_only_memories_held_is_left_out_when_they_are_gone() -> None:
     assert kinds(judge_sequence(entries, {1: order(b"c")}, 0.0)[0])
 
 
-def test_a_reader_who_was_there_knows_what_nodes_forgot() -> None:
+def test_sequence_checker_uses_the_follower_for_events_that_nodes_lost() -> None:
     entries = [published(b"a", 1, 1), published(b"b", 2, 2), published(b"c", 3, 3)]
     now = {1: order(b"c", first=3)}
     assert judge_sequence(entries, now, 0.0, order(b"a", b"b", b"c")) == ([], [])
@@ -118,7 +118,7 @@ def test_a_reader_who_was_there_knows_what_nodes_forgot() -> None:
     assert kinds(judge_sequence(entries, now, 0.0, [*order(b"a"), *order(b"c", first=3)])[0]) == ["gap", "lost"]
 
 
-def test_what_left_the_window_is_left_out() -> None:
+def test_sequence_checker_leaves_out_events_that_nodes_no_longer_retain() -> None:
     entries = [published(b"a", 1, 1), published(b"b", 2, 2)]
     found, left_out = judge_sequence(entries, {1: order(b"b", first=2)}, 0.0)
     assert (found, left_out) == ([], ["1 numbers that nodes keep no longer, all before 2"])
@@ -127,44 +127,44 @@ def test_what_left_the_window_is_left_out() -> None:
 # Pool.
 
 
-def heard(*numbers: int, told: tuple[int, ...] = (), speaker: int = 7) -> list[PoolHeard]:
-    return [PoolHeard(speaker, number, number in told) for number in numbers]
+def heard(*numbers: int, reported: tuple[int, ...] = (), speaker: int = 7) -> list[PoolHeard]:
+    return [PoolHeard(speaker, number, number in reported) for number in numbers]
 
 
-SAID = {7: [1.0, 2.0, 3.0, 4.0]}
+SENT = {7: [1.0, 2.0, 3.0, 4.0]}
 
 
 @pytest.mark.parametrize(
-    ("notes", "blows", "found", "losses"),
+    ("received", "faults", "found", "losses"),
     [
         (heard(0, 1, 2, 3), [], [], (0, 0)),
-        (heard(2, 3), [], [], (0, 0)),  # it had not joined before
+        (heard(2, 3), [], [], (0, 0)),  # the listener had not joined before
         ([], [], [], (0, 0)),
         (heard(0, 3), [], [], (2, 2)),
-        (heard(0, 3, told=(3,)), [], [], (2, 0)),
+        (heard(0, 3, reported=(3,)), [], [], (2, 0)),
         (heard(0, 3), [(1.5, 3.5)], [], (2, 0)),
         (heard(0, 3), [(1.5, 2.5)], [], (2, 1)),
-        (heard(0, 1), [], [], (2, 2)),  # the last ones never came
+        (heard(0, 1), [], [], (2, 2)),  # the last broadcasts never arrived
         (heard(0, 1, 1, 2, 3), [], ["doubled"], (0, 0)),
         (heard(0, 2, 1, 3), [(0, 9)], ["disordered"], (1, 0)),
-        ([*heard(0), PoolHeard(8, 0, True), *heard(3)], [], [], (2, 0)),  # told with another's message
+        ([*heard(0), PoolHeard(8, 0, True), *heard(3)], [], [], (2, 0)),  # reported with a broadcast of another speaker
     ],
 )
-def test_every_broken_promise_and_every_loss_of_a_pool(
-    notes: list[PoolHeard], blows: list[tuple[float, float]], found: list[str], losses: tuple[int, int]
+def test_pool_checker_names_breaks_and_counts_losses(
+    received: list[PoolHeard], faults: list[tuple[float, float]], found: list[str], losses: tuple[int, int]
 ) -> None:
-    judged, counted_losses = judge_pool(SAID, {1: notes}, blows)
+    judged, counted_losses = judge_pool(SENT, {1: received}, faults)
     assert (kinds(judged), counted_losses) == (found, Losses(*losses))
 
 
-def test_what_was_not_acknowledged_is_no_loss() -> None:
+def test_unacknowledged_broadcast_is_no_loss() -> None:
     assert judge_pool({7: [1.0, 0.0, 3.0, 0.0]}, {1: heard(0, 2)}, []) == ([], Losses(0, 0))
 
 
 # Journal.
 
 
-def test_what_cannot_be_looked_for_is_named() -> None:
+def test_journal_checker_reports_unverified_writes_if_no_node_was_read() -> None:
     writes = [[Attempt(b"a", 1.0, 2.0, 5), Attempt(b"b", 1.0)], [Attempt(b"c", 1.0, 2.0, 9)]]
     (found,) = judge(writes, {})
     assert (found.kind, found.offset) == ("unverified", 5)

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 import chaplain
-from chaplain.cli.support.connection_options import ABSENCE_S, PATIENCE_S
+from chaplain.cli.support.connection_options import CONNECT_S, REFUSED_S
 from chaplain.runtime.cluster.create import make_cluster
 from chaplain.runtime.cluster.local import pid_of
 from tests.integration.product.product_shell import Shell, Wrong
@@ -38,8 +38,8 @@ NO_CLUSTER = [
     Wrong("chaplain cluster up --dir mine/file", "is a file", 2),
     Wrong("chaplain cluster up --dir /proc/new", "cannot read or write /proc/new"),
     Wrong("ulimit -f 0; chaplain cluster up --dir small", "cannot write .*File too large"),
-    Wrong("chaplain cluster found --dir new --at somewhere", "tcp://address:port wanted, not 'somewhere'"),
-    Wrong("chaplain cluster found --dir new --at tcp://h:1 --http x", "address:port wanted"),
+    Wrong("chaplain cluster create --dir new --at somewhere", "tcp://address:port wanted, not 'somewhere'"),
+    Wrong("chaplain cluster create --dir new --at tcp://h:1 --http x", "address:port wanted"),
     Wrong("chaplain cluster status --cluster nowhere", "no cluster at nowhere: make one with `chaplain cluster up"),
     Wrong("chaplain cluster down --cluster nowhere", "no cluster at nowhere"),
     Wrong("chaplain journal write hello --stream s", "Missing option '--cluster'.*CHAPLAIN_CLUSTER", 2),
@@ -143,7 +143,7 @@ DEAD_CLUSTER = [
 
 
 def test_with_a_cluster_that_is_down_or_broken(tmp_path: Path) -> None:
-    assert max(PATIENCE_S, ABSENCE_S) < 9.5, "a person is answered within ten seconds, with the program's own start"
+    assert max(CONNECT_S, REFUSED_S) < 9.5, "a person is answered within ten seconds, with the program's own start"
     make_cluster(tmp_path / "c", 2, "sqlite", None)
     for name in ("torn", "empty", "open", "keyless"):
         shutil.copytree(tmp_path / "c", tmp_path / name)

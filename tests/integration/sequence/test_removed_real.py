@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from chaplain import Client
-from chaplain.cli.support.member_changes import Changes
+from chaplain.cli.support.member_changes import ChangeFollower
 from chaplain.config import load_cluster
 from chaplain.runtime.cluster.local import bring_up
 from chaplain.runtime.exit_codes import REMOVED
@@ -56,7 +56,7 @@ def _ring(cluster: Cluster, number: int) -> str:
 
 
 def _remove(client: Client, number: int) -> None:
-    changes = Changes(client, lambda stage: None)
+    changes = ChangeFollower(client, lambda stage: None)
     changes.follow(client.new_serializers((1, 2)))
     for role in ("ingest", "executor"):
         changes.follow(client.remove_node(number, role))

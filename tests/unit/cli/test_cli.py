@@ -238,6 +238,18 @@ def test_one_node_of_two_has_no_master_and_says_so(unstarted):
     assert pid_of(unstarted / "node-1") is None
 
 
+def test_python_m_chaplain_is_the_same_command_line():
+    def run(module: str, *words: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", module, *words]
+        return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+
+    helped = run("chaplain", "--help")
+    assert (helped.returncode, helped.stdout) == (0, run("chaplain.cli.main", "--help").stdout)
+    wrong = run("chaplain", "cluster", "status", "--cluster", "/nowhere")
+    assert (wrong.returncode, wrong.stdout) == (1, "")
+    assert "there is no cluster at /nowhere" in wrong.stderr
+
+
 def test_keys_are_made_once(tmp_path):
     shown = json.loads(worked("key", "new", "--out", tmp_path / "a", "--output", "json"))
     assert f"key {shown['key']}\n" in (tmp_path / "a").read_text()

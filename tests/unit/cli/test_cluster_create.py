@@ -31,7 +31,7 @@ def machines(tmp_path: Path) -> Iterator[Path]:
     """Three folders far from each other, a node running in each; what clients get."""
     endpoints = [f"tcp://127.0.0.1:{port}" for port in free_ports(3)]
     arguments = [word for endpoint in endpoints for word in ("--at", endpoint)]
-    worked("cluster", "found", "--dir", tmp_path / "ours", *arguments, "--http", "127.0.0.1:0")
+    worked("cluster", "create", "--dir", tmp_path / "ours", *arguments, "--http", "127.0.0.1:0")
     nodes = []
     for number in (1, 2, 3):
         folder = tmp_path / f"machine-{number}" / "data"
@@ -60,10 +60,18 @@ def test_each_machine_runs_its_own_folder_and_clients_need_two_files(machines: P
 
 
 def test_up_says_that_the_nodes_are_elsewhere(tmp_path: Path) -> None:
-    worked("cluster", "found", "--dir", tmp_path / "ours", "--at", "tcp://127.0.0.1:7400")
+    worked("cluster", "create", "--dir", tmp_path / "ours", "--at", "tcp://127.0.0.1:7400")
     done = chaplain("cluster", "up", "--dir", tmp_path / "ours")
     assert done.returncode == 1
     assert "run each node on its own" in done.stderr
+
+
+def test_former_name_found_still_creates_a_cluster(tmp_path: Path) -> None:
+    worked("cluster", "found", "--dir", tmp_path / "ours", "--at", "tcp://127.0.0.1:7400")
+    assert (tmp_path / "ours" / "cluster.toml").exists()
+    listed = worked("cluster", "--help")
+    assert "create" in listed
+    assert "found" not in listed
 
 
 @pytest.mark.parametrize(
@@ -71,7 +79,7 @@ def test_up_says_that_the_nodes_are_elsewhere(tmp_path: Path) -> None:
     [(["nonsense"], "nonsense"), (["tcp://127.0.0.1:7400"] * 2, "two nodes cannot be reached at one endpoint")],
 )
 def test_endpoints_are_checked(tmp_path: Path, endpoints: list[str], said: str) -> None:
-    done = chaplain("cluster", "found", "--dir", tmp_path / "ours", *(w for e in endpoints for w in ("--at", e)))
+    done = chaplain("cluster", "create", "--dir", tmp_path / "ours", *(w for e in endpoints for w in ("--at", e)))
     assert done.returncode == 1
     assert said in done.stderr
     assert not (tmp_path / "ours").exists()
@@ -121,7 +129,7 @@ def test_a_newcomer_takes_over_what_all_should_have_alike(tmp_path: Path) -> Non
 
 def test_a_seal_is_in_every_file_and_newcomers_too(tmp_path: Path) -> None:
     ours = tmp_path / "ours"
-    worked("cluster", "found", "--dir", ours, "--at", "tcp://127.0.0.1:7400", "--seal", HMAC)
+    worked("cluster", "create", "--dir", ours, "--at", "tcp://127.0.0.1:7400", "--seal", HMAC)
     make_folder(ours, 2, "", "")
     assert [load_node(ours / f"node-{number}" / NODE_FILE, {}).text("seal") for number in (1, 2)] == [HMAC] * 2
     known = load_cluster(ours)

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from chaplain.cli.support.input_bytes import given, lines_of
+from chaplain.cli.support.input_bytes import split_lines, text_or_stdin
 
 
 @pytest.mark.parametrize(
@@ -22,10 +22,10 @@ from chaplain.cli.support.input_bytes import given, lines_of
     ],
 )
 def test_a_line_ends_with_a_line_feed_and_nothing_else(data: bytes, lines: list[bytes]) -> None:
-    assert lines_of(data) == lines == [line.removesuffix(b"\n") for line in io.BytesIO(data)]
+    assert split_lines(data) == lines == [line.removesuffix(b"\n") for line in io.BytesIO(data)]
 
 
 def test_a_dash_is_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"\xff\r\n")))
-    assert given("--") == b"--"
-    assert given("-") == b"\xff\r\n"
+    assert text_or_stdin("--") == b"--"
+    assert text_or_stdin("-") == b"\xff\r\n"

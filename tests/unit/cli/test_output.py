@@ -10,31 +10,31 @@ import sys
 import click
 import pytest
 
-from chaplain.cli.main import Nouns, main
-from chaplain.cli.support.output import put_table, visible
+from chaplain.cli.main import LazyCommands, main
+from chaplain.cli.support.output import escaped, print_table
 from chaplain.errors import Refused
 
-TABLE = "from chaplain.cli.support.output import put_table; put_table(['name'], [{'name': 'x' * 50}], 'a caption')"
+TABLE = "from chaplain.cli.support.output import print_table; print_table(['name'], [{'name': 'x' * 50}], 'a caption')"
 
 
 def test_what_others_wrote_is_shown_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
     """Neither as orders to the terminal nor as markup of the library that draws tables."""
     column = "[/y]\x1b[31m"
     rows = [{"value": "[/x] [red]b :smile:"}, {"value": "\x1b[2J\r", column: "a column of a table of somebody's"}]
-    put_table(["value", column], rows, "[bold]caption")
+    print_table(["value", column], rows, "[bold]caption")
     shown = capsys.readouterr().out
     assert r"[/y]\x1b[31m" in shown
     assert "[/x] [red]b :smile:" in shown
     assert "[bold]caption" in shown
     assert r"\x1b[2J\r" in shown
     assert "\x1b" not in shown
-    assert visible("zwei\nZeilen ö\x07") == "zwei\nZeilen ö\\x07"
+    assert escaped("zwei\nZeilen ö\x07") == "zwei\nZeilen ö\\x07"
 
 
 def test_what_is_wrong_is_shown_as_it_is(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """The reason may be another client's words: the name of a column, of a constraint, of a stream."""
     for wrong in (Refused("constraint failed: t.\x1b]0;x\x07"), click.ClickException("votes: \x1b[2J 1")):
-        monkeypatch.setattr(Nouns, "invoke", _Raising(wrong))
+        monkeypatch.setattr(LazyCommands, "invoke", _Raising(wrong))
         with pytest.raises(SystemExit):
             main(["cluster", "status"])
         told = capsys.readouterr().err

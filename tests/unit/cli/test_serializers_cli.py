@@ -9,10 +9,10 @@ import pytest
 from click.testing import CliRunner, Result
 
 from chaplain.cli.commands import member
-from chaplain.cli.support.member_changes import weakened
+from chaplain.cli.support.member_changes import lost_fault_tolerance
 from chaplain.client.types.journal import AssemblyRecord, ChangeRecord
 
-COST = "4 alone will agree on the order, and no failure of them is survived; of 1, 2, 3, who do now, 1 may."
+COST = "serializers 4 tolerate no failure; the present serializers 1, 2, 3 tolerate 1."
 
 
 class Cluster:
@@ -35,10 +35,10 @@ def cluster(monkeypatch) -> Cluster:
     made = Cluster()
 
     @contextmanager
-    def reach(*_: object) -> Iterator[Cluster]:
+    def connected(*_: object) -> Iterator[Cluster]:
         yield made
 
-    monkeypatch.setattr(member, "reach", reach)
+    monkeypatch.setattr(member, "connected", connected)
     return made
 
 
@@ -47,7 +47,7 @@ def serializers(*words: str, answer: str = "") -> Result:
 
 
 def test_a_smaller_set_is_asked_about(cluster, monkeypatch) -> None:
-    monkeypatch.setattr(member, "somebody_answers", lambda: True)
+    monkeypatch.setattr(member, "is_interactive", lambda: True)
     refused = serializers("4", answer="\n")
     assert refused.exit_code == 1
     assert COST in refused.stderr
@@ -58,7 +58,7 @@ def test_a_smaller_set_is_asked_about(cluster, monkeypatch) -> None:
 
 
 def test_one_that_is_no_weaker_is_not_asked_about(cluster, monkeypatch) -> None:
-    monkeypatch.setattr(member, "somebody_answers", lambda: True)
+    monkeypatch.setattr(member, "is_interactive", lambda: True)
     for numbers in (("1", "2", "4"), ("1", "2", "3", "4"), ("1", "2", "3", "4", "5")):
         done = serializers(*numbers)
         assert (done.exit_code, done.stderr) == (0, "")
@@ -66,7 +66,7 @@ def test_one_that_is_no_weaker_is_not_asked_about(cluster, monkeypatch) -> None:
 
 
 def test_with_yes_nothing_is_asked(cluster, monkeypatch) -> None:
-    monkeypatch.setattr(member, "somebody_answers", lambda: True)
+    monkeypatch.setattr(member, "is_interactive", lambda: True)
     done = serializers("4", "--yes")
     assert (done.exit_code, done.stderr) == (0, "")
     assert cluster.asked == [(4,)]
@@ -80,7 +80,9 @@ def test_a_program_is_told_and_not_held_up(cluster) -> None:
 
 
 def test_what_a_set_of_fewer_costs() -> None:
-    assert "2, 1 alone will agree on the order, and no failure" in weakened((1, 2, 3), (2, 1))
-    assert weakened((1, 2, 3, 4, 5), (1, 2, 3)).endswith("1 of them may fail; of 1, 2, 3, 4, 5, who do now, 2 may.")
-    assert weakened((1, 2), (1,)) == ""
-    assert weakened((1, 2, 3, 4), (1, 2, 3)) == ""
+    assert lost_fault_tolerance((1, 2, 3), (2, 1)).startswith("serializers 2, 1 tolerate no failure; ")
+    five = "serializers 1, 2, 3 tolerate 1 failure; the present serializers 1, 2, 3, 4, 5 tolerate 2."
+    assert lost_fault_tolerance((1, 2, 3, 4, 5), (1, 2, 3)) == five
+    assert "tolerate 2 failures; " in lost_fault_tolerance((1, 2, 3, 4, 5, 6, 7), (1, 2, 3, 4, 5))
+    assert lost_fault_tolerance((1, 2), (1,)) == ""
+    assert lost_fault_tolerance((1, 2, 3, 4), (1, 2, 3)) == ""

@@ -148,7 +148,7 @@ def test_numbers_of_calls_wrap_and_skip_those_in_use() -> None:
     given_out: list[object] = []
     registry = CallRegistry(given_out.append)
     first = registry.submit_call(Cancelled, Sink(Future()))
-    registry._last = 2**32 - 1
+    registry._last_call = 2**32 - 1
     second = registry.submit_call(Cancelled, Sink(Future()))
     assert (first, second) == (1, 2)
 

@@ -95,6 +95,6 @@ def test_a_kill_is_shown_within_three_seconds_and_the_log_is_clean(browser: Brow
     cluster.nodes[victim].kill()
     browser.wait(lambda: browser.text("up") == "2 of 3", 3, f"node {victim} is shown as down")
     assert browser.run(f"return document.getElementById('node-{victim}').dataset.up") == "false"
-    until(lambda: browser.text("master") not in ("nobody", f"node {victim}"), "another master is shown")
+    until(lambda: browser.text("master") not in ("none", f"node {victim}"), "another master is shown")
     until(lambda: f"node {victim} is down" in browser.text("happening-list"), "what happened is told")
     assert browser.errors() == []

@@ -1,4 +1,4 @@
-"""What the console shows and to whom: pictures, sentences, rates, and the guard at its door."""
+"""What the console shows and to whom: snapshots, sentences, rates, and the checks of requests."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from chaplain.config import ClusterFile, ClusterNode
 from chaplain.console.app import VIEWERS_MAX, check_exposure, make_app
 from chaplain.console.events import changes
 from chaplain.console.serve import listen, serve
-from chaplain.console.watch import Rates, Watcher, paint
+from chaplain.console.watch import Rates, Watcher, make_snapshot
 from chaplain.errors import ConfigError
 
 NODES = tuple(ClusterNode(number, f"tcp://127.0.0.1:{number}", "key") for number in (1, 2))
@@ -29,14 +29,14 @@ def status(node: int, **more: Any) -> dict[str, Any]:
     return {"id": node, "state": "WRK", "regime": 3, "master": node == 1, "member_list": members, **more}
 
 
-def picture(one: dict[str, Any] | None, two: dict[str, Any] | None, **more: Any) -> dict[str, Any]:
-    return {**paint(CLUSTER, dict(zip(NODES, (one, two), strict=True)), []), **more}
+def snapshot(one: dict[str, Any] | None, two: dict[str, Any] | None, **more: Any) -> dict[str, Any]:
+    return {**make_snapshot(CLUSTER, dict(zip(NODES, (one, two), strict=True)), []), **more}
 
 
-def test_a_picture_shows_who_is_up_the_master_and_the_longest_heads() -> None:
+def test_snapshot_contains_running_nodes_master_and_highest_heads() -> None:
     one = status(1, streams={"orders": {"head": 5}})
     two = status(2, streams={"orders": {"head": 7}, "notes": {"head": 1}})
-    shown = picture(one, two)
+    shown = snapshot(one, two)
     assert [(node["id"], node["up"], node["sees"]) for node in shown["nodes"]] == [
         (1, True, {"1": "alive", "2": "suspect"}),
         (2, True, {"1": "alive", "2": "suspect"}),
@@ -46,7 +46,7 @@ def test_a_picture_shows_who_is_up_the_master_and_the_longest_heads() -> None:
 
 
 def test_two_who_think_they_are_master_are_told_apart_by_regime() -> None:
-    assert picture(status(1), status(2, master=True, regime=4))["master"] == 2
+    assert snapshot(status(1), status(2, master=True, regime=4))["master"] == 2
 
 
 def test_it_ends_with_ctrl_c_as_it_is_meant_to(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,34 +61,34 @@ def test_it_ends_with_ctrl_c_as_it_is_meant_to(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_dead_node_has_no_state() -> None:
-    shown = picture(None, status(2))
+    shown = snapshot(None, status(2))
     assert (shown["nodes"][0]["up"], shown["nodes"][0]["state"], shown["master"]) == (False, None, None)
 
 
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        (None, picture(status(1), status(2)), ["watching 2 nodes"]),
-        (picture(status(1), status(2)), picture(None, status(2)), ["node 1 is down", "nobody is master"]),
-        (picture(status(1), None), picture(status(1), status(2)), ["node 2 is back"]),
+        (None, snapshot(status(1), status(2)), ["watching 2 nodes"]),
+        (snapshot(status(1), status(2)), snapshot(None, status(2)), ["node 1 is down", "no node is master"]),
+        (snapshot(status(1), None), snapshot(status(1), status(2)), ["node 2 is back"]),
         (
-            picture(None, status(2)),
-            picture(None, status(2, master=True, regime=9)),
+            snapshot(None, status(2)),
+            snapshot(None, status(2, master=True, regime=9)),
             ["node 2 is master, regime 9"],
         ),
         (
-            picture(status(1, standing="sound"), None),
-            picture(status(1, standing="lost"), None),
+            snapshot(status(1, standing="sound"), None),
+            snapshot(status(1, standing="lost"), None),
             ["node 1: lost, was sound"],
         ),
         (
-            picture(None, None, stages=[]),
-            picture(None, None, stages=[{"change": "add executor 4", "stage": "Catchup"}]),
+            snapshot(None, None, stages=[]),
+            snapshot(None, None, stages=[{"change": "add executor 4", "stage": "Catchup"}]),
             ["configuration: add executor 4 Catchup"],
         ),
         (
-            picture(None, None, clients=[{"name": "ann", "status": "active"}]),
-            picture(
+            snapshot(None, None, clients=[{"name": "ann", "status": "active"}]),
+            snapshot(
                 None, None, clients=[{"name": "ann", "status": "compromised"}, {"name": "bob", "status": "active"}]
             ),
             ["client ann is compromised", "client bob was added"],
@@ -124,10 +124,10 @@ def test_others_need_a_token_and_tls(token: str, tls: bool) -> None:
 
 
 class StillWatcher(Watcher):
-    """Shows one picture and never looks again."""
+    """Publishes one snapshot and never polls."""
 
     async def run(self) -> None:
-        await self._turn(picture(status(1, streams={"<b>orders": {"head": 5}}), None))
+        await self._publish(snapshot(status(1, streams={"<b>orders": {"head": 5}}), None))
         await asyncio.Event().wait()
 
 

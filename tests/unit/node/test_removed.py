@@ -334,10 +334,10 @@ def test_who_has_to_agree_on_doing_without_it_talks_with_it_until_it_stops(trio:
 def test_one_that_is_lost_on_the_way_is_told_when_it_speaks(trio: Trio) -> None:
     """It never hears that it was removed, and has no reason to say anything in the journal."""
     token = trio.world.network.conditions.block([("1", "3"), ("2", "3")])
-    trio.world.network.weather_changed()
+    trio.world.network.conditions_changed()
     trio.change(*OUT)
     trio.world.network.conditions.unblock(token)
-    trio.world.network.weather_changed()
+    trio.world.network.conditions_changed()
     trio.run(15)
     assert [name for name, _ in trio.watch.halts] == ["3"]
     assert_nobody_counts(trio, 3, 1, 2)

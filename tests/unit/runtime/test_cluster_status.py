@@ -67,7 +67,7 @@ def test_for_whom_a_graph_is_kept_is_shown(cluster: Path, monkeypatch: pytest.Mo
     kept = {"notes": {**note(2, "a")["notes"], "held_by": [3]}}
     monkeypatch.setattr(status, "_status", lambda directory, node, pid: {**SAID[1], "graph": kept})
     shown = CliRunner().invoke(cli, ["cluster", "status", "--cluster", str(cluster)])
-    assert "kept for node 3" in " ".join(shown.output.split())
+    assert "retained for node 3" in " ".join(shown.output.split())
 
 
 def test_a_database_that_stands_still_is_told_beside_the_table(cluster: Path) -> None:
@@ -82,7 +82,7 @@ def test_a_clock_that_was_set_is_told(cluster: Path, monkeypatch: pytest.MonkeyP
         status, "_status", lambda directory, node, pid: {**SAID[1], "clock_error_seconds": set_by.get(node.id, 0.0)}
     )
     shown = " ".join(CliRunner().invoke(cli, ["cluster", "status", "--cluster", str(cluster)]).output.split())
-    assert "the clock of node 1 was set, and is -120 s from the node's own: it has followed in 600 s" in shown
+    assert "the clock of node 1 was set, and is -120 s from the node's own: the node catches up in 600 s" in shown
     assert shown.count("was set") == 1
 
 

@@ -1,1 +1,1 @@
-"""The commands of `chaplain`, one module for each noun."""
+"""The commands of `chaplain`: one module for each command group, named like the group."""

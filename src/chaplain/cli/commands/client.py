@@ -1,4 +1,4 @@
-"""`chaplain client`: who may write and read."""
+"""`chaplain client`: adds, removes and lists the clients that may connect, and their rights on streams."""
 
 from __future__ import annotations
 
@@ -9,32 +9,32 @@ from random import SystemRandom
 
 import click
 
-from chaplain.cli.support.connection_options import reach, talks
-from chaplain.cli.support.output import put_json, put_table
+from chaplain.cli.support.connection_options import cluster_options, connected
+from chaplain.cli.support.output import print_json, print_table
 
 _COLUMNS = ["name", "status", "admin", "writes", "reads", "lanes", "signature", "key"]
 
 
 @click.group(epilog="Example: chaplain client add alice --write orders --cluster demo")
 def client() -> None:
-    """Signed clients, their streams and rights."""
+    """Add, list and remove clients and their rights on streams."""
 
 
 @client.command(epilog="Example: chaplain client add alice --write 'orders*' --read '*' --cluster demo")
 @click.argument("name")
-@click.option("--write", "writes", multiple=True, metavar="PATTERN", help="Streams it may write; may be repeated.")
-@click.option("--read", "reads", multiple=True, metavar="PATTERN", help="Streams it may read; may be repeated.")
-@click.option("--admin", is_flag=True, help="It may add and remove others.")
-@click.option("--key", metavar="KEY", help="The public key of an identity that is there already.")
+@click.option("--write", "writes", multiple=True, metavar="PATTERN", help="Streams it may write; repeatable.")
+@click.option("--read", "reads", multiple=True, metavar="PATTERN", help="Streams it may read; repeatable.")
+@click.option("--admin", is_flag=True, help="It may add and remove clients and nodes.")
+@click.option("--key", metavar="KEY", help="The public key of an existing identity; no identity file is written.")
 @click.option(
     "--signature",
     type=click.Choice(["ed25519", "hmac"]),
     default="ed25519",
     show_default=True,
-    help="How it signs what it writes. hmac is cheaper, and proves nothing to third parties.",
+    help="How it signs its requests. hmac is cheaper, but third parties cannot verify it.",
 )
 @click.option("--out", type=click.Path(path_type=Path), help="The identity file to write.  [default: NAME.identity]")
-@talks
+@cluster_options
 def add(
     name: str,
     writes: tuple[str, ...],
@@ -47,11 +47,12 @@ def add(
     node: int | None,
     output: str,
 ) -> None:
-    """Let a client in under NAME, with rights by patterns of streams, in which * stands for anything.
+    """Add a client called NAME. Its rights are patterns of stream names, in which * matches any text.
 
-    With neither --write nor --read it may write and read everything.
+    With neither --write nor --read it may write and read all streams.
 
-    Makes a new identity, in a file with which one can connect, unless --key names one that is there. Keep the file.
+    Without --key the command creates an identity and writes it to a file. The client connects with this file: keep it
+    secret and keep it safe.
     """
     from chaplain.client.connect.identity_file import format_identity_file  # noqa: PLC0415
     from chaplain.config import load_cluster  # noqa: PLC0415
@@ -66,78 +67,82 @@ def add(
         raise click.UsageError(f"this cluster seals with {HMAC}, and its secret would travel readable: use ed25519")
     everything = ("*",) if not writes and not reads else ()
     file = None if key is not None else out or Path(f"{name}.identity")
-    with reach(cluster, node) as admins:
-        shown = key or ""
+    with connected(cluster, node) as admins:
+        public_key = key or ""
         secret = SystemRandom().randbytes(SECRET_BYTES) if signature == "hmac" else b""
         if file is not None:
             identity = Identity.generate(SystemRandom())
             known = load_cluster(cluster)
             nodes = [from_text(one.key, KEY_BYTES, "a node's key") for one in known.nodes]
             write_secret(file, format_identity_file(identity, known.cluster, known.seal, nodes, secret))
-            shown = to_text(identity.key)
+            public_key = to_text(identity.key)
         try:
-            acl = admins.add_client(name, shown, writes or everything, reads or everything, admin, secret=secret)
+            acl = admins.add_client(name, public_key, writes or everything, reads or everything, admin, secret=secret)
         except ValueError as wrong:
             _remove(file)
             raise click.UsageError(str(wrong)) from None
         except BaseException as failure:
-            if _certain(failure):
+            if _is_certain(failure):
                 _remove(file)
             raise
     if output == "json":
-        put_json({"name": name, "acl": acl, "key": shown, "file": None if file is None else str(file)})
+        print_json({"name": name, "acl": acl, "key": public_key, "file": None if file is None else str(file)})
     else:
-        click.echo(f"{name} may connect" + (f" with {file}" if file is not None else "") + f"; its key is {shown}.")
+        click.echo(
+            f"{name} may connect" + (f" with {file}" if file is not None else "") + f"; its key is {public_key}."
+        )
         if file is not None:
-            click.echo(f"Commands go as {name} with CHAPLAIN_IDENTITY={shlex.quote(str(file))} before them.")
+            click.echo(f"To run commands as {name}, set CHAPLAIN_IDENTITY={shlex.quote(str(file))}")
 
 
 @client.command(epilog="Example: chaplain client remove alice --cluster demo")
 @click.argument("name")
-@talks
+@cluster_options
 def remove(name: str, cluster: str, node: int | None, output: str) -> None:
-    """End a client: its lanes, its sessions, for ever. What it has written stays."""
-    with reach(cluster, node) as admins:
+    """Remove a client for good: its sessions and lanes end. The messages that it wrote stay."""
+    with connected(cluster, node) as admins:
         admins.remove_client(name)
     if output == "json":
-        put_json({"removed": name})
+        print_json({"removed": name})
     else:
         click.echo(f"{name} is removed.")
 
 
 @client.command("list", epilog="Example: chaplain client list --cluster demo --output json")
-@talks
+@cluster_options
 def list_clients(cluster: str, node: int | None, output: str) -> None:
-    """Show all clients that there are or were, and which are compromised."""
+    """List all clients, including removed and compromised ones."""
     from chaplain.link.auth.identity import to_text  # noqa: PLC0415
 
-    with reach(cluster, node) as admins:
+    with connected(cluster, node) as admins:
         rows = [{**dict(one), "key": to_text(bytes.fromhex(one.key))} for one in admins.clients()]
     if output == "json":
-        put_json(rows)
+        print_json(rows)
     else:
-        put_table(_COLUMNS, rows)
+        print_table(_COLUMNS, rows)
 
 
 @client.command(epilog="Example: chaplain client proof mallory --cluster demo --output json > proof.json")
 @click.argument("name")
-@talks
+@cluster_options
 def proof(name: str, cluster: str, node: int | None, output: str) -> None:
-    """Show what NAME was found to be compromised by: two requests that its key signed for one id.
+    """Show why NAME counts as compromised: two different requests that its key signed with the same id.
 
-    The JSON form holds both requests whole, for whoever wants to check their signatures without this cluster.
+    The JSON form contains both requests completely, so that third parties can verify the signatures offline.
     """
     from chaplain.link.auth.identity import to_text  # noqa: PLC0415
 
-    with reach(cluster, node) as admins:
+    with connected(cluster, node) as admins:
         found = admins.proof(name)
     rows = [{**dict(one), "pack": b64encode(one.pack).decode()} for one in found.requests]
     if output == "json":
         whole = {"name": name, "cluster": found.cluster, "key": to_text(found.key), "holds": found.holds}
-        put_json({**whole, "requests": rows})
+        print_json({**whole, "requests": rows})
     else:
         says = "Both signatures hold" if found.holds else "These signatures prove nothing to third parties"
-        put_table(["stream", "client_id", "first_id", "requests", "digest"], rows, f"{says}: key {to_text(found.key)}")
+        print_table(
+            ["stream", "client_id", "first_id", "requests", "digest"], rows, f"{says}: key {to_text(found.key)}"
+        )
 
 
 def _remove(file: Path | None) -> None:
@@ -145,8 +150,8 @@ def _remove(file: Path | None) -> None:
         file.unlink(missing_ok=True)
 
 
-def _certain(failure: BaseException) -> bool:
-    """Whether the client was certainly not added: only then its key is of no use."""
+def _is_certain(failure: BaseException) -> bool:
+    """Return whether the client was certainly not added. Otherwise its identity file must not be deleted."""
     from chaplain.errors import ConfigError, Refused  # noqa: PLC0415
 
     return isinstance(failure, Refused | ConfigError)

@@ -1,4 +1,8 @@
-"""`chaplain cluster`: a cluster on this machine, in one directory."""
+"""`chaplain cluster`: creates clusters, and starts, inspects and stops one whose nodes run on this machine.
+
+A cluster on this machine is one directory: `cluster.toml` for clients and `node-I/` for each node. The module turns
+options into calls of `chaplain.runtime.cluster` and formats what they return; it does not know how nodes are started.
+"""
 
 from __future__ import annotations
 
@@ -9,38 +13,52 @@ from typing import Any
 
 import click
 
-from chaplain.cli.support.connection_options import talks
-from chaplain.cli.support.output import cluster_option, output_option, progress, put_json, put_table, visible
+from chaplain.cli.support.connection_options import cluster_options
+from chaplain.cli.support.output import cluster_option, escaped, output_option, print_json, print_table, progress
 from chaplain.clock import FIFTH
 
 CHANGES_SHOWN = 5
+"""`cluster status` shows this many of the latest membership changes."""
 CLOCK_OFF_S = 5.0
-"""So far a node may be behind a clock that was set before people are told; at a minute others refuse it."""
+"""`cluster status` reports a node whose own time differs from the system clock by this much. A node follows a clock
+that was set only slowly; at a difference of one minute the other nodes refuse its messages."""
 DATABASES = ["sqlite", "postgres", "none"]
 SEALS = ["aes-256-gcm", "hmac-sha256"]
+FORMER_NAMES = {"found": "create"}
+"""Former names of sub-commands. They still work; neither help nor completion lists them."""
 _FOLDER = click.Path(path_type=Path, file_okay=False)
 
 
-def _split_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Which of the nodes that are founded hold data."""
-    first = "The first N nodes serialize, and hold no data.  [default: all serialize, and hold data]"
-    held = "Nodes that hold a payload before it is ordered, with --index-only.  [default: 2]"
-    command = click.option("--copies", type=click.IntRange(0, 254), default=0, help=held, metavar="N")(command)
-    return click.option("--index-only", type=click.IntRange(0, 254), default=0, help=first, metavar="N")(command)
+class _ClusterCommands(click.Group):
+    """Accepts former names of sub-commands, too."""
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        return super().get_command(ctx, FORMER_NAMES.get(cmd_name, cmd_name))
+
+
+def _index_only_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options that decide which nodes of a new cluster store payloads."""
+    index_only = "The first N nodes serialize and store no payloads.  [default: all nodes serialize and store payloads]"
+    copies = "With --index-only: number of nodes that must store a payload before it is ordered.  [default: 2]"
+    command = click.option("--copies", type=click.IntRange(0, 254), default=0, help=copies, metavar="N")(command)
+    return click.option("--index-only", type=click.IntRange(0, 254), default=0, help=index_only, metavar="N")(command)
 
 
 def _seal_option(command: Callable[..., None]) -> Callable[..., None]:
-    told = "How frames are sealed; with the second they can be read on the way, not changed.  [default: aes-256-gcm]"
-    return click.option("--seal", type=click.Choice(SEALS), help=told)(command)
+    text = (
+        "How frames on the network are protected: encrypted and authenticated, or (hmac-sha256) authenticated only."
+        "  [default: aes-256-gcm]"
+    )
+    return click.option("--seal", type=click.Choice(SEALS), help=text)(command)
 
 
-@click.group(epilog="Example: chaplain cluster up --nodes 3 --dir demo")
+@click.group(cls=_ClusterCommands, epilog="Example: chaplain cluster up --nodes 3 --dir demo")
 def cluster() -> None:
-    """Start, look at and stop a cluster on this machine."""
+    """Create, start, inspect and stop a cluster."""
 
 
 @cluster.command(epilog="Example: chaplain cluster up --nodes 3 --dir demo")
-@click.option("--nodes", type=click.IntRange(1, 254), help="How many nodes to make.  [default: 3]")
+@click.option("--nodes", type=click.IntRange(1, 254), help="Number of nodes of a new cluster.  [default: 3]")
 @click.option(
     "--dir",
     "--cluster",
@@ -50,12 +68,14 @@ def cluster() -> None:
     type=click.Path(path_type=Path),
     envvar="CHAPLAIN_CLUSTER",
     show_envvar=True,
-    help="Its directory, made if need be, or its cluster.toml.",
+    help="The cluster's directory, created if it does not exist, or its cluster.toml.",
 )
-@click.option("--node", type=click.IntRange(1), metavar="I", help="Start node I, and no other.")
-@click.option("--database", type=click.Choice(DATABASES), help="What executes journals.  [default: sqlite]")
-@click.option("--base-port", type=click.IntRange(1, 65535), help="First of 2N ports to use.  [default: free ones]")
-@_split_options
+@click.option("--node", type=click.IntRange(1), metavar="I", help="Start only node I.")
+@click.option("--database", type=click.Choice(DATABASES), help="Database that executes SQL.  [default: sqlite]")
+@click.option(
+    "--base-port", type=click.IntRange(1, 65535), help="First of 2N consecutive ports.  [default: any free ports]"
+)
+@_index_only_options
 @_seal_option
 @output_option
 def up(
@@ -71,8 +91,8 @@ def up(
 ) -> None:
     """Start N nodes in the background and wait until they serve.
 
-    In a directory that has a cluster already, starts the nodes of it that are down. If one of them does not come up,
-    this says why and fails; the others serve.
+    If the directory contains a cluster already, start its nodes that are down. If a node does not start, the command
+    reports the reason and fails; the other nodes keep running.
     """
     from chaplain.config import CLUSTER_FILE, load_cluster  # noqa: PLC0415
     from chaplain.errors import ConfigError  # noqa: PLC0415
@@ -82,8 +102,8 @@ def up(
     directory = place.parent if place.name == CLUSTER_FILE and place.is_file() else place
     if directory.is_file():
         raise click.BadParameter(f"{directory} is a file and no {CLUSTER_FILE}", param_hint="--dir")
-    founding = not (directory / CLUSTER_FILE).exists()
-    if founding:
+    is_new = not (directory / CLUSTER_FILE).exists()
+    if is_new:
         split = NodeSplit(index_only, copies)
         make_cluster(directory, nodes or 3, database or "sqlite", base_port, split, seal=seal or SEALS[0])
     elif nodes is not None and nodes != (there := len(load_cluster(directory).nodes)):
@@ -91,14 +111,14 @@ def up(
     elif base_port is not None and base_port != (first := base_port_of(directory)):
         raise ConfigError(f"{directory} holds a cluster whose ports begin with {first}, not {base_port}: they stay")
     elif index_only or copies:
-        raise ConfigError(f"{directory} holds a cluster: who holds data in it was decided when it was founded")
-    elif database is not None and (founded := database_of(directory)) not in (None, database):
-        raise ConfigError(f"{directory} holds a cluster with --database {founded}, not {database}: that stays as it is")
+        raise ConfigError(f"{directory} holds a cluster: --index-only and --copies apply only to a new cluster")
+    elif database is not None and (chosen := database_of(directory)) not in (None, database):
+        raise ConfigError(f"{directory} holds a cluster with --database {chosen}, not {database}: that stays as it is")
     elif seal is not None and seal != (chosen := load_cluster(directory).seal):
-        raise ConfigError(f"{directory} holds a cluster that seals with {chosen}: this was decided when it was founded")
-    started = bring_up(directory.resolve(), progress, only=node, founding=founding)
+        raise ConfigError(f"{directory} holds a cluster that seals with {chosen}: --seal applies only to a new cluster")
+    started = bring_up(directory.resolve(), progress, only=node, founding=is_new)
     if output == "json":
-        put_json({"started": started, **_status(directory)})
+        print_json({"started": started, **_status(directory)})
     else:
         serving = len(load_cluster(directory).nodes) if node is None else 1
         click.echo(f"{serving} node{'s' * (serving != 1)} serve{'s' * (serving == 1)}, {len(started)} started now.")
@@ -107,17 +127,26 @@ def up(
         click.echo(f"Next: chaplain cluster status --cluster {shlex.quote(str(directory))}")
 
 
-@cluster.command(epilog="Example: chaplain cluster found --dir ours --at tcp://10.0.0.1:7400 --at tcp://10.0.0.2:7400")
-@click.option("--dir", "directory", required=True, type=_FOLDER, help="The cluster's directory; made if need be.")
-@click.option("--at", "endpoints", required=True, multiple=True, metavar="ENDPOINT", help="Where node 1, 2, … listens.")
+@cluster.command(epilog="Example: chaplain cluster create --dir ours --at tcp://10.0.0.1:7400 --at tcp://10.0.0.2:7400")
 @click.option(
-    "--database", type=click.Choice(DATABASES), default="sqlite", show_default=True, help="What executes journals."
+    "--dir", "directory", required=True, type=_FOLDER, help="The cluster's directory, created if it does not exist."
 )
-@click.option("--http", default="127.0.0.1:7480", show_default=True, help="Where each node serves monitoring.")
-@_split_options
+@click.option(
+    "--at",
+    "endpoints",
+    required=True,
+    multiple=True,
+    metavar="ENDPOINT",
+    help="Endpoint of node 1, of node 2 and so on: repeat the option for each node.",
+)
+@click.option(
+    "--database", type=click.Choice(DATABASES), default="sqlite", show_default=True, help="Database that executes SQL."
+)
+@click.option("--http", default="127.0.0.1:7480", show_default=True, help="Address of each node's monitoring server.")
+@_index_only_options
 @_seal_option
 @output_option
-def found(
+def create(
     directory: Path,
     endpoints: tuple[str, ...],
     database: str,
@@ -127,16 +156,16 @@ def found(
     seal: str | None,
     output: str,
 ) -> None:
-    """Write the keys and settings of a cluster on several machines, and start nothing.
+    """Write the keys and settings of a new cluster on several machines, without starting a node.
 
-    Take DIR/node-I to machine I and run `chaplain node run` there; give cluster.toml and client.identity to clients.
+    Copy DIR/node-I to machine I and run `chaplain node run` there. Clients need cluster.toml and client.identity.
     """
     from chaplain.runtime.cluster.create import NodeSplit, found_cluster  # noqa: PLC0415
 
     found_cluster(directory, endpoints, database, http, NodeSplit(index_only, copies), seal=seal or SEALS[0])
     folders = [str(directory / f"node-{number}") for number in range(1, len(endpoints) + 1)]
     if output == "json":
-        put_json({"cluster": str(directory), "nodes": folders})
+        print_json({"cluster": str(directory), "nodes": folders})
         return
     for folder, endpoint in zip(folders, endpoints, strict=True):
         click.echo(f"{folder} is for the machine of {endpoint}: chaplain node run --config node.toml")
@@ -144,50 +173,52 @@ def found(
 
 
 @cluster.command(epilog="Example: chaplain cluster status --cluster demo --output json")
-@talks
+@cluster_options
 def status(cluster: str, node: int | None, output: str) -> None:
-    """Show the nodes, their roles and what they hold: streams of every kind, and changes of who does what.
+    """Show the nodes, their roles, the streams of every kind and the latest membership changes.
 
-    Where nodes differ, a stream is shown as the node has it that has most of it; with --node I, as node I has it.
+    If nodes differ, the status of a stream is that of the node that is furthest ahead; with --node I, that of node I.
     """
     found = _status(Path(cluster), node)
     if output == "json":
-        put_json(found)
+        print_json(found)
         return
     nodes = found["nodes"]
     columns = ["id", "endpoint", "pid", "state", "roles", "master", "members", "standing"]
-    told = ("disk_full", "reserved", "index_only")
-    columns += [name for name in told if any(node[name] for node in nodes)]  # windows are narrow
-    held = f", serializers are index-only: {found['copies']} copies of all that is ordered" if found["copies"] else ""
-    put_table(columns, nodes, f"regime {found['regime'] or '-'}{held}")
+    optional = ("disk_full", "reserved", "index_only")
+    columns += [name for name in optional if any(node[name] for node in nodes)]  # an empty column only takes up width
+    copies = f", serializers are index-only: {found['copies']} copies of each payload" if found["copies"] else ""
+    print_table(columns, nodes, f"regime {found['regime'] or '-'}{copies}")
     for line in _how_to_start(Path(cluster), {node["id"]: node["pid"] for node in nodes if node["state"] == "down"}):
         click.echo(line)
     for line in _troubles(nodes):
-        click.echo(visible(line))
+        click.echo(escaped(line))
     if changes := found["changes"]:
-        put_table(["change", "nodes", "stage", "open", "why"], changes[-CHANGES_SHOWN:], "changes of nodes")
+        print_table(["change", "nodes", "stage", "open", "why"], changes[-CHANGES_SHOWN:], "changes of nodes")
     if rows := list(_streams(found)):
-        put_table(["kind", "stream", "head", "state"], rows, _order(found["sequence"]))
+        print_table(["kind", "stream", "head", "state"], rows, _order(found["sequence"]))
 
 
 @cluster.command(epilog="Example: chaplain cluster down --cluster demo")
 @cluster_option
-@click.option("--node", type=click.IntRange(1), metavar="I", help="Stop node I, and no other.")
+@click.option("--node", type=click.IntRange(1), metavar="I", help="Stop only node I.")
 @output_option
 def down(cluster: str, node: int | None, output: str) -> None:
-    """Stop the cluster's nodes. What they have on disk stays in the directory."""
+    """Stop the cluster's nodes. Their data stays in the directory."""
     from chaplain.config import find_cluster  # noqa: PLC0415
     from chaplain.runtime.cluster.local import bring_down  # noqa: PLC0415
 
     stopped = bring_down(find_cluster(cluster).parent.resolve(), node)
     if output == "json":
-        put_json({"stopped": stopped})
+        print_json({"stopped": stopped})
     else:
         click.echo(f"{len(stopped)} node{'s' * (len(stopped) != 1)} stopped.")
 
 
 def _troubles(nodes: list[dict[str, Any]]) -> Iterator[str]:
-    """A journal that cannot be written, nodes that run twice, full disks, databases that stand still, and why."""
+    """Yield a line for each problem: no master, no vote, a node that runs twice, a wrong clock, a full disk, a database
+    that is stopped or damaged.
+    """
     here = [node for node in nodes if node["state"] != "down"]
     if here and not any(node["master"] for node in here):
         yield f"no node is master: nothing is written until a majority serializes; {len(here)} of {len(nodes)} are up."
@@ -201,7 +232,7 @@ def _troubles(nodes: list[dict[str, Any]]) -> Iterator[str]:
         yield f"node {twice} runs twice, at {' and '.join(endpoints)}: stop the one whose directory is a copy."
     for node in here:
         if abs(off_s := node.get("clock_error_seconds", 0)) >= CLOCK_OFF_S:
-            follows = f"it has followed in {FIFTH * abs(off_s):.0f} s, or at once if it is started again"
+            follows = f"the node catches up in {FIFTH * abs(off_s):.0f} s, or at once if it is restarted"
             yield f"the clock of node {node['id']} was set, and is {off_s:+.0f} s from the node's own: {follows}."
     if full := [str(node["id"]) for node in nodes if node["disk_full"]]:
         yield f"no room on the disk of node {', '.join(full)}: nothing is written there until there is more."
@@ -209,15 +240,17 @@ def _troubles(nodes: list[dict[str, Any]]) -> Iterator[str]:
         for stream, database in node.get("databases", {}).items():
             if "trouble" in database or "needs_copy" in database:
                 trouble = database.get("trouble") or "it waits for another node's copy"
-                gone = ", and the log it needs was dropped: started again, it takes another node's copy"
-                more = gone if "needs_copy" in database else ""
+                truncated = ", and the log it needs was dropped: after a restart it takes another node's copy"
+                more = truncated if "needs_copy" in database else ""
                 yield f"node {node['id']}, database of {stream}: {database['state']}, {trouble}{more}"
             elif "damage" in database:
                 yield f"node {node['id']}, database of {stream}: was damaged and is made anew, {database['damage']}"
 
 
 def _streams(found: Mapping[str, Any]) -> Iterator[dict[str, object]]:
-    """One a row, of every kind. The head is a journal's next offset, and elsewhere how many events there are."""
+    """Yield a table row for each stream. `head` is the next offset of a journal stream, and the number of events of
+    other kinds.
+    """
     for name, one in found["streams"].items():
         state = f"kept from offset {one['first']} on" if one.get("first") else ""
         yield {"kind": "journal", "stream": name, "head": one["head"], "state": state}
@@ -228,7 +261,7 @@ def _streams(found: Mapping[str, Any]) -> Iterator[dict[str, object]]:
         if len(found["nodes"]) > 1:
             state += ", the same on every node" if one["same"] else f", by node {_counts(one['nodes'])}"
         if one.get("held_by"):
-            state += f", old ones kept for node {', '.join(map(str, one['held_by']))}"
+            state += f", old events retained for node {', '.join(map(str, one['held_by']))}"
         yield {"kind": "graph", "stream": name, "head": one["events"], "state": state}
     for name, one in (found["sequence"] or {"streams": {}})["streams"].items():
         yield {"kind": "sequence", "stream": name, "head": one["head"], "state": found["sequence"]["state"]}
@@ -241,17 +274,17 @@ def _counts(by_node: Mapping[str, int]) -> str:
 
 
 def _order(sequence: Mapping[str, Any] | None) -> str:
-    """What all streams of the sequence have in common, for there is one order of all of them."""
+    """Describe the state that all sequence streams share: the cluster numbers their events in one order."""
     if not sequence or not sequence["history"]:
         return ""
-    members = ", ".join(map(str, sequence["work_set"])) or "nobody"
+    members = ", ".join(map(str, sequence["work_set"])) or "empty"
     return (
         f"sequence {sequence['state']}: history {sequence['history']}, work set {members}, number {sequence['number']}"
     )
 
 
 def _how_to_start(cluster: Path, down: Mapping[int, int | None]) -> Iterator[str]:
-    """What to do about nodes that do not answer, given the processes of those that have one."""
+    """Yield what to do about each node that does not answer. `down` maps it to its process id, if it has a process."""
     from chaplain.config import find_cluster, load_cluster  # noqa: PLC0415
 
     directory = find_cluster(cluster).parent

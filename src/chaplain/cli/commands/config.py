@@ -1,4 +1,4 @@
-"""`chaplain config`: what a node is configured with, and where each value is from."""
+"""`chaplain config`: shows a node's settings and where each value comes from."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ from pathlib import Path
 
 import click
 
-from chaplain.cli.support.output import output_option, put_json, put_table
+from chaplain.cli.support.output import output_option, print_json, print_table
 
 
 @click.group(epilog="Example: chaplain config show --config demo/node-1/node.toml")
 def config() -> None:
-    """See what a node is configured with."""
+    """Show a node's settings and where each value comes from."""
 
 
 @config.command(epilog="Example: chaplain config show --config demo/node-1/node.toml")
 @click.option("--config", "file", required=True, type=click.Path(path_type=Path), help="The node's TOML file.")
-@click.option("--changed", is_flag=True, help="Only what is not the default.")
+@click.option("--changed", is_flag=True, help="Only settings that differ from the default.")
 @output_option
 def show(file: Path, changed: bool, output: str) -> None:
-    """Show every setting of a node, its value, and whether a file, the environment or nobody set it."""
+    """Show every setting of a node, its value and its origin: a file, the environment or the default."""
     from chaplain.config import SETTINGS, load_node, variable_of  # noqa: PLC0415
 
     found = load_node(file)
@@ -34,6 +34,6 @@ def show(file: Path, changed: bool, output: str) -> None:
         if not changed or found.origins[setting.name] != "default"
     ]
     if output == "json":
-        put_json(rows)
+        print_json(rows)
     else:
-        put_table(["setting", "value", "origin"], rows)
+        print_table(["setting", "value", "origin"], rows)

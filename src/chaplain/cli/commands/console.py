@@ -1,4 +1,4 @@
-"""`chaplain console`: the cluster as a web page."""
+"""`chaplain console`: serves the web console."""
 
 from __future__ import annotations
 
@@ -6,19 +6,21 @@ from pathlib import Path
 
 import click
 
-from chaplain.cli.support.output import cluster_option, output_option, put_json
+from chaplain.cli.support.output import cluster_option, output_option, print_json
 
 _FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
 
 
 @click.command(epilog="Example: chaplain console --cluster demo")
 @cluster_option
-@click.option("--node", type=click.IntRange(1), metavar="I", help="Show node I, and no other.")
+@click.option("--node", type=click.IntRange(1), metavar="I", help="Show only node I.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to serve at.")
-@click.option("--port", type=click.IntRange(0, 65535), default=7480, show_default=True, help="Port; 0: any.")
-@click.option("--token-file", type=_FILE, help="File with the word that viewers must show.")
-@click.option("--tls-cert", type=_FILE, help="Certificate, for addresses beyond this machine.")
-@click.option("--tls-key", type=_FILE, help="Its key.")
+@click.option(
+    "--port", type=click.IntRange(0, 65535), default=7480, show_default=True, help="Port to serve at; 0: any free port."
+)
+@click.option("--token-file", type=_FILE, help="File with the token that browsers must present.")
+@click.option("--tls-cert", type=_FILE, help="TLS certificate, required for addresses other than loopback.")
+@click.option("--tls-key", type=_FILE, help="Private key of the certificate.")
 @output_option
 def console(
     cluster: str,
@@ -30,9 +32,9 @@ def console(
     tls_key: Path | None,
     output: str,
 ) -> None:
-    """Serve a page that shows the cluster live: nodes, master, streams, clients. It only looks.
+    """Serve a read-only web page that shows nodes, master, streams and clients live.
 
-    Serves this machine alone; for more, give a token and TLS. Ends with Ctrl-C.
+    By default only this machine can open it. Other addresses need a token and TLS. Ctrl-C ends the command.
     """
     from chaplain.config import choose_nodes, load_cluster  # noqa: PLC0415
     from chaplain.console.app import check_exposure, make_app  # noqa: PLC0415
@@ -43,11 +45,11 @@ def console(
     token = token_file.read_text().strip() if token_file is not None else ""
     check_exposure(host, token=token, tls=tls_cert is not None and tls_key is not None)
     tls = (tls_cert, tls_key) if tls_cert is not None and tls_key is not None else None
-    serve(make_app(Watcher(cluster, node), token), host, port, tls, lambda url: _tell(url, output))
+    serve(make_app(Watcher(cluster, node), token), host, port, tls, lambda url: _print_url(url, output))
 
 
-def _tell(url: str, output: str) -> None:
+def _print_url(url: str, output: str) -> None:
     if output == "json":
-        put_json({"url": url})
+        print_json({"url": url})
     else:
         click.echo(f"The console is at {url} (Ctrl-C ends it)")

@@ -1,4 +1,4 @@
-"""`chaplain demo`: the main job, end to end, with a verdict."""
+"""`chaplain demo`: runs the demo and prints what was promised and what was found."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from chaplain.cli.support.output import output_option, put_json, put_table
+from chaplain.cli.support.output import output_option, print_json, print_table
 
 if TYPE_CHECKING:
-    from chaplain.demo.steps import Scene
+    from chaplain.demo.scenes import Scene
 
 CLUSTER = "cluster"
 REPORT = "report.html"
@@ -20,37 +20,38 @@ _FOLDER = click.Path(path_type=Path, file_okay=False)
 
 
 @click.command(epilog="Example: chaplain demo --out demo-out")
-@click.option("--out", type=_FOLDER, default=Path("demo-out"), show_default=True, help="Where everything goes.")
-@click.option("--no-spark", is_flag=True, help="Leave out the tables, the proof and the report.")
+@click.option("--out", type=_FOLDER, default=Path("demo-out"), show_default=True, help="Directory for all results.")
+@click.option("--no-spark", is_flag=True, help="Leave out tables, verification and report.")
 @output_option
 def demo(out: Path, no_spark: bool, output: str) -> None:
-    """Start three nodes, use every stream kind there is, kill the journal's master with -9 half-way, land, prove and
-    fold everything with Spark, and compare promises with findings.
+    """Start three nodes, use every stream kind, kill the journal's master with -9 half-way, land, verify and fold
+    everything with Spark, and compare what was promised with what was found.
 
-    Makes the directory anew and leaves the nodes' logs, the tables and report.html in it. Stops what it started.
+    The command replaces the results of an earlier demo in the directory. It leaves the nodes' logs, the tables and
+    report.html there, and stops the nodes. Exit code 1: a promise was not kept.
     """
     from chaplain.demo.findings import Findings  # noqa: PLC0415
     from chaplain.runtime.cluster.create import make_cluster  # noqa: PLC0415
     from chaplain.runtime.cluster.local import bring_down, bring_up  # noqa: PLC0415
 
-    scenes = _programme(with_spark=not no_spark)
+    scenes = _scenes(with_spark=not no_spark)
     directory = (out / CLUSTER).resolve()
     _clear(out, directory)
     make_cluster(directory, 3, "sqlite", None)
     findings = Findings()
     try:
-        _tell("starting three nodes")
-        bring_up(directory, _tell)
+        _print_progress("starting three nodes")
+        bring_up(directory, _print_progress)
         for scene in scenes:
-            scene(directory, findings, _tell)
+            scene(directory, findings, _print_progress)
     finally:
-        _tell("stopping what was started")
+        _print_progress("stopping what was started")
         bring_down(directory)
     rows = [{"promise": f.promise, "promised": f.promised, "found": f.found, "kept": f.kept} for f in findings.all]
     if output == "json":
-        put_json({"kept": findings.kept(), "findings": rows})
+        print_json({"kept": findings.kept(), "findings": rows})
     else:
-        put_table(["promise", "promised", "found", "kept"], rows)
+        print_table(["promise", "promised", "found", "kept"], rows)
         if (out / REPORT).exists():
             click.echo(f"The plots are in {out / REPORT}; the proof can be had again with")
             click.echo(f"  chaplain pipeline verify --cluster {shlex.quote(str(out / CLUSTER))} --signatures")
@@ -59,20 +60,20 @@ def demo(out: Path, no_spark: bool, output: str) -> None:
         raise click.exceptions.Exit(1)
 
 
-def _programme(*, with_spark: bool) -> list[Scene]:
-    from chaplain.demo.steps import SCENES, spark_scene  # noqa: PLC0415
+def _scenes(*, with_spark: bool) -> list[Scene]:
+    from chaplain.demo.scenes import SCENES, spark_scene  # noqa: PLC0415
 
     if not with_spark:
         return list(SCENES)
     try:
         return [*SCENES, spark_scene()]
     except ImportError as absent:
-        _tell(f"{absent.name} is not installed, so Spark is left out: pip install 'chaplain[spark]'")
+        _print_progress(f"{absent.name} is not installed, so Spark is left out: pip install 'chaplain[spark]'")
         return list(SCENES)
 
 
 def _clear(out: Path, directory: Path) -> None:
-    """Remove what an earlier demo left, and nothing else."""
+    """Remove the results of an earlier demo, and nothing else."""
     from chaplain.runtime.cluster.local import bring_down  # noqa: PLC0415
 
     if (directory / "cluster.toml").exists():
@@ -83,5 +84,5 @@ def _clear(out: Path, directory: Path) -> None:
             (out / name).unlink(missing_ok=True)
 
 
-def _tell(text: str) -> None:
+def _print_progress(text: str) -> None:
     click.echo(f"  {text}", err=True)

@@ -1,4 +1,4 @@
-"""`chaplain event`: news for every node."""
+"""`chaplain event`: sends gossip events to every node, and listens to them."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from chaplain.cli.support.broken_pipe import while_somebody_reads
-from chaplain.cli.support.connection_options import reach, talks
-from chaplain.cli.support.input_bytes import given
-from chaplain.cli.support.output import put_json, put_table, shown_value, visible
+from chaplain.cli.support.broken_pipe import stop_on_closed_output
+from chaplain.cli.support.connection_options import cluster_options, connected
+from chaplain.cli.support.input_bytes import text_or_stdin
+from chaplain.cli.support.output import escaped, json_value, print_json, print_table
 
 if TYPE_CHECKING:
     from chaplain.client.types.results import Event, MemberNews
@@ -17,22 +17,26 @@ if TYPE_CHECKING:
 
 @click.group(epilog="Example: chaplain event fire deployed v2 --cluster demo")
 def event() -> None:
-    """Events that reach every node once."""
+    """Send events to every node, and listen to them. Each node receives an event once."""
 
 
 @event.command(epilog="Example: chaplain event fire deployed v2 --cluster demo")
 @click.argument("type")
 @click.argument("text", default="")
 @click.option(
-    "--to", type=click.IntRange(0, 2**32 - 1), metavar="NODE", help="Only for this node: its id, or its identifier."
+    "--to", type=click.IntRange(0, 2**32 - 1), metavar="NODE", help="Send only to this node, by id or identifier."
 )
-@click.option("--acknowledge", is_flag=True, help="Wait until every node it is for has seen it, and show which have.")
+@click.option("--acknowledge", is_flag=True, help="Wait until every receiver has the event, and show which have it.")
 @click.option(
-    "--timeout", type=click.FloatRange(0.05, 60), default=5.0, show_default=True, help="Seconds to wait for that."
+    "--timeout",
+    type=click.FloatRange(0.05, 60),
+    default=5.0,
+    show_default=True,
+    help="With --acknowledge: seconds to wait.",
 )
-@talks
+@cluster_options
 def fire(
-    type: str,  # noqa: A002  the surface's name
+    type: str,  # noqa: A002  the argument's public name
     text: str,
     to: int | None,
     acknowledge: bool,
@@ -41,56 +45,54 @@ def fire(
     node: int | None,
     output: str,
 ) -> None:
-    """Send an event of this TYPE, with TEXT (or with - standard input) as its content, to everyone, or to one node."""
-    content = given(text)
-    with reach(cluster, node) as client:
+    """Send an event of type TYPE with the content TEXT (- reads standard input) to all nodes, or with --to to one."""
+    content = text_or_stdin(text)
+    with connected(cluster, node) as client:
         seen = None
         if acknowledge:
             seen = client.fire(type, content, to, acknowledge=True, timeout=timeout)
         else:
             client.fire(type, content, to)
     if output == "json":
-        put_json({"fired": type, **({} if seen is None else dict(seen))})
+        print_json({"fired": type, **({} if seen is None else dict(seen))})
     elif seen is not None:
-        put_table(["acknowledged", "missing"], [dict(seen)])
+        print_table(["acknowledged", "missing"], [dict(seen)])
 
 
 @event.command(epilog="Example: chaplain event listen --cluster demo --timeout 10")
-@click.option("--timeout", type=click.FloatRange(0), help="Stop after so many seconds without an event.")
-@click.option("--count", type=click.IntRange(1), help="Stop after so many events.")
-@click.option(
-    "--members", is_flag=True, help="Show, too, which nodes come and go, and which pools they join and leave."
-)
-@talks
+@click.option("--timeout", type=click.FloatRange(0), help="Stop after this many seconds without an event.")
+@click.option("--count", type=click.IntRange(1), help="Stop after this many events.")
+@click.option("--members", is_flag=True, help="Also show which nodes connect and leave, and which pools they join.")
+@cluster_options
 def listen(
     timeout: float | None, count: int | None, members: bool, cluster: str, node: int | None, output: str
 ) -> None:
-    """Show every event from now on, one a line."""
-    with reach(cluster, node) as client, while_somebody_reads():
-        heard = client.events(timeout=timeout, members=True) if members else client.events(timeout=timeout)
-        with heard as events:
+    """Show every event from now on, one per line."""
+    with connected(cluster, node) as client, stop_on_closed_output():
+        listening = client.events(timeout=timeout, members=True) if members else client.events(timeout=timeout)
+        with listening as events:
             for number, each in enumerate(events, 1):
                 if output == "json":
-                    put_json(_fields(each))
+                    print_json(_fields(each))
                 else:
                     click.echo(_line(each))
                 if number == count:
                     break
 
 
-def _fields(heard: Event | MemberNews) -> dict[str, object]:
+def _fields(event: Event | MemberNews) -> dict[str, object]:
     from chaplain.client.types.results import Event  # noqa: PLC0415  `--help` needs no client
 
-    if isinstance(heard, Event):
-        value = shown_value(heard.content)
-        return {"kind": heard.kind, "id": heard.id, "type": heard.type, "sender": heard.sender, "value": value}
-    return {name: heard[name] for name in ("kind", "node", "pool", "state", "was", "reason")}
+    if isinstance(event, Event):
+        value = json_value(event.content)
+        return {"kind": event.kind, "id": event.id, "type": event.type, "sender": event.sender, "value": value}
+    return {name: event[name] for name in ("kind", "node", "pool", "state", "was", "reason")}
 
 
-def _line(heard: Event | MemberNews) -> str:
+def _line(event: Event | MemberNews) -> str:
     from chaplain.client.types.results import Event  # noqa: PLC0415  likewise
 
-    if isinstance(heard, Event):
-        return f"{visible(heard.type)} from {heard.sender}: {visible(heard.content.decode(errors='backslashreplace'))}"
-    rest = [visible(heard[name]) for name in ("pool", "state", "reason") if heard[name]]
-    return " ".join([f"node {heard.node}: {heard.kind}", *rest])
+    if isinstance(event, Event):
+        return f"{escaped(event.type)} from {event.sender}: {escaped(event.content.decode(errors='backslashreplace'))}"
+    rest = [escaped(event[name]) for name in ("pool", "state", "reason") if event[name]]
+    return " ".join([f"node {event.node}: {event.kind}", *rest])

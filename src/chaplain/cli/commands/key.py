@@ -1,4 +1,4 @@
-"""`chaplain key`: files with keys."""
+"""`chaplain key`: creates key files, and rotates and lists the cluster's keys."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any
 
 import click
 
-from chaplain.cli.support.connection_options import reach, talks
-from chaplain.cli.support.output import output_option, progress, put_json, put_table
+from chaplain.cli.support.connection_options import cluster_options, connected
+from chaplain.cli.support.output import output_option, print_json, print_table, progress
 
 
 @click.group(epilog="Example: chaplain key new --kind identity --out alice.identity")
 def key() -> None:
-    """Make keys, and replace the cluster's."""
+    """Create keys, and rotate the cluster key."""
 
 
 @key.command(epilog="Example: chaplain key new --kind identity --out alice.identity")
@@ -23,14 +23,14 @@ def key() -> None:
     type=click.Choice(["identity", "keyring"]),
     default="identity",
     show_default=True,
-    help="The key of a node or client, or a ring with one new cluster key.",
+    help="identity: key pair of a node or client; keyring: key ring with one new cluster key.",
 )
 @click.option("--out", type=click.Path(path_type=Path), help="The file to write.  [default: the kind]")
 @output_option
 def new(kind: str, out: Path | None, output: str) -> None:
-    """Make a key and write it to a new file that only you can read.
+    """Create a key and write it to a new file that only you can read.
 
-    Shows what may be shown: an identity's public key, or the id of a cluster key.
+    The output contains nothing secret: an identity's public key, or the id of a cluster key.
     """
     from chaplain.link.auth.identity import Identity, to_text  # noqa: PLC0415
     from chaplain.link.auth.keyring import CLUSTER_KEY_BYTES, KeyRing  # noqa: PLC0415
@@ -45,34 +45,34 @@ def new(kind: str, out: Path | None, output: str) -> None:
         text, shown = ring.text(), {"key_id": ring.used_id.hex()}
     write_secret(file, text)
     if output == "json":
-        put_json({"kind": kind, "file": str(file), **shown})
+        print_json({"kind": kind, "file": str(file), **shown})
     else:
         click.echo(f"{file}: " + ", ".join(f"{name} {value}" for name, value in shown.items()))
 
 
 @key.command(epilog="Example: chaplain key rotate --cluster demo")
-@talks
+@cluster_options
 def rotate(cluster: str, node: int | None, output: str) -> None:
     """Give every member a new cluster key, then retire the old one.
 
-    The old key is retired only when every configured node has confirmed the new one; until then both are accepted, and
-    asking again goes on where it stopped.
+    The old key is retired only after every configured node has confirmed the new one. Until then nodes accept both. If
+    the command is interrupted, run it again: it resumes the rotation.
     """
-    with reach(cluster, node) as client:
-        progress("waiting for every node to take the new key; who holds it up is named after half a minute")
+    with connected(cluster, node) as client:
+        progress("waiting until every node accepts the new key; after 30 s the nodes that do not are named")
         done = client.rotate_keys()
     if output == "json":
-        put_json(done)
+        print_json(done)
     else:
         click.echo("Every node uses the new key; the old one is retired.")
 
 
 @key.command("list", epilog="Example: chaplain key list --cluster demo")
-@talks
+@cluster_options
 def list_(cluster: str, node: int | None, output: str) -> None:
-    """Show which cluster keys each node accepts, by their ids.
+    """Show the ids of the cluster keys that each node accepts.
 
-    Each proves itself with the used one. Older and newer ones are there while a rotation is not finished.
+    A node authenticates with the used key. Older and newer keys exist only while a rotation is in progress.
     """
     from chaplain.config import find_cluster  # noqa: PLC0415
     from chaplain.runtime.cluster.status import describe  # noqa: PLC0415
@@ -80,6 +80,6 @@ def list_(cluster: str, node: int | None, output: str) -> None:
     found: dict[str, Any] = describe(find_cluster(cluster).parent.resolve(), node)
     rows = [{"node": one["id"], "state": one["state"], **one.get("keys", {})} for one in found["nodes"]]
     if output == "json":
-        put_json(rows)
+        print_json(rows)
     else:
-        put_table(["node", "state", "used", "older", "newer"], rows)
+        print_table(["node", "state", "used", "older", "newer"], rows)

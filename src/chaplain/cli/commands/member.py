@@ -1,4 +1,4 @@
-"""`chaplain member`: who is in the cluster, and who shall be."""
+"""`chaplain member`: lists, adds and removes nodes, and chooses the serializers."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from chaplain.cli.support.connection_options import reach, talks
-from chaplain.cli.support.output import progress, put_json, put_table, somebody_answers
+from chaplain.cli.support.connection_options import cluster_options, connected
+from chaplain.cli.support.output import is_interactive, print_json, print_table, progress
 
 if TYPE_CHECKING:
     from chaplain.client.types.journal import ChangeRecord
@@ -18,14 +18,14 @@ ROLES = ("executor", "ingest", "config")
 
 @click.group(epilog="Example: chaplain member list --cluster demo")
 def member() -> None:
-    """Nodes of a cluster: who there is, who joins and leaves, and who serializes."""
+    """List, add and remove the nodes of a cluster, and choose its serializers."""
 
 
 @member.command("list", epilog="Example: chaplain member list --cluster demo --node 2")
-@talks
+@cluster_options
 def list_(cluster: str, node: int | None, output: str) -> None:
-    """Show the membership list of one node: its own view."""
-    with reach(cluster, node) as client:
+    """Show the membership list as one node sees it."""
+    with connected(cluster, node) as client:
         members: list[dict[str, object]] = [
             {
                 "id": each.id,
@@ -37,35 +37,42 @@ def list_(cluster: str, node: int | None, output: str) -> None:
             for each in client.members()
         ]
     if output == "json":
-        put_json(members)
+        print_json(members)
     else:
-        put_table(["id", "uri", "state", "incarnation"], members)
+        print_table(["id", "uri", "state", "incarnation"], members)
 
 
 @member.command(epilog="Example: chaplain member add --cluster demo")
-@click.option("--id", "number", type=click.IntRange(1, 254), help="The node's number; of a known node: give it roles.")
-@click.option("--role", "roles", multiple=True, type=click.Choice(ROLES), help="May be repeated.  [default: all three]")
-@click.option("--at", "endpoint", default="", metavar="ENDPOINT", help="Where the node will listen on another machine.")
-@click.option("--http", default="127.0.0.1:7480", show_default=True, help="With --at: for monitoring, there.")
-@talks
+@click.option(
+    "--id", "number", type=click.IntRange(1, 254), help="The node's number. An existing node gets further roles."
+)
+@click.option(
+    "--role", "roles", multiple=True, type=click.Choice(ROLES), help="Role; repeatable.  [default: all three]"
+)
+@click.option("--at", "endpoint", default="", metavar="ENDPOINT", help="Endpoint of a node on another machine.")
+@click.option(
+    "--http", default="127.0.0.1:7480", show_default=True, help="With --at: address of its monitoring server."
+)
+@cluster_options
 def add(
     number: int | None, roles: tuple[str, ...], endpoint: str, http: str, cluster: str, node: int | None, output: str
 ) -> None:
-    """Make a node's directory, let it in, start it, and give it its roles once it has caught up.
+    """Create a node's directory, add the node, start it, and give it its roles once it has caught up.
 
-    With --at it is for another machine: the directory is made here, and the node is let in; take the directory there
-    and run it, then give it its other roles with --id. It serializes only after `member serializers`.
+    With --at the node runs on another machine: the command creates its directory here and adds it with its first role.
+    Copy the directory to that machine and run the node, then give it its other roles with --id. A new node does not
+    serialize until `member serializers` names it.
     """
     from chaplain.cli.support.member_changes import add_node  # noqa: PLC0415
     from chaplain.config import find_cluster  # noqa: PLC0415
 
     directory = find_cluster(cluster).parent.resolve()
-    with reach(cluster, node) as client:
+    with connected(cluster, node) as client:
         added = add_node(client, directory, number, roles or ROLES, endpoint, http)
     if output == "json":
-        put_json(added)
+        print_json(added)
     elif added["waits"]:
-        click.echo(f"Take {added['folder']} to its machine, and run: chaplain node run --config node.toml")
+        click.echo(f"Copy {added['folder']} to its machine, and run: chaplain node run --config node.toml")
         click.echo(f"Then: chaplain member add --id {added['id']} --cluster {shlex.quote(str(cluster))}")
     else:
         click.echo(f"node {added['id']} is live as {added['shown']}.")
@@ -73,45 +80,47 @@ def add(
 
 @member.command(epilog="Example: chaplain member remove 3 --cluster demo")
 @click.argument("number", type=click.IntRange(1, 254))
-@click.option("--role", "roles", multiple=True, type=click.Choice(("executor", "ingest")), help="Only this role.")
-@talks
+@click.option(
+    "--role", "roles", multiple=True, type=click.Choice(("executor", "ingest")), help="Remove only this role."
+)
+@cluster_options
 def remove(number: int, roles: tuple[str, ...], cluster: str, node: int | None, output: str) -> None:
-    """Take a node out of the serializers, then as ingest and config node, then as executor; stop it if it is here.
+    """Remove a node: as serializer, then as ingest and config node, then as executor. Stop it if it runs here.
 
-    Its number and its key are spent for ever. What it holds stays in its directory.
+    Its number and its key can never be used again. Its data stays in its directory.
     """
     from chaplain.cli.support.member_changes import remove_node  # noqa: PLC0415
     from chaplain.config import find_cluster  # noqa: PLC0415
 
     directory = find_cluster(cluster).parent.resolve()
-    with reach(cluster, node) as client:
+    with connected(cluster, node) as client:
         removed = remove_node(client, directory, number, roles)
     if output == "json":
-        put_json(removed)
+        print_json(removed)
     else:
         click.echo(f"node {number} is no longer {removed['shown']}.")
 
 
 @member.command(epilog="Example: chaplain member serializers 1 2 3 4 5 --cluster demo")
 @click.argument("numbers", type=click.IntRange(1, 254), nargs=-1, required=True)
-@click.option("--yes", is_flag=True, help="Do not ask, also if fewer failures are survived then.")
-@talks
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation if the new set tolerates fewer failures.")
+@cluster_options
 def serializers(numbers: tuple[int, ...], yes: bool, cluster: str, node: int | None, output: str) -> None:
-    """Have these nodes, all of them and no others, agree on the order from now on; the first is to be master.
+    """Make exactly these nodes the serializers, which agree on the order. The first one becomes master.
 
-    All of them must be members that answer. Nothing stops meanwhile. If fewer failures are survived then, this says so
-    and asks first; where nobody can be asked, it only says so.
+    All of them must be members that answer. Writes continue during the change. If the new set tolerates fewer failures
+    than the old one, the command warns, and on a terminal asks for confirmation.
     """
-    from chaplain.cli.support.member_changes import Changes, weakened  # noqa: PLC0415
+    from chaplain.cli.support.member_changes import ChangeFollower, lost_fault_tolerance  # noqa: PLC0415
 
-    with reach(cluster, node) as client:
-        warning = weakened(client.nodes().serializers, numbers)
+    with connected(cluster, node) as client:
+        warning = lost_fault_tolerance(client.nodes().serializers, numbers)
         if warning and not yes:
             click.echo(warning, err=True)
-            if somebody_answers() and not click.confirm("Go on?", err=True):
+            if is_interactive() and not click.confirm("Go on?", err=True):
                 raise click.ClickException("nothing has changed")
-        change: ChangeRecord = Changes(client, progress).follow(client.new_serializers(numbers))
+        change: ChangeRecord = ChangeFollower(client, progress).follow(client.new_serializers(numbers))
     if output == "json":
-        put_json({"serializers": list(change.nodes), "stage": change.stage, "index": change.index})
+        print_json({"serializers": list(change.nodes), "stage": change.stage, "index": change.index})
     else:
         click.echo(f"{', '.join(map(str, change.nodes))} serialize, as of message {change.index}.")

@@ -1,4 +1,4 @@
-"""`chaplain node`: one node in the foreground."""
+"""`chaplain node`: runs one node in the foreground."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ def node() -> None:
 
 @node.command(epilog="Example: chaplain node run --config demo/node-1/node.toml --set mesh.heartbeat_seconds=0.5")
 @click.option("--config", "file", required=True, type=click.Path(path_type=Path), help="The node's TOML file.")
-@click.option("--set", "sets", multiple=True, metavar="NAME=VALUE", help="A setting, over file and environment.")
+@click.option("--set", "sets", multiple=True, metavar="NAME=VALUE", help="Override a setting; repeatable.")
 def run(file: Path, sets: tuple[str, ...]) -> None:
     """Run a node in the foreground until SIGTERM or Ctrl-C.
 
-    Log lines go to standard error as JSON. Exit code 1: it could not start, or stopped because a promise could not be
-    kept; 4: the cluster removed this node, and it is not to be started again; 70: a fault of chaplain's own.
+    Log lines go to standard error as JSON. Exit code 1: the node could not start, or stopped because it could not keep
+    a guarantee; 4: the cluster removed this node, and it must not be started again; 70: a bug in chaplain.
     """
-    gc.disable()  # what is imported stays: to look for garbage among it takes a twelfth of a start
+    gc.disable()  # imported modules never become garbage; scanning them takes a twelfth of the start-up time
     from chaplain.config import load_node  # noqa: PLC0415
     from chaplain.runtime.layers.node import run_node  # noqa: PLC0415
 

@@ -1,4 +1,8 @@
-"""`chaplain pipeline`: streams into Spark, tables, proofs and reports."""
+"""`chaplain pipeline`: lands streams in tables, verifies, folds and compresses them, and writes reports, with Spark.
+
+The commands check arguments and paths before they start Spark, because Spark takes seconds to start. They import Spark
+only when they run it.
+"""
 
 from __future__ import annotations
 
@@ -12,15 +16,15 @@ import click
 
 from chaplain.cli.commands.journal import timestamp
 from chaplain.cli.support.output import (
-    BROKEN,
+    BREAK_FOUND,
     F,
     cluster_option,
+    escaped,
+    json_value,
     output_option,
+    print_json,
+    print_table,
     progress,
-    put_json,
-    put_table,
-    shown_value,
-    visible,
 )
 from chaplain.errors import ConfigError, Missing
 
@@ -29,13 +33,13 @@ if TYPE_CHECKING:
 
 
 class SparkCommands(click.Group):
-    """Commands for which errors of Spark's are told as ours are: in one sentence."""
+    """Turns Spark's exceptions into chaplain's errors, which are one sentence long."""
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
         except Exception as wrong:
-            spark = sys.modules.get("pyspark.errors")  # what was not imported has raised nothing
+            spark = sys.modules.get("pyspark.errors")  # Spark raised nothing if it was not imported
             if spark is None or not isinstance(wrong, spark.PySparkException):
                 raise
             from chaplain.pipeline.source.spark_errors import sentence  # noqa: PLC0415 Spark is heavy
@@ -47,54 +51,57 @@ class SparkCommands(click.Group):
     cls=SparkCommands, epilog="Example: chaplain pipeline land --cluster demo --stream orders --tables tables --once"
 )
 def pipeline() -> None:
-    """Land streams in tables, prove, fold and report them, with Spark."""
+    """Land, verify, fold, compress and report streams with Spark."""
 
 
 def _spark(command: F) -> F:
-    """Where Spark runs."""
-    master = click.option("--master", default="", metavar="M", help="Spark master; without it, this machine.")
+    """Add the options that choose where Spark runs."""
+    master = click.option("--master", default="", metavar="M", help="Spark master.  [default: local[*]]")
     remote = click.option("--remote", default="", metavar="R", help="Spark Connect server, such as sc://host:15002.")
     return master(remote(command))
 
 
 def _source(command: F) -> F:
-    """Where a log is read from."""
-    cluster = click.option("--cluster", "--dir", default="", metavar="DIR|FILE", help="A cluster's folder or file.",
+    """Add the options that choose the log to read."""
+    cluster = click.option("--cluster", "--dir", default="", metavar="DIR|FILE",
+                           help="The cluster's directory, or its cluster.toml.",
                            envvar="CHAPLAIN_CLUSTER", show_envvar=True)  # fmt: skip
-    path = click.option("--path", default="", metavar="SEGMENTS", help="Folder of a node's segments.")
-    node = click.option("--node", type=click.IntRange(1), metavar="I", help="Read node I's files, and no other's.")
+    path = click.option("--path", default="", metavar="SEGMENTS", help="Directory of a node's segments.")
+    node = click.option("--node", type=click.IntRange(1), metavar="I", help="Read only the files of node I.")
     return cluster(path(node(output_option(command))))
 
 
 def _always_once(command: F) -> F:
-    """For those that say `--once` to every job alike."""
+    """Accept `--once`, which has no effect, so that scripts can pass it to every job."""
     return click.option("--once", is_flag=True, expose_value=False, hidden=True)(command)
 
 
 def _tables(required: bool) -> Callable[[F], F]:
-    words: dict[str, Any] = {"required": True} if required else {"default": ""}
-    return click.option("--tables", metavar="DIR", help="Folder of landed tables.", **words)
+    attributes: dict[str, Any] = {"required": True} if required else {"default": ""}
+    return click.option("--tables", metavar="DIR", help="Directory of the landed tables.", **attributes)
 
 
 @pipeline.command(epilog="Example: chaplain pipeline land --cluster demo --stream orders --tables tables --once")
 @_source
 @click.option("--stream", required=True, metavar="S", help="The stream to land.")
 @_tables(required=True)
-@click.option("--once", is_flag=True, help="End when everything there is has landed.")
+@click.option("--once", is_flag=True, help="Stop when all present messages have landed.")
 @click.option("--format", "kind", type=click.Choice(["delta", "parquet"]), default="delta", show_default=True,
-              help="What tables are.")  # fmt: skip
-@click.option("--storage-option", "storage", multiple=True, metavar="K=V", help="Passed on to where tables are kept.")
+              help="Table format.")  # fmt: skip
+@click.option(
+    "--storage-option", "storage", multiple=True, metavar="K=V", help="Option of the table storage; repeatable."
+)
 @click.option("--keep-malformed-headers", "lenient", is_flag=True,
-              help="Land headers that cannot be read under an empty name, instead of stopping at them.")  # fmt: skip
+              help="Land malformed headers under an empty name instead of stopping.")  # fmt: skip
 @_spark
 def land(cluster: str, path: str, node: int | None, output: str, stream: str, tables: str, once: bool, kind: Any,
          storage: tuple[str, ...], lenient: bool, master: str, remote: str) -> None:  # fmt: skip
-    """Write a stream to a table, each message exactly once; go on until interrupted."""
+    """Write a stream to a table, each message exactly once. Runs until interrupted, or with --once to the end."""
     cluster, path = _one_source(cluster, path, node)
     wrong = [pair for pair in storage if "=" not in pair]
     if wrong:
         raise click.UsageError(f"--storage-option {wrong[0]}: write it as K=V")
-    _check_room(tables)
+    _check_writable(tables)
     spark = _session(master, remote, cluster, path)
     from chaplain.pipeline import land as run  # noqa: PLC0415 Spark is heavy
     from chaplain.pipeline.tables import first_landed  # noqa: PLC0415
@@ -106,9 +113,9 @@ def land(cluster: str, path: str, node: int | None, output: str, stream: str, ta
         fail_on_malformed_headers=not lenient,
     )  # fmt: skip
     if first := first_landed(tables, stream, options):
-        _tell(f"the table begins with offset {first}: what was before it had been dropped")
+        _print_note(f"the table begins with offset {first}: earlier messages had been dropped from the log")
     if output == "json":
-        put_json({"stream": stream, "landed": count})
+        print_json({"stream": stream, "landed": count})
     else:
         click.echo(f"{count} messages landed")
 
@@ -116,19 +123,20 @@ def land(cluster: str, path: str, node: int | None, output: str, stream: str, ta
 @pipeline.command(epilog="Example: chaplain pipeline verify --cluster demo --stream orders --signatures")
 @_source
 @_tables(required=False)
-@click.option("--stream", default="", metavar="S", help="Leave out the breaks of other streams.")
-@click.option("--manifest", metavar="FILE", help="Go on from what this says is proven, and write it anew.")
-@click.option("--identity", default="", metavar="FILE", help="Who signs the manifest.")
-@click.option("--signatures", is_flag=True, help="Check who signed every request, too.")
-@click.option("--founding", default="", metavar="FILE", help="A node.toml, where none lies beside the segments.")
+@click.option("--stream", default="", metavar="S", help="Report only breaks of this stream.")
+@click.option("--manifest", metavar="FILE", help="Continue after the part that this manifest covers, then update it.")
+@click.option("--identity", default="", metavar="FILE", help="Identity that signs the manifest.")
+@click.option("--signatures", is_flag=True, help="Also verify the signature of every request.")
+@click.option("--founding", default="", metavar="FILE",
+              help="node.toml with the initial configuration, if there is none beside the segments.")  # fmt: skip
 @_spark
 @_always_once
 def verify(cluster: str, path: str, node: int | None, output: str, tables: str, stream: str, manifest: str | None,
            identity: str, signatures: bool, founding: str, master: str, remote: str) -> None:  # fmt: skip
-    """Prove a log, a table, or both: print nothing, or every break as a line of JSON, and exit with 3.
+    """Verify a log, a table or both. Each break is printed as a line of JSON, and the exit code is 3.
 
-    What was proven is said on stderr. Of a cluster that is the log of the node that got furthest, in full; the others'
-    logs are compared with it by the heads of their records: prove them with --node.
+    Standard error says what was verified. For a cluster, that is the complete log of the node that is furthest ahead;
+    of the other nodes' logs only the record headers are compared with it. To verify those completely, use --node.
     """
     if cluster or path or not tables:
         cluster, path = _one_source(cluster, path, node)
@@ -139,41 +147,42 @@ def verify(cluster: str, path: str, node: int | None, output: str, tables: str, 
     from chaplain.pipeline.verification.verify import signing  # noqa: PLC0415
     from chaplain.pipeline.verification.violations import shown  # noqa: PLC0415
 
-    progress("proving")
+    progress("verifying")
     breaks = []
     if manifest:
-        identity = signing(identity, cluster)  # one for both halves
-    noted: dict[str, Any] = {"stream": stream, "manifest": manifest, "identity": identity, "tell": _tell}
+        identity = signing(identity, cluster)  # the same identity for the log and for the tables
+    common: dict[str, Any] = {"stream": stream, "manifest": manifest, "identity": identity, "tell": _print_note}
     if cluster or path:
-        breaks += find_breaks(spark, cluster=cluster, path=path, signatures=signatures, founding=founding, **noted)
+        breaks += find_breaks(spark, cluster=cluster, path=path, signatures=signatures, founding=founding, **common)
     if tables:
-        # A log with breaks writes no manifest: then the table is held against what was proven before, if anything was.
+        # Verification of a log with breaks writes no manifest. The table is then compared with the earlier manifest, if
+        # one exists.
         known = manifest if manifest and (not breaks or Path(manifest).exists()) else None
-        breaks += find_breaks(spark, tables=tables, **{**noted, "manifest": known})
+        breaks += find_breaks(spark, tables=tables, **{**common, "manifest": known})
     for one in breaks:
-        put_json(shown(one))
+        print_json(shown(one))
     if breaks:
-        raise click.exceptions.Exit(BROKEN)
+        raise click.exceptions.Exit(BREAK_FOUND)
 
 
-def _tell(text: str) -> None:
-    """Also where nobody watches: who is told of no breaks must know where none were looked for."""
-    click.echo(visible(text), err=True)
+def _print_note(text: str) -> None:
+    """Print on standard error even if it is no terminal: a result without breaks must say what was not verified."""
+    click.echo(escaped(text), err=True)
 
 
 @pipeline.command(epilog="Example: chaplain pipeline fold --tables tables --stream orders")
 @_source
 @_tables(required=False)
 @click.option("--stream", required=True, metavar="S", help="The stream to fold.")
-@click.option("--keep-keyless", is_flag=True, help="Keep all rows that have no key; they are left out otherwise.")
-@click.option("--out", default="", metavar="DIR", help="Write the rows as Parquet there, instead of printing them.")
+@click.option("--keep-keyless", is_flag=True, help="Keep all rows without a key instead of leaving them out.")
+@click.option("--out", default="", metavar="DIR", help="Write the rows there as Parquet instead of printing them.")
 @click.option("--fingerprint", "summed", is_flag=True,
-              help="Of a database's row changes, in --path, print the fingerprint they add up to.")  # fmt: skip
+              help="Fold a database's row changes in --path and print only their fingerprint.")  # fmt: skip
 @_spark
 @_always_once
 def fold(cluster: str, path: str, node: int | None, output: str, tables: str, stream: str, keep_keyless: bool, out: str,
          summed: bool, master: str, remote: str) -> None:  # fmt: skip
-    """Print the latest row of each key, one a line, by key."""
+    """Print the latest row of each key, one per line, sorted by key."""
     if summed:
         _fold_row_changes(path, stream, master, remote)
         return
@@ -195,12 +204,12 @@ def fold(cluster: str, path: str, node: int | None, output: str, tables: str, st
         return
     columns = ["topic", "offset", "key", "value", "client_id", "client_message_id"]
     for row in each(folded.selectExpr(*columns, "unix_micros(timestamp) as time_us")):
-        put_json(
+        print_json(
             {
                 "stream": row.topic,
                 "offset": row.offset,
-                "key": None if row.key is None else shown_value(bytes(row.key)),
-                "value": shown_value(bytes(row.value)),
+                "key": None if row.key is None else json_value(bytes(row.key)),
+                "value": json_value(bytes(row.value)),
                 "timestamp": timestamp(row.time_us * 1000),
                 "client_id": row.client_id,
                 "client_message_id": row.client_message_id,
@@ -219,17 +228,21 @@ def _fold_row_changes(path: str, stream: str, master: str, remote: str) -> None:
 
 @pipeline.command(epilog="Example: chaplain pipeline compress --cluster demo --stream orders --through 99999")
 @cluster_option
-@click.option("--stream", required=True, metavar="S", help="The stream whose offsets say how far.")
-@click.option("--through", type=click.IntRange(0), metavar="OFFSET", help="The last one that goes; else all there are.")
-@click.option("--node", type=click.IntRange(1), metavar="I", help="Prove node I's log, and ask it for the checkpoint.")
+@click.option("--stream", required=True, metavar="S", help="The stream that --through refers to.")
+@click.option(
+    "--through", type=click.IntRange(0), metavar="OFFSET", help="Last offset to drop.  [default: the stream's last]"
+)
+@click.option(
+    "--node", type=click.IntRange(1), metavar="I", help="Verify the log of node I, and request the checkpoint there."
+)
 @output_option
 @_spark
 @_always_once
 def compress(cluster: str, stream: str, through: int | None, node: int | None, output: str, master: str,
              remote: str) -> None:  # fmt: skip
-    """Make the log smaller: prove it, then have nodes drop what a checkpoint covers, of all streams.
+    """Verify the log, then let the nodes drop the part that a checkpoint covers, of all streams.
 
-    A log with a break is left as it is: the breaks are printed as `verify` does, and the exit code is 3.
+    A log with a break stays unchanged: the breaks are printed as `verify` prints them, and the exit code is 3.
     """
     spark = _session(master, remote)
     from chaplain.pipeline import Broken  # noqa: PLC0415 Spark is heavy
@@ -240,34 +253,34 @@ def compress(cluster: str, stream: str, through: int | None, node: int | None, o
         freed = run(spark, cluster=cluster, stream=stream, through=through, node=node, tell=progress)
     except Broken as broken:
         for one in broken.breaks:
-            put_json(shown(one))
-        click.echo(visible(str(broken)), err=True)
-        raise click.exceptions.Exit(BROKEN) from None
+            print_json(shown(one))
+        click.echo(escaped(str(broken)), err=True)
+        raise click.exceptions.Exit(BREAK_FOUND) from None
     columns = ("node", "segments", "bytes", "first", "done")
     rows = [{name: getattr(one, name) for name in columns} for one in freed]
     if output == "json":
-        put_json(rows)
+        print_json(rows)
     else:
-        put_table(columns, rows, "Segments and octets that went, and the message that each log begins with now.")
+        print_table(columns, rows, "Segments and bytes that were deleted, and the first message of each log now.")
 
 
 def _read(spark: SparkSession, cluster: str, path: str, stream: str) -> DataFrame:
-    place = ("cluster", cluster) if cluster else ("path", path)
-    return spark.read.format("chaplain").option(*place).option("subscribe", stream).load()
+    source = ("cluster", cluster) if cluster else ("path", path)
+    return spark.read.format("chaplain").option(*source).option("subscribe", stream).load()
 
 
 @pipeline.command(epilog="Example: chaplain pipeline report --tables tables --out report.html")
 @_source
 @_tables(required=True)
 @click.option("--stream", default="", metavar="S", help="Only this stream.")
-@click.option("--out", default="report.html", show_default=True, metavar="FILE", help="The page to write.")
+@click.option("--out", default="report.html", show_default=True, metavar="FILE", help="The HTML file to write.")
 @_spark
 @_always_once
 def report(cluster: str, path: str, node: int | None, output: str, tables: str, stream: str, out: str, master: str,
            remote: str) -> None:  # fmt: skip
-    """Write one HTML file about landed streams: rates, regimes, failovers, who wrote what, gaps.
+    """Write an HTML report of landed streams: rates, regimes, failovers, messages by client, gaps.
 
-    With a log, its breaks are shown, too.
+    With --cluster or --path the report also lists the breaks of that log.
     """
     if cluster or path:
         cluster, path = _one_source(cluster, path, node)
@@ -276,13 +289,13 @@ def report(cluster: str, path: str, node: int | None, output: str, tables: str, 
 
     run(spark, tables=tables, out=out, stream=stream, cluster=cluster, path=path)
     if output == "json":
-        put_json({"report": out})
+        print_json({"report": out})
     else:
         click.echo(f"{out} is written")
 
 
 def _one_source(cluster: str, path: str, node: int | None) -> tuple[str, str]:
-    """A path that was given stands before a cluster that the environment names."""
+    """Return the cluster or the path to read, one of them empty. `--path` overrides a cluster from the environment."""
     if path and cluster and click.get_current_context().get_parameter_source("cluster") != _ENVIRONMENT:
         raise click.UsageError("give either --cluster or --path")
     if not path and not cluster:
@@ -302,11 +315,11 @@ _ENVIRONMENT = click.core.ParameterSource.ENVIRONMENT
 
 
 def _session(master: str, remote: str, cluster: str = "", path: str = "", landed: str = "") -> SparkSession:
-    """Spark takes seconds to start: what is not there is said before."""
+    """Start Spark, after the checks that need no Spark: starting it takes seconds."""
     if master and remote:
         raise click.UsageError("give either --master or --remote")
     if not remote:
-        _look_for(cluster, path, landed)
+        _check_sources(cluster, path, landed)
     try:
         from chaplain.pipeline import local_session  # noqa: PLC0415 Spark is heavy
     except ImportError as absent:
@@ -315,8 +328,8 @@ def _session(master: str, remote: str, cluster: str = "", path: str = "", landed
     return local_session(master or "local[*]", remote=remote)
 
 
-def _check_room(tables: str) -> None:
-    """Whether tables can be kept there. Nothing is made: the stream may not be there."""
+def _check_writable(tables: str) -> None:
+    """Raise if tables cannot be stored there. Creates no directory, because the stream may not exist."""
     if "://" in tables:
         return
     there = next(folder for folder in (Path(tables).absolute(), *Path(tables).absolute().parents) if folder.exists())
@@ -331,8 +344,8 @@ def _check_room(tables: str) -> None:
         ) from None
 
 
-def _look_for(cluster: str, path: str, landed: str) -> None:
-    """Of a cluster its nodes' files alone will do, as they come out of a backup."""
+def _check_sources(cluster: str, path: str, landed: str) -> None:
+    """Raise if the sources do not exist. The segments alone suffice for a cluster, as restored from a backup."""
     from chaplain.segment.files import refuse_other_versions  # noqa: PLC0415
 
     folders = list(_folder(cluster).glob("node-*/segments")) if cluster else [Path(path)] if path else []

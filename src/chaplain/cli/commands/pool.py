@@ -1,47 +1,51 @@
-"""`chaplain pool`: groups that anyone may talk to."""
+"""`chaplain pool`: best-effort broadcasts to the members of a pool."""
 
 from __future__ import annotations
 
 import click
 
-from chaplain.cli.support.broken_pipe import while_somebody_reads
-from chaplain.cli.support.connection_options import reach, talks
-from chaplain.cli.support.input_bytes import given
-from chaplain.cli.support.output import put_json, shown_value, visible
+from chaplain.cli.support.broken_pipe import stop_on_closed_output
+from chaplain.cli.support.connection_options import cluster_options, connected
+from chaplain.cli.support.input_bytes import text_or_stdin
+from chaplain.cli.support.output import escaped, json_value, print_json
 
 
 @click.group(epilog="Example: chaplain pool listen --pool chat --cluster demo")
 def pool() -> None:
-    """Broadcasts to whoever has joined a pool."""
+    """Broadcast to all members of a pool, and listen."""
 
 
 @pool.command(epilog="Example: chaplain pool broadcast hello --pool chat --cluster demo")
 @click.argument("text")
-@click.option("--pool", "name", required=True, help="The pool to talk to.")
-@talks
+@click.option("--pool", "name", required=True, help="The pool to broadcast to.")
+@cluster_options
 def broadcast(text: str, name: str, cluster: str, node: int | None, output: str) -> None:
-    """Send TEXT, or with - what comes on standard input, to everyone who has joined the pool."""
-    value = given(text)
-    with reach(cluster, node) as client:
+    """Send TEXT (- reads standard input) to all members of the pool."""
+    value = text_or_stdin(text)
+    with connected(cluster, node) as client:
         client.pool(name).broadcast(value)
     if output == "json":
-        put_json({"pool": name, "broadcast": True})
+        print_json({"pool": name, "broadcast": True})
 
 
 @pool.command(epilog="Example: chaplain pool listen --pool chat --cluster demo")
 @click.option("--pool", "name", required=True, help="The pool to join.")
-@click.option("--timeout", type=click.FloatRange(0), help="Stop after so many seconds without a message.")
-@click.option("--count", type=click.IntRange(1), help="Stop after so many messages.")
-@talks
+@click.option("--timeout", type=click.FloatRange(0), help="Stop after this many seconds without a message.")
+@click.option("--count", type=click.IntRange(1), help="Stop after this many messages.")
+@cluster_options
 def listen(name: str, timeout: float | None, count: int | None, cluster: str, node: int | None, output: str) -> None:
-    """Join a pool and show what is said in it, one message a line."""
-    with reach(cluster, node) as client, while_somebody_reads(), client.pool(name).listen(timeout=timeout) as messages:
+    """Join a pool and show its messages, one per line."""
+    with (
+        connected(cluster, node) as client,
+        stop_on_closed_output(),
+        client.pool(name).listen(timeout=timeout) as messages,
+    ):
         for number, each in enumerate(messages, 1):
             if output == "json":
-                put_json(
+                print_json(
                     {
                         "pool": each.pool,
-                        "value": shown_value(each.value),
+                        "value": json_value(each.value),
                         "sender": each.sender,
                         "client": each.client,
                         "missed": each.missed,
@@ -49,7 +53,7 @@ def listen(name: str, timeout: float | None, count: int | None, cluster: str, no
                 )
             else:
                 lost = f" ({each.missed} lost before this)" if each.missed else ""
-                said = visible(each.value.decode(errors="backslashreplace"))
-                click.echo(f"{visible(each.client)}@{each.sender}: {said}{lost}")
+                text = escaped(each.value.decode(errors="backslashreplace"))
+                click.echo(f"{escaped(each.client)}@{each.sender}: {text}{lost}")
             if number == count:
                 break

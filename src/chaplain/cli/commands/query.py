@@ -1,4 +1,4 @@
-"""`chaplain query`: questions to the whole cluster."""
+"""`chaplain query`: asks all members a question, and answers questions for one node."""
 
 from __future__ import annotations
 
@@ -6,78 +6,83 @@ from typing import TYPE_CHECKING
 
 import click
 
-from chaplain.cli.support.broken_pipe import while_somebody_reads
-from chaplain.cli.support.connection_options import reach, talks
-from chaplain.cli.support.input_bytes import octets
-from chaplain.cli.support.output import put_json, put_table, shown_value, visible
+from chaplain.cli.support.broken_pipe import stop_on_closed_output
+from chaplain.cli.support.connection_options import cluster_options, connected
+from chaplain.cli.support.input_bytes import to_bytes
+from chaplain.cli.support.output import escaped, json_value, print_json, print_table
 
 if TYPE_CHECKING:
     from chaplain.client.types.results import Answer
 
 COLUMNS = ("question", "value", "votes", "members", "decided", "voters", "missing")
 TALLY_SHOWN = 5
+"""An undecided result lists at most this many different answers."""
 UNDECIDED = {
     "tie": "two answers have half of the members each",
     "split": "no answer can reach half of the members",
-    "unknown": "nobody who answered knows this question",
+    "unknown": "no member that answered knows this question",
     "timeout": "not enough members answered in time",
-    "refused": "this node takes no more questions now, or not of this size",
+    "refused": "this node has too many open questions, or the question is too large",
 }
 
 
 @click.group(epilog="Example: chaplain query ask version --cluster demo")
 def query() -> None:
-    """Questions that are answered when half or more of the members agree."""
+    """Ask all members a question. It is decided when half of the members or more give the same answer."""
 
 
 @query.command(epilog="Example: chaplain query ask version --cluster demo")
 @click.argument("question")
 @click.option("--timeout", type=click.FloatRange(0.05, 60), default=5.0, show_default=True, help="Seconds to wait.")
-@click.option("--content", default="", metavar="TEXT", help="What to send along, for whoever answers.")
-@talks
+@click.option("--content", default="", metavar="TEXT", help="Content to send with the question.")
+@cluster_options
 def ask(question: str, timeout: float, content: str, cluster: str, node: int | None, output: str) -> None:
-    """Put QUESTION to every member and show what most of them say.
+    """Send QUESTION to every member and show the answer that most of them give.
 
-    Every node answers version, uptime and members; programs may answer others.
+    Every node answers version, uptime and members. Programs can answer other questions.
     """
-    with reach(cluster, node) as client:
-        answer = client.ask(question, timeout=timeout, content=octets(content))
+    with connected(cluster, node) as client:
+        answer = client.ask(question, timeout=timeout, content=to_bytes(content))
     if output == "json":
-        put_json(dict(answer))
+        print_json(dict(answer))
     else:
-        put_table(COLUMNS, [dict(answer)], "" if answer.decided else _why(answer))
+        print_table(COLUMNS, [dict(answer)], "" if answer.decided else _reason(answer))
 
 
 @query.command("answer", epilog="Example: chaplain query answer colour red --cluster demo --count 1")
 @click.argument("question")
 @click.argument("text")
-@click.option("--timeout", type=click.FloatRange(0), help="Stop after so many seconds without being asked.")
-@click.option("--count", type=click.IntRange(1), help="Stop after so many answers.")
-@talks
+@click.option("--timeout", type=click.FloatRange(0), help="Stop after this many seconds without a question.")
+@click.option("--count", type=click.IntRange(1), help="Stop after this many answers.")
+@cluster_options
 def give_answer(
     question: str, text: str, timeout: float | None, count: int | None, cluster: str, node: int | None, output: str
 ) -> None:
-    """Answer QUESTION with TEXT, for one node, each time somebody asks; show who did, one a line."""
-    with reach(cluster, node) as client, while_somebody_reads(), client.questions(question, timeout=timeout) as asked:
+    """Answer QUESTION with TEXT on behalf of one node, and show each request, one per line."""
+    with (
+        connected(cluster, node) as client,
+        stop_on_closed_output(),
+        client.questions(question, timeout=timeout) as asked,
+    ):
         for number, each in enumerate(asked, 1):
-            client.reply(each, octets(text))
+            client.reply(each, to_bytes(text))
             if output == "json":
-                put_json(
+                print_json(
                     {
                         "id": each.id,
                         "question": each.question,
                         "asker": each.asker,
-                        "content": shown_value(each.content),
+                        "content": json_value(each.content),
                     }
                 )
             else:
-                said = visible(each.content.decode(errors="backslashreplace"))
-                click.echo(f"asked at {each.asker}: {said}" if said else f"asked at {each.asker}")
+                content = escaped(each.content.decode(errors="backslashreplace"))
+                click.echo(f"asked at {each.asker}: {content}" if content else f"asked at {each.asker}")
             if number == count:
                 break
 
 
-def _why(answer: Answer) -> str:
-    said = "; ".join(f"{value} {votes}" for value, votes in answer.tally[:TALLY_SHOWN])
+def _reason(answer: Answer) -> str:
+    tally = "; ".join(f"{value} {votes}" for value, votes in answer.tally[:TALLY_SHOWN])
     reason = UNDECIDED.get(answer.reason, answer.reason)
-    return f"undecided: {reason}" + (f" (votes: {said})" if said else "")
+    return f"undecided: {reason}" + (f" (votes: {tally})" if tally else "")

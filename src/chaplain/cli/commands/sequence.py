@@ -1,13 +1,13 @@
-"""`chaplain sequence`: one agreed, gapless numbering of events, in memory."""
+"""`chaplain sequence`: publishes and reads events that get agreed, gapless numbers and live in memory."""
 
 from __future__ import annotations
 
 import click
 
-from chaplain.cli.support.broken_pipe import while_somebody_reads
-from chaplain.cli.support.connection_options import reach, talks, wait_for_news
-from chaplain.cli.support.input_bytes import given, lines_of
-from chaplain.cli.support.output import check_rows, put_json, put_rows, shown_value
+from chaplain.cli.support.broken_pipe import stop_on_closed_output
+from chaplain.cli.support.connection_options import cluster_options, connected, wait_for_replication
+from chaplain.cli.support.input_bytes import split_lines, text_or_stdin
+from chaplain.cli.support.output import json_value, print_json, print_rows, refuse_table_with_follow
 from chaplain.errors import Missing
 
 _EVENT = ["number", "value", "publisher", "hash"]
@@ -15,47 +15,48 @@ _EVENT = ["number", "value", "publisher", "hash"]
 
 @click.group(epilog="Example: chaplain sequence publish hello --stream greetings --cluster demo")
 def sequence() -> None:
-    """One agreed, gapless numbering of events, held in the memories of a work set."""
+    """Publish and read events with agreed, gapless numbers, held in the memory of a work set of nodes."""
 
 
 @sequence.command(epilog='Example: chaplain sequence publish "tick" --stream ticks --cluster demo')
 @click.argument("text")
 @click.option("--stream", required=True, metavar="S", help="The stream to publish to.")
-@click.option("--lines", is_flag=True, help="Each line of the input is an event of its own.")
-@talks
+@click.option("--lines", is_flag=True, help="Publish each line of the input as a separate event.")
+@cluster_options
 def publish(text: str, stream: str, lines: bool, cluster: str, node: int | None, output: str) -> None:
-    """Publish TEXT, or with - what comes on standard input; show the number it got.
+    """Publish TEXT (- reads standard input) and show its number.
 
-    A number means: a majority of the work set holds this event and every one before it.
+    A number means that a majority of the work set holds this event and all events before it.
     """
-    data = given(text)
-    values = lines_of(data) if lines else [data]
-    with reach(cluster, node) as client:
+    data = text_or_stdin(text)
+    values = split_lines(data) if lines else [data]
+    with connected(cluster, node) as client:
         first = client.sequence(stream).publish_many(values)
     for number in range(first, first + len(values)):
-        put_json({"number": number})
+        print_json({"number": number})
 
 
 @sequence.command(epilog="Example: chaplain sequence read --stream ticks --follow --cluster demo")
 @click.option("--stream", required=True, metavar="S", help="The stream to read.")
-@click.option("--from", "start", type=click.IntRange(1), metavar="NUMBER", help="Begin with this one.")
-@click.option("--to", "stop", type=click.IntRange(1), metavar="NUMBER", help="Stop before this one.")
-@click.option("--follow", is_flag=True, help="Go on with whatever is published from now on.")
-@talks
+@click.option("--from", "start", type=click.IntRange(1), metavar="NUMBER", help="First number to read.")
+@click.option("--to", "stop", type=click.IntRange(1), metavar="NUMBER", help="Stop before this number.")
+@click.option("--follow", is_flag=True, help="Continue with new events.")
+@cluster_options
 def read(
     stream: str, start: int | None, stop: int | None, follow: bool, cluster: str, node: int | None, output: str
 ) -> None:
-    """Show events, one JSON object a line, from the oldest that the node remembers up to the last one now."""
+    """Show events, one JSON object per line, from the oldest one in the node's memory to the present end."""
     from chaplain.client.api.sequence_calls import shape  # noqa: PLC0415  `--help` needs no client
 
     if start is not None and stop is not None and stop <= start:
         raise click.UsageError(f"there is nothing from {start} to before {stop}: --to is the first one left out")
-    check_rows(follow)
-    with reach(cluster, node) as client, while_somebody_reads():
+    refuse_table_with_follow(follow)
+    with connected(cluster, node) as client, stop_on_closed_output():
         found = client.sequence(stream)
-        # One that stands right behind the last event has seen everything, and is told nothing.
-        behind = [start] if start in (None, 1) else [start, (start or 0) - 1]
-        if not follow and not wait_for_news(lambda: any(True for begin in behind for _ in found.read(begin))):
+        # A reader that starts right after the last event gets an empty result, not an error. So the event before
+        # `start` counts as evidence, too, that the stream exists and has got this far.
+        starts = [start] if start in (None, 1) else [start, (start or 0) - 1]
+        if not follow and not wait_for_replication(lambda: any(True for begin in starts for _ in found.read(begin))):
             where = "" if start is None else f" from number {start} on"
             raise Missing(f"sequence {stream!r} has no events{where}: publish one with `chaplain sequence publish`")
-        put_rows((shape(event, shown_value(event.value)) for event in found.read(start, stop, follow)), _EVENT)
+        print_rows((shape(event, json_value(event.value)) for event in found.read(start, stop, follow)), _EVENT)

@@ -1,4 +1,4 @@
-"""`chaplain sql`: statements on a stream's database, queries, and results."""
+"""`chaplain sql`: executes statements on a stream's database, queries it, and shows and checks results."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from chaplain.cli.commands.journal import timestamp
-from chaplain.cli.support.connection_options import reach, talks
-from chaplain.cli.support.output import BROKEN, F, progress, put_json, put_table, shown_value
+from chaplain.cli.support.connection_options import cluster_options, connected
+from chaplain.cli.support.output import BREAK_FOUND, F, json_value, print_json, print_table, progress
 from chaplain.errors import Missing
 
 if TYPE_CHECKING:
@@ -19,12 +19,14 @@ _RESULT = ["offset", "client_id", "client_message_id", "ok", "changes", "rows", 
 
 
 def _stream(command: F) -> F:
-    return click.option("--stream", default="main", show_default=True, metavar="S", help="Whose database.")(command)
+    return click.option(
+        "--stream", default="main", show_default=True, metavar="S", help="Stream whose database to use."
+    )(command)
 
 
 def _parameters(command: F) -> F:
-    told = "For the next ? of the statement: a number, null, or text; JSON strings are text whatever they look like."
-    return click.option("--param", "parameters", multiple=True, metavar="V", help=told)(command)
+    text = 'Value of the next ? in the statement: a number, null or text. Write "1" with JSON quotes for the text 1.'
+    return click.option("--param", "parameters", multiple=True, metavar="V", help=text)(command)
 
 
 @click.group(epilog="Example: chaplain sql query 'select 1' --cluster demo")
@@ -38,15 +40,15 @@ def sql() -> None:
 @click.argument("statement")
 @_stream
 @_parameters
-@talks
+@cluster_options
 def execute(
     statement: str, stream: str, parameters: tuple[str, ...], cluster: str, node: int | None, output: str
 ) -> None:
-    """Execute STATEMENT as one transaction and show what it gave; exit code 1 if it failed."""
-    with reach(cluster, node) as client:
+    """Execute STATEMENT as one transaction and show its result. Exit code 1: it failed."""
+    with connected(cluster, node) as client:
         result = client.sql(stream).execute(statement, [*map(_value, parameters)])
     if output == "json":
-        put_json(result_json(result))
+        print_json(result_json(result))
     elif result.rows:
         _put_rows(result.rows)
     else:
@@ -57,8 +59,12 @@ def execute(
 @click.argument("statement")
 @_stream
 @_parameters
-@click.option("--local", is_flag=True, help="As the node has it now, without asking how far the others are.")
-@talks
+@click.option(
+    "--local",
+    is_flag=True,
+    help="Read the node's present state without asking how far the other nodes are; it may be stale.",
+)
+@cluster_options
 def query(
     statement: str,
     stream: str,
@@ -68,11 +74,11 @@ def query(
     node: int | None,
     output: str,
 ) -> None:
-    """Show the rows of a SELECT, after everything that was agreed when it began."""
-    with reach(cluster, node) as client:
+    """Show the rows of a SELECT. It sees everything that was agreed when it began."""
+    with connected(cluster, node) as client:
         rows = client.sql(stream).query(statement, [*map(_value, parameters)], local)
     if output == "json":
-        put_json([row_json(row) for row in rows])
+        print_json([row_json(row) for row in rows])
     else:
         _put_rows(rows)
 
@@ -84,28 +90,28 @@ def query(
     nargs=2,
     type=click.IntRange(min=1),
     metavar="LANE ID",
-    help="Only of the requests of this lane (client_id) up to this one (client_message_id).",
+    help="Only requests of this lane (client_id) up to this request (client_message_id).",
 )
-@talks
+@cluster_options
 def results(stream: str, through: tuple[int, int] | None, cluster: str, node: int | None, output: str) -> None:
-    """Show what became of statements, also of those that `sql exec` showed; then delete it."""
-    with reach(cluster, node) as client:
+    """Show the stored results of statements, including those that `sql exec` has shown, then delete them."""
+    with connected(cluster, node) as client:
         found = client.sql(stream).results(through)
     if output == "json":
-        put_json([result_json(result) for result in found])
+        print_json([result_json(result) for result in found])
     else:
         shown = [{**dict(one), "rows": len(one.rows), "error": (one.error or {}).get("message")} for one in found]
-        put_table(_RESULT, shown)
+        print_table(_RESULT, shown)
 
 
 @sql.command(epilog="Example: chaplain sql check --cluster demo --node 2")
-@click.option("--stream", default="", metavar="S", help="Only this one's database.")
-@talks
+@click.option("--stream", default="", metavar="S", help="Check only the database of this stream.")
+@cluster_options
 def check(stream: str, cluster: str, node: int | None, output: str) -> None:
-    """Read all rows of the SQLite databases on this machine again, and of their copies; exit code 3 if one is damaged.
+    """Check all rows of the SQLite databases on this machine, and of their copies. Exit code 3: one is damaged.
 
-    Nodes may be up or down. Nothing is changed: a node that is up mends a damaged database by itself once it finds it,
-    and at the latest after it was killed and started.
+    Nodes may be up or down. The command changes nothing. A running node repairs a damaged database by itself when it
+    finds the damage, at the latest when it is started after a kill.
     """
     from chaplain.config import choose_nodes, find_cluster, load_cluster  # noqa: PLC0415
     from chaplain.runtime.databases.sqlite.integrity import check_report, files_in  # noqa: PLC0415
@@ -122,15 +128,15 @@ def check(stream: str, cluster: str, node: int | None, output: str) -> None:
         progress(f"reading {file}, {number} of {len(files)}")
         rows.append({"node": of, "stream": name, "file": file.name, **check_report(file, name)})
     if output == "json":
-        put_json(rows)
+        print_json(rows)
     else:
-        put_table(["node", "stream", "file", "position", "rows", "damage"], rows)
+        print_table(["node", "stream", "file", "position", "rows", "damage"], rows)
     if any(row["damage"] for row in rows):
-        raise click.exceptions.Exit(BROKEN)
+        raise click.exceptions.Exit(BREAK_FOUND)
 
 
 def _value(text: str) -> Any:
-    """Numbers and null as such, all else as text."""
+    """Parse numbers, null and JSON strings; everything else is text."""
     try:
         value = json.loads(text)
     except ValueError:
@@ -139,7 +145,7 @@ def _value(text: str) -> Any:
 
 
 def row_json(row: Row) -> dict[str, object]:
-    return {name: shown_value(value) if isinstance(value, bytes) else value for name, value in row.items()}
+    return {name: json_value(value) if isinstance(value, bytes) else value for name, value in row.items()}
 
 
 def result_json(result: Result) -> dict[str, object]:
@@ -149,6 +155,6 @@ def result_json(result: Result) -> dict[str, object]:
 
 def _put_rows(rows: list[Row]) -> None:
     if rows:
-        put_table(list(rows[0]), [row_json(row) for row in rows])
+        print_table(list(rows[0]), [row_json(row) for row in rows])
     else:
         click.echo("No rows.")

@@ -1,7 +1,8 @@
-"""Commands that go on until they are stopped end as soon as nobody reads them: `chaplain event listen | head -1`.
+"""Ends a command that waits, as soon as the reader of its output is gone: `chaplain event listen | head -1`.
 
-A pipe that its reader has closed says so to whoever writes next. One that waits for news may have nothing to write for
-hours, so a thread watches the output meanwhile, and breaks off the wait with a signal, as Ctrl-C does.
+A process notices that its reader closed the pipe only when it writes. A command that waits for events may not write
+for hours. While it waits, a thread therefore polls the standard output, and interrupts the main thread with a signal
+when the other end is closed.
 """
 
 from __future__ import annotations
@@ -19,15 +20,15 @@ _SIGNAL = signal.SIGUSR1
 
 
 @contextmanager
-def while_somebody_reads() -> Iterator[None]:
-    """Raise `BrokenPipeError` here once the standard output is closed at its other end. For the main thread."""
+def stop_on_closed_output() -> Iterator[None]:
+    """Raise `BrokenPipeError` in the block when the reader closes the standard output. For the main thread only."""
     try:
         output = sys.stdout.fileno()
-    except (OSError, ValueError):  # a program that catches what we print; it reads for as long as it likes
+    except (OSError, ValueError):  # the standard output is an object in this process, which nobody can close
         yield
         return
     done, end = os.pipe()
-    before = signal.signal(_SIGNAL, _break_off)
+    before = signal.signal(_SIGNAL, _raise_broken_pipe)
     watcher = threading.Thread(target=_watch, args=(output, done, threading.get_ident()), daemon=True)
     watcher.start()
     try:
@@ -39,18 +40,18 @@ def while_somebody_reads() -> Iterator[None]:
         signal.signal(_SIGNAL, before)
 
 
-def _watch(output: int, done: int, listener: int) -> None:
+def _watch(output: int, done: int, main_thread: int) -> None:
     watched = select.poll()
-    watched.register(output, 0)  # only what is told without being asked for: that it is closed, or broken
+    watched.register(output, 0)  # an empty mask: poll reports only POLLHUP and POLLERR
     watched.register(done, 0)
     if any(descriptor == output for descriptor, _ in watched.poll()):
-        signal.pthread_kill(listener, _SIGNAL)
+        signal.pthread_kill(main_thread, _SIGNAL)
 
 
-def _break_off(number: int, frame: FrameType | None) -> None:
+def _raise_broken_pipe(number: int, frame: FrameType | None) -> None:
     raise BrokenPipeError
 
 
 def discard_output() -> None:
-    """Nothing more can be said there, not even what Python still has to say when it ends."""
+    """Send the standard output to /dev/null, so that Python's own flush at exit does not fail again."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

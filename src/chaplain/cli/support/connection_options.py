@@ -1,4 +1,4 @@
-"""How commands reach a cluster: the options that name it and one of its nodes, and a client for them."""
+"""The options that name a cluster and one of its nodes, and the client that a command opens with them."""
 
 from __future__ import annotations
 
@@ -17,40 +17,41 @@ from chaplain.errors import Unreachable
 if TYPE_CHECKING:
     from chaplain.client.sync import Client
 
-PATIENCE_S = 8.0
-"""A person at a prompt is told within ten seconds that nobody answers; Python's own start takes one of them."""
-ABSENCE_S = 2.0
-"""Nodes whose ports are closed for so long are down; one that is just being started again is waited for."""
-NEWS_S = 3.0
-"""As long as nodes take to tell each other what they have, unless they are cut off."""
+CONNECT_S = 8.0
+"""Time-out of the client. With a second for Python's own start, the user gets an answer within ten seconds."""
+REFUSED_S = 2.0
+"""A cluster is down if all its ports refuse connections for this long. It is longer than the gap of a restart."""
+REPLICATION_S = 3.0
+"""Connected nodes replicate graph and sequence events to each other within this time."""
 POLL_S = 0.1
 
 
-def talks(command: F) -> F:
-    """The options of every command that talks to a cluster."""
-    node = click.option("--node", type=click.IntRange(1), metavar="I", help="Ask node I, and no other.")
+def cluster_options(command: F) -> F:
+    """Add the options of every command that connects to a cluster: `--cluster`, `--node` and `--output`."""
+    node = click.option("--node", type=click.IntRange(1), metavar="I", help="Connect only to node I.")
     return cluster_option(node(output_option(command)))
 
 
 @contextmanager
-def reach(cluster: str, node: int | None) -> Iterator[Client]:
-    check_presence(cluster, node)
+def connected(cluster: str, node: int | None) -> Iterator[Client]:
+    """Open a client of the cluster, or of its node `node`, for the duration of the block."""
+    check_reachable(cluster, node)
     # Imported here: `--help` needs neither sockets nor cryptography.
     from chaplain.client.sync import Client  # noqa: PLC0415
 
-    with Client.connect(cluster, node=node, timeout=PATIENCE_S) as client:
+    with Client.connect(cluster, node=node, timeout=CONNECT_S) as client:
         try:
             yield client
-        except ValueError as error:  # a name or a size that no call takes
+        except ValueError as error:  # the client rejected an argument, such as an invalid stream name
             raise click.UsageError(str(error)) from None
 
 
-def check_presence(cluster: str, node: int | None) -> None:
-    """Raise soon if every port is closed; whoever has an open one may take a client's whole patience."""
+def check_reachable(cluster: str, node: int | None) -> None:
+    """Raise after `REFUSED_S` if every port refuses connections. If one is open, the client's own time-out applies."""
     from chaplain.config import endpoints_of, find_cluster, load_cluster  # noqa: PLC0415
 
     endpoints = endpoints_of(load_cluster(cluster).nodes, node)
-    end_s = time.monotonic() + ABSENCE_S
+    end_s = time.monotonic() + REFUSED_S
     while endpoints and all(map(_is_closed, endpoints)):
         if time.monotonic() > end_s:
             start = f"`chaplain cluster up --dir {shlex.quote(str(find_cluster(cluster).parent))}`"
@@ -60,16 +61,18 @@ def check_presence(cluster: str, node: int | None) -> None:
         time.sleep(POLL_S)
 
 
-def wait_for_news(is_there: Callable[[], bool]) -> bool:
-    """Whether something is there, or comes soon: what was just written at one node is on its way to the others."""
-    end_s = time.monotonic() + NEWS_S
-    while not (there := is_there()) and time.monotonic() < end_s:
+def wait_for_replication(has_arrived: Callable[[], bool]) -> bool:
+    """Wait up to `REPLICATION_S` for events that another node has just acknowledged; return whether they arrived."""
+    end_s = time.monotonic() + REPLICATION_S
+    while not (arrived := has_arrived()) and time.monotonic() < end_s:
         time.sleep(POLL_S)
-    return there
+    return arrived
 
 
 def _is_closed(endpoint: str) -> bool:
-    """Whether its machine says that nobody listens there. An endpoint that cannot be asked is the client's business."""
+    """Return whether the machine refuses connections to this port. Every other failure is left to the client, whose
+    error message says more.
+    """
     host, _, port = endpoint.removeprefix("tcp://").rpartition(":")
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=1.0).close()

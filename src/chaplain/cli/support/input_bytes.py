@@ -1,21 +1,21 @@
-"""What was typed on a command line, or comes on standard input, as the octets that it is."""
+"""Converts command-line arguments and standard input to bytes without changing them."""
 
 from __future__ import annotations
 
 import sys
 
 
-def octets(text: str) -> bytes:
-    """UTF-8; what is none, or came to a shell of another locale, is kept as it is."""
+def to_bytes(text: str) -> bytes:
+    """Encode an argument as UTF-8. Bytes that are not valid in the user's locale are restored as they were typed."""
     return text.encode("utf-8", "surrogateescape")
 
 
-def given(text: str) -> bytes:
-    """TEXT itself, or for - what comes on standard input."""
-    return sys.stdin.buffer.read() if text == "-" else octets(text)
+def text_or_stdin(text: str) -> bytes:
+    """Return the bytes of the argument TEXT, or of standard input if TEXT is `-`."""
+    return sys.stdin.buffer.read() if text == "-" else to_bytes(text)
 
 
-def lines_of(data: bytes) -> list[bytes]:
-    """As files have them: each ends with a line feed, which the last one may lack, and nothing else ends one."""
+def split_lines(data: bytes) -> list[bytes]:
+    """Split at line feeds only. The last line may lack its line feed."""
     lines = data.split(b"\n")
     return lines if lines[-1] else lines[:-1]

@@ -1,4 +1,7 @@
-"""Carries out what `chaplain member` promises: one change after the other, each followed to its end."""
+"""Adds and removes nodes for `chaplain member`: one configuration change after the other, each followed to its end.
+
+A change goes on in the cluster if this program ends; `chaplain cluster status` shows it.
+"""
 
 from __future__ import annotations
 
@@ -19,21 +22,21 @@ if TYPE_CHECKING:
     from chaplain.client.types.journal import AssemblyRecord, ChangeRecord, NodeRecord
 
 FOLLOW_S = 60.0
-"""How long a change is followed; it goes on without us."""
-LET_GO_S = 10.0
-"""Longer than the sequence takes to notice that a member is silent, and to take the lock from it."""
+"""The command waits this long for a change. The cluster continues with the change after that."""
+WORK_SET_S = 10.0
+"""Longer than the sequence takes to detect a silent member and to take over the lock from it."""
 POLL_S = 0.05
 
 
-class Changes:
-    """Follows changes by their stages."""
+class ChangeFollower:
+    """Waits for configuration changes, and reports each stage that they reach."""
 
-    def __init__(self, client: Client, tell: Callable[[str], None]) -> None:
+    def __init__(self, client: Client, report: Callable[[str], None]) -> None:
         self._client = client
-        self._tell = tell
+        self._report = report
 
     def follow(self, change_id: str) -> ChangeRecord:
-        """Wait until the change is over, and say each stage; raises if it was refused."""
+        """Wait until the change is complete. Raises `Refused` if the cluster refused it, `Unknown` after `FOLLOW_S`."""
         from chaplain.client.api.admin_calls import find_change  # noqa: PLC0415
 
         stage, end = "", time.monotonic() + FOLLOW_S
@@ -41,14 +44,14 @@ class Changes:
             change = find_change(self._client.nodes(), change_id)
             if change is not None and change.stage != stage:
                 stage = change.stage
-                self._tell(f"{change.change.replace('_', ' ')} {', '.join(map(str, change.nodes))}: {stage}")
+                self._report(f"{change.change.replace('_', ' ')} {', '.join(map(str, change.nodes))}: {stage}")
             if change is not None and not change.open:
-                return _granted(change)
+                return _raise_if_refused(change)
             time.sleep(POLL_S)
         raise Unknown(f"the change is still at stage {stage or 'none'} and goes on; `cluster status` shows it")
 
 
-def _granted(change: ChangeRecord) -> ChangeRecord:
+def _raise_if_refused(change: ChangeRecord) -> ChangeRecord:
     if change.stage == "refuse":
         raise Refused(f"refused: {change.why}; nothing has changed")
     return change
@@ -57,37 +60,41 @@ def _granted(change: ChangeRecord) -> ChangeRecord:
 def add_node(
     client: Client, directory: Path, number: int | None, roles: Sequence[str], endpoint: str, http: str
 ) -> dict[str, object]:
-    census = client.nodes()
-    known = {node.id: node for node in census.nodes}
-    changes = Changes(client, progress)
+    """Add a new node with these roles. If the node exists already, give it those roles that it lacks."""
+    known = {node.id: node for node in client.nodes().nodes}
+    changes = ChangeFollower(client, progress)
     if number in known:
-        wanted = [role for role in roles if role not in known[number].roles]
+        missing = [role for role in roles if role not in known[number].roles]
         assert number is not None
-        return _give_roles(client, changes, number, wanted)
+        return _add_roles(client, changes, number, missing)
     number = number or max(known) + 1
-    return _let_in(client, changes, directory, number, roles, endpoint, http)
+    return _add_new_node(client, changes, directory, number, roles, endpoint, http)
 
 
-def _let_in(
+def _add_new_node(
     client: Client,
-    changes: Changes,
+    changes: ChangeFollower,
     directory: Path,
     number: int,
     roles: Sequence[str],
     endpoint: str,
     http: str,
 ) -> dict[str, object]:
-    """The first role lets it in; it can catch up only once it runs."""
+    """Make the node's directory, propose its first role, start it, and wait until it has caught up.
+
+    The first role lets the node into the cluster; the node catches up only once it runs. A node for another machine
+    (`endpoint`) is not started here.
+    """
     from chaplain.runtime.cluster.join import list_node, make_folder  # noqa: PLC0415
     from chaplain.runtime.cluster.local import bring_up_one  # noqa: PLC0415
 
     holds_data = any(role != "config" for role in roles)
-    newcomer = make_folder(directory, number, endpoint, http, _roster(client), holds_data=holds_data)
+    newcomer = make_folder(directory, number, endpoint, http, _current_members(client), holds_data=holds_data)
     key = from_text(newcomer.node.key, KEY_BYTES, "a node's key")
     try:
         opened = client.add_node(number, roles[0], newcomer.node.endpoint, key, newcomer.disk)
     except (Refused, ConfigError):
-        shutil.rmtree(newcomer.folder)  # nobody will ever let these keys in
+        shutil.rmtree(newcomer.folder)  # the cluster will never accept these keys
         raise
     list_node(directory, newcomer.node)
     if endpoint:
@@ -95,34 +102,37 @@ def _let_in(
     bring_up_one(directory, newcomer.node, progress)
     changes.follow(opened)
     given = {"roles": list(roles), "shown": ", ".join(roles), "folder": str(newcomer.folder)}
-    return _give_roles(client, changes, number, roles[1:]) | given
+    return _add_roles(client, changes, number, roles[1:]) | given
 
 
-def _roster(client: Client) -> LastKnownMembers:
-    """Whom a newcomer may believe: its log is empty, and names founders who may all be gone."""
-    census = client.nodes()
-    keys = {node.id: node.key for node in census.nodes if node.member}
-    return LastKnownMembers(client.status()["agreed"], (census.serializers,), keys)
+def _current_members(client: Client) -> LastKnownMembers:
+    """Return the members that a new node may trust. Its own log is empty, and the nodes of the initial configuration
+    may all have been replaced.
+    """
+    assembly = client.nodes()
+    keys = {node.id: node.key for node in assembly.nodes if node.member}
+    return LastKnownMembers(client.status()["agreed"], (assembly.serializers,), keys)
 
 
-def _give_roles(client: Client, changes: Changes, number: int, roles: Sequence[str]) -> dict[str, object]:
+def _add_roles(client: Client, changes: ChangeFollower, number: int, roles: Sequence[str]) -> dict[str, object]:
     for role in roles:
         changes.follow(client.add_node(number, role))
     return {"id": number, "roles": list(roles), "shown": ", ".join(roles) or "it was", "waits": False}
 
 
 def remove_node(client: Client, directory: Path, number: int, roles: Sequence[str]) -> dict[str, object]:
+    """Remove these roles from the node or, without roles, all of them; stop the node if it is no member after that."""
     from chaplain.runtime.cluster.join import unlist_node  # noqa: PLC0415
     from chaplain.runtime.cluster.local import stop_nodes  # noqa: PLC0415
 
-    census = client.nodes()
-    node = _find(census, number)
-    changes = Changes(client, progress)
+    assembly = client.nodes()
+    node = _find(assembly, number)
+    changes = ChangeFollower(client, progress)
     lost: list[str] = []
-    given = {*node.roles, *_on_their_way(census, number)}
-    if not roles and number in census.serializers:
-        left = _without(census, number)
-        if warning := weakened(census.serializers, left):
+    given = {*node.roles, *_roles_being_added(assembly, number)}
+    if not roles and number in assembly.serializers:
+        left = _serializers_without(assembly, number)
+        if warning := lost_fault_tolerance(assembly.serializers, left):
             progress(warning)
         changes.follow(client.new_serializers(left))
         lost.append("serializer")
@@ -132,52 +142,54 @@ def remove_node(client: Client, directory: Path, number: int, roles: Sequence[st
             changes.follow(client.remove_node(number, role))
             lost.append(role)
     if not any(one.id == number and one.member for one in client.nodes().nodes):
-        _wait_until_let_go(client, number)
+        _wait_until_out_of_work_set(client, number)
         unlist_node(directory, number)
         stop_nodes([directory / f"node-{number}"])
     return {"id": number, "lost": lost, "shown": ", ".join(lost)}
 
 
-def weakened(before: Sequence[int], after: Sequence[int]) -> str:
-    """What is lost when others serialize; nothing if as many of them may fail."""
-    survived, left = ((len(set(nodes)) - 1) // 2 for nodes in (before, after))
-    if left >= survived:
+def lost_fault_tolerance(before: Sequence[int], after: Sequence[int]) -> str:
+    """Return a warning if the serializers `after` tolerate fewer failures than those `before`, otherwise ""."""
+    tolerated_before, tolerated_after = ((len(set(nodes)) - 1) // 2 for nodes in (before, after))
+    if tolerated_after >= tolerated_before:
         return ""
-    shown, former = (", ".join(map(str, nodes)) for nodes in (after, before))
-    less = "no failure of them is survived" if not left else f"{left} of them may fail"
-    return f"{shown} alone will agree on the order, and {less}; of {former}, who do now, {survived} may."
+    new, old = (", ".join(map(str, nodes)) for nodes in (after, before))
+    failures = "no failure" if not tolerated_after else f"{tolerated_after} failure{'s' * (tolerated_after != 1)}"
+    return f"serializers {new} tolerate {failures}; the present serializers {old} tolerate {tolerated_before}."
 
 
-def _on_their_way(census: AssemblyRecord, number: int) -> Iterator[str]:
-    """Roles that the node has been given and has not caught up for: it may never do so."""
-    for change in census.changes:
+def _roles_being_added(assembly: AssemblyRecord, number: int) -> Iterator[str]:
+    """Yield the roles of open changes: the node has not caught up yet, and may never do so."""
+    for change in assembly.changes:
         if change.open and number in change.nodes and change.change.startswith("add_"):
             yield change.change.removeprefix("add_").removesuffix("_node")
 
 
-def _wait_until_let_go(client: Client, number: int) -> None:
-    """Its memory counts in the sequence, and may be missed, until the others have agreed on a work set without it."""
-    end = time.monotonic() + LET_GO_S
+def _wait_until_out_of_work_set(client: Client, number: int) -> None:
+    """Wait until the sequence's work set excludes the node. Until then its copy counts towards the majority, and
+    stopping it may cost the majority.
+    """
+    end = time.monotonic() + WORK_SET_S
     while number in client.status().get("sequence", {}).get("work_set", ()):
         if time.monotonic() > end:
             progress(
-                f"node {number} still has a seat in the sequence's work set after {LET_GO_S:.0f} s and is stopped all "
-                "the same; see `chaplain cluster status`"
+                f"node {number} is still in the sequence's work set after {WORK_SET_S:.0f} s and is stopped anyway; "
+                "see `chaplain cluster status`"
             )
             return
         time.sleep(POLL_S)
 
 
-def _find(census: AssemblyRecord, number: int) -> NodeRecord:
-    node = next((one for one in census.nodes if one.id == number and one.member), None)
+def _find(assembly: AssemblyRecord, number: int) -> NodeRecord:
+    node = next((one for one in assembly.nodes if one.id == number and one.member), None)
     if node is None:
-        members = ", ".join(str(one.id) for one in census.nodes if one.member)
+        members = ", ".join(str(one.id) for one in assembly.nodes if one.member)
         raise Missing(f"there is no node {number}; there are {members}")
     return node
 
 
-def _without(census: AssemblyRecord, number: int) -> list[int]:
-    left = [node for node in census.serializers if node != number]
+def _serializers_without(assembly: AssemblyRecord, number: int) -> list[int]:
+    left = [node for node in assembly.serializers if node != number]
     if not left:
         raise ConfigError(f"node {number} is the only serializer: name others with `chaplain member serializers` first")
     if len(left) > SERIALIZERS_MAX:

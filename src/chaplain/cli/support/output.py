@@ -1,4 +1,8 @@
-"""What commands share: the options that name a cluster and a form of output, and the output itself."""
+"""Output of commands as tables or JSON, and the options `--cluster` and `--output` that all commands share.
+
+Data goes to standard output; progress and warnings go to standard error. Text that other clients wrote is escaped
+before it reaches a terminal.
+"""
 
 from __future__ import annotations
 
@@ -14,15 +18,16 @@ import click
 from click.core import ParameterSource
 
 PIPE_COLUMNS = 200
-"""Where nobody watches, lines are not broken to fit a window."""
+"""Width of tables that do not go to a terminal, wide enough that lines rarely wrap."""
 
 TABLE_ROWS_MAX = 1000
+"""Longer results are printed as several tables, because a table is laid out in memory."""
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
 def cluster_option(command: F) -> F:
-    """`--cluster DIR|FILE`, or `--dir`, or the environment."""
+    """Add `--cluster DIR|FILE`, with the alternative spelling `--dir` and the variable CHAPLAIN_CLUSTER."""
     return click.option(
         "--cluster",
         "--dir",
@@ -37,31 +42,30 @@ def cluster_option(command: F) -> F:
 
 def output_option(command: F) -> F:
     kinds = click.Choice(["table", "json"])
-    return click.option("--output", type=kinds, default="table", show_default=True, help="For people or programs.")(
-        command
-    )
+    text = "Output format: a table for people, JSON for programs."
+    return click.option("--output", type=kinds, default="table", show_default=True, help=text)(command)
 
 
-def put_json(value: object) -> None:
+def print_json(value: object) -> None:
     click.echo(json.dumps(value))
 
 
-def shown_value(value: bytes) -> str | dict[str, str]:
-    """Bytes as JSON shows them: text where they are UTF-8, else base64, marked as such."""
+def json_value(value: bytes) -> str | dict[str, str]:
+    """Return bytes as JSON shows them: a string if they are UTF-8, otherwise `{"base64": …}`."""
     try:
         return value.decode()
     except UnicodeDecodeError:
         return {"base64": base64.b64encode(value).decode()}
 
 
-def put_table(columns: Sequence[str], rows: Sequence[Mapping[str, object]], caption: str = "") -> None:
-    """Rows by column name; what a row lacks is shown as a dash. In a narrow window cells are broken, never cut."""
-    # Imported here: it takes a tenth of a second that `--output json` can do without.
+def print_table(columns: Sequence[str], rows: Sequence[Mapping[str, object]], caption: str = "") -> None:
+    """Print rows by column name. A missing value is a dash. In a narrow terminal cells wrap; nothing is cut off."""
+    # Imported here: rich takes a tenth of a second to import, and `--output json` does not need it.
     from rich.console import Console  # noqa: PLC0415
     from rich.table import Table  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
 
-    plain = bool(os.environ.get("NO_COLOR"))  # meant for people who want no codes in the output, bold ones included
+    plain = bool(os.environ.get("NO_COLOR"))  # no escape codes at all, not even bold
     table = Table(
         caption=Text(caption) if caption else None,
         caption_justify="left",
@@ -69,40 +73,40 @@ def put_table(columns: Sequence[str], rows: Sequence[Mapping[str, object]], capt
         caption_style="" if plain else "table.caption",
     )
     for column in columns:
-        table.add_column(Text(visible(column)), overflow="fold")
+        table.add_column(Text(escaped(column)), overflow="fold")
     for row in rows:
-        table.add_row(*(Text(visible(_cell(row.get(column)))) for column in columns))
+        table.add_row(*(Text(escaped(_cell(row.get(column)))) for column in columns))
     console = Console(file=sys.stdout, width=None if sys.stdout.isatty() else PIPE_COLUMNS)
-    with console.capture() as drawn:  # written by itself, it would end the program if nobody reads all of it
+    with console.capture() as drawn:  # rich itself would exit with code 1 on a closed pipe
         console.print(table)
     sys.stdout.write(drawn.get())
 
 
-def asked_for_table() -> bool:
-    """Whether somebody said so: what is read is shown in lines of JSON otherwise, to people and programs alike."""
+def table_requested() -> bool:
+    """Return whether the user typed `--output table`. Commands that read streams print JSON lines by default."""
     context = click.get_current_context()
-    said = context.get_parameter_source("output") is not ParameterSource.DEFAULT
-    return said and context.params["output"] == "table"
+    explicit = context.get_parameter_source("output") is not ParameterSource.DEFAULT
+    return explicit and context.params["output"] == "table"
 
 
-def check_rows(follow: bool) -> None:
-    if follow and asked_for_table():
-        raise click.UsageError("a table is shown once all of it is there: leave out --follow, or --output table")
+def refuse_table_with_follow(follow: bool) -> None:
+    if follow and table_requested():
+        raise click.UsageError("a table is printed only when it is complete: leave out --follow or --output table")
 
 
-def put_rows(rows: Iterable[Mapping[str, object]], columns: Sequence[str]) -> None:
-    """One JSON object a line; or, if one was asked for, a table, anew after so many rows as one may hold."""
-    if not asked_for_table():
+def print_rows(rows: Iterable[Mapping[str, object]], columns: Sequence[str]) -> None:
+    """Print one JSON object per line or, with `--output table`, tables of at most `TABLE_ROWS_MAX` rows."""
+    if not table_requested():
         for row in rows:
-            put_json(row)
+            print_json(row)
         return
     left = iter(rows)
     while some := list(islice(left, TABLE_ROWS_MAX)):
-        put_table(columns, some)
+        print_table(columns, some)
 
 
-def visible(text: str) -> str:
-    """What others wrote, for a terminal: codes that would move its cursor or change its colours are spelled out."""
+def escaped(text: str) -> str:
+    """Escape control characters in text that others wrote: they could move a terminal's cursor or set colours."""
     return "".join(letter if letter.isprintable() or letter == "\n" else repr(letter)[1:-1] for letter in text)
 
 
@@ -114,16 +118,16 @@ def _cell(value: object) -> str:
     return ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
-BROKEN = 3
-"""What a command ends with whose proof found a break."""
+BREAK_FOUND = 3
+"""Exit code of a command whose verification found a break."""
 
 
-def somebody_answers() -> bool:
-    """Whether a person can be asked."""
+def is_interactive() -> bool:
+    """Return whether a person can answer a question: input and standard error are terminals."""
     return sys.stdin.isatty() and sys.stderr.isatty()
 
 
 def progress(text: str) -> None:
-    """A line on how far we are, for people only: never into what a program reads."""
+    """Print a progress line on standard error if that is a terminal. Programs never see it."""
     if sys.stderr.isatty():
-        click.echo(visible(text), err=True)
+        click.echo(escaped(text), err=True)

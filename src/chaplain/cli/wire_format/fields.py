@@ -1,6 +1,7 @@
-"""Any message class as a JSON object and back: `{"command": "Inv", "stream": …}`, octets in hexadecimal.
+"""Converts any message class to a JSON object and back: `{"command": "Inv", "stream": …}`, bytes in hexadecimal.
 
-Decides nothing about layers: it goes by the annotations of the classes, so a new message needs no word here.
+The conversion follows the annotations of the classes. It does not know the layers, so a new message needs no change
+here.
 """
 
 from __future__ import annotations
@@ -15,10 +16,11 @@ import msgspec
 from chaplain.errors import Malformed
 
 COMMAND = "command"
+"""The JSON key that contains the class name."""
 
 
 def show(value: object) -> Any:
-    """The value, of nothing but what JSON knows."""
+    """Return the value as JSON types only."""
     match value:
         case msgspec.Struct():
             fields = {name: show(getattr(value, name)) for name in value.__struct_fields__}
@@ -36,14 +38,14 @@ def show(value: object) -> Any:
 
 
 def make(value: object, kind: Any, what: str = "message") -> Any:
-    """The value of this type that was shown so. `Malformed` says which field is wrong."""
+    """Build a value of type `kind` from the JSON form that `show` returns. `Malformed` names the wrong field."""
     if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
         return _make_struct(value, kind, what)
     origin, arguments = get_origin(kind), get_args(kind)
     if origin in (Union, UnionType):
         return _make_one_of(value, arguments, what)
     if kind in (bytes, memoryview):
-        return octets(value, what)
+        return parse_hex(value, what)
     if origin in (tuple, list):
         return _make_tuple(value, arguments, what)
     if isinstance(origin, type) and issubclass(origin, Mapping):
@@ -91,7 +93,7 @@ def _make_tuple(value: object, kinds: tuple[Any, ...], what: str) -> tuple[Any, 
 
 
 def _make_plain(value: object, kind: Any, what: str) -> Any:
-    if isinstance(kind, type) and issubclass(kind, tuple):  # a named one
+    if isinstance(kind, type) and issubclass(kind, tuple):  # a NamedTuple
         return kind(*_make_tuple(value, tuple(get_type_hints(kind).values()), what))
     try:
         return msgspec.convert(value, kind)
@@ -106,11 +108,11 @@ def _object(value: object, what: str) -> list[tuple[str, object]]:
 
 
 def _key(name: str, kind: Any) -> object:
-    """JSON's keys are texts."""
+    """Return a key of an object as its type: keys are always strings in JSON."""
     return int(name) if kind is int and name.lstrip("-").isdecimal() else name
 
 
-def octets(text: object, what: str) -> bytes:
+def parse_hex(text: object, what: str) -> bytes:
     try:
         return bytes.fromhex(text if isinstance(text, str) else "?")
     except ValueError:

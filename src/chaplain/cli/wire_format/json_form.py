@@ -1,6 +1,7 @@
-"""Messages as the JSON objects that `chaplain wire` shows and takes. One object, one encoding.
+"""Converts messages to and from the JSON objects that `chaplain wire` prints and accepts. One object has one encoding.
 
-A parcel is shown with the message in it, if it is one of ours; octets inside of that are shown by their own layer.
+A parcel is shown with the message that it carries, if that message is known. Bytes inside that message stay
+hexadecimal; `chaplain wire decode --layer` decodes them separately.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from chaplain.cli.wire_format.fields import COMMAND, make, octets, show
+from chaplain.cli.wire_format.fields import COMMAND, make, parse_hex, show
 from chaplain.cli.wire_format.layers import WHOLE, read_carried, read_config, write_carried
 from chaplain.core import Frozen
 from chaplain.errors import Malformed
@@ -32,11 +33,12 @@ COMMANDS: dict[str, type[Frozen]] = {
 _NAMES = {kind: name for name, kind in COMMANDS.items()}
 _CONTENT = "content"
 _ORDER_NODE_AT = 15
-"""The head's Master node id, which is nobody's field: whoever speaks is known otherwise."""
+"""Position of the head's Master node id. No message class has a field for it, because receivers know the sender from
+the session."""
 
 
 def to_json(data: bytes, layer: str | None = None) -> dict[str, Any]:
-    """The message these bytes are. Without a layer, a mesh command is known by its signature."""
+    """Decode bytes. Without a layer, bytes that begin with the mesh signature are a command, all others a parcel."""
     if layer == "mesh" or (layer is None and data.startswith(mesh.SIGNATURE)):
         return _command_to_json(mesh.decode(data))
     if layer in WHOLE:
@@ -45,7 +47,7 @@ def to_json(data: bytes, layer: str | None = None) -> dict[str, Any]:
 
 
 def from_json(value: object) -> bytes:
-    """The bytes of the message this object is. `Malformed` says what is wrong with it."""
+    """Encode the message that the object describes. `Malformed` says what is wrong with the object."""
     if not isinstance(value, dict):
         raise Malformed("a message is a JSON object, as `chaplain wire decode` shows it")
     fields = dict(value)
@@ -72,8 +74,8 @@ def _command_from_json(fields: dict[str, Any]) -> mesh.Command:
     if kind is None:
         raise Malformed(f'"command" must be one of {", ".join(COMMANDS)}, not {name!r}')
     if _CONTENT in kind.__struct_fields__:
-        fields[_CONTENT] = octets(fields.get(_CONTENT, ""), _CONTENT)
-    _known(fields, kind.__struct_fields__)
+        fields[_CONTENT] = parse_hex(fields.get(_CONTENT, ""), _CONTENT)
+    _refuse_unknown(fields, kind.__struct_fields__)
     command: Any = msgspec.convert(fields, kind, builtin_types=(bytes,))
     return command  # type: ignore[no-any-return]
 
@@ -97,7 +99,7 @@ def _whole_from_json(fields: dict[str, Any], layer: str) -> bytes:
         node = fields.pop("node", 0)
         return consensus.encode(make(fields, WHOLE[layer].kinds), node)
     if layer == "config":
-        fields.pop("message", None)  # what the data says
+        fields.pop("message", None)  # derived from `data`, which is encoded
     if layer == "cluster":
         entries = fields.get("entries")
         listed = entries if isinstance(entries, list) else []
@@ -127,19 +129,19 @@ class _ParcelFields(Frozen, frozen=True, forbid_unknown_fields=True):
     flags: int = 0
     size: int | None = None
     body: str | None = None
-    """Without it, the message says what body and payload are."""
+    """If None, `message` is encoded as body and payload."""
     payload: str = ""
     message: dict[str, Any] | None = None
 
 
 def _parcel_from_json(fields: dict[str, Any]) -> Parcel:
     given = msgspec.convert(fields, _ParcelFields)
-    body, payload = octets(given.body or "", "body"), octets(given.payload, "payload")
+    body, payload = parse_hex(given.body or "", "body"), parse_hex(given.payload, "payload")
     if given.body is None and given.message is not None:
         body, carried = write_carried(given.protocol, given.message)
         payload = carried or payload
     if given.size not in (None, len(body)):
-        raise Malformed(f"parcel: size is {given.size}, but body has {len(body)} octets")
+        raise Malformed(f"parcel: size is {given.size}, but body has {len(body)} parse_hex")
     if not 0 <= given.node < 1 << 32:
         raise Malformed("parcel: node has 32 bits")
     return Parcel(
@@ -152,7 +154,7 @@ def _parcel_from_json(fields: dict[str, Any]) -> Parcel:
     )
 
 
-def _known(fields: dict[str, Any], names: tuple[str, ...]) -> None:
+def _refuse_unknown(fields: dict[str, Any], names: tuple[str, ...]) -> None:
     unknown = [name for name in fields if name not in names]
     if unknown:
         raise Malformed(f"mesh: {unknown[0]!r} is no field of this command; it has {', '.join(names)}")

@@ -1,7 +1,8 @@
-"""Which octets are whose messages: the codecs of all layers under one name each, for `chaplain wire`.
+"""The codecs of all layers by name, for `chaplain wire`.
 
-Two sorts: what is in the body and payload of a parcel, by the parcel's protocol number; and what is inside of such a
-message as octets, comes before there are parcels, or is on disk, and is shown by naming it with `--layer`.
+`CARRIED` contains the messages in the body and payload of a parcel, by the parcel's protocol number. `WHOLE` contains
+byte strings that are no parcel: they are fields of other messages, precede the session, or are on disk. The user names
+them with `--layer`.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from chaplain.wire.parcel import Layer, Parcel
 
 
 class Carried(NamedTuple):
-    """Messages that are carried in parcels."""
+    """Codec of messages that parcels carry: body and payload."""
 
     kinds: Any
     decode: Callable[[bytes, bytes], msgspec.Struct]
@@ -43,7 +44,7 @@ class Carried(NamedTuple):
 
 
 class Whole(NamedTuple):
-    """Messages that are so many octets."""
+    """Codec of messages that are one byte string."""
 
     kinds: Any
     decode: Callable[[bytes], msgspec.Struct]
@@ -51,7 +52,7 @@ class Whole(NamedTuple):
 
 
 def _packed(kinds: Any, decode: Callable[[bytes], Any]) -> Carried:
-    """A message in MessagePack; its parcel's payload is shown beside it."""
+    """Return the codec of a MessagePack body. The parcel's payload is not part of such a message."""
     return Carried(kinds, lambda body, payload: decode(body), lambda message: (msgspec.msgpack.encode(message), b""))
 
 
@@ -110,7 +111,7 @@ WHOLE: dict[str, Whole] = {
 
 
 def read_carried(protocol: int, body: bytes, payload: bytes) -> msgspec.Struct | None:
-    """The message in a parcel; nothing if it is of no layer that we know, or malformed."""
+    """Decode the message in a parcel; return None if its protocol is unknown or the message is malformed."""
     for carried in CARRIED.get(protocol, ()):
         with suppress(Malformed):
             return carried.decode(body, payload)
@@ -118,7 +119,7 @@ def read_carried(protocol: int, body: bytes, payload: bytes) -> msgspec.Struct |
 
 
 def write_carried(protocol: int, shown: object) -> tuple[bytes, bytes]:
-    """Body and payload of the message that is shown so."""
+    """Return body and payload of the message that this JSON object describes."""
     names = []
     for carried in CARRIED.get(protocol, ()):
         kinds = {kind.__name__ for kind in get_args(carried.kinds)}
@@ -129,7 +130,7 @@ def write_carried(protocol: int, shown: object) -> tuple[bytes, bytes]:
 
 
 def read_config(entry: cluster.ConfigEntry) -> msgspec.Struct | None:
-    """What a configuration entry of a cluster message says: what somebody asked for, or a master's own step."""
+    """Decode a configuration entry of a cluster message: a client's request, or a step that the master proposed."""
     for decode in (config.decode, membership.decode_step):
         with suppress(Malformed):
             return decode(entry.entry_type, entry.stage, entry.data)

@@ -1,6 +1,6 @@
-"""Messages that are no class of their own in the code, or not one that JSON can tell, as `chaplain wire` shows them.
+"""Classes and codecs for messages that have no class of their own, or none that JSON can represent, in `chaplain wire`.
 
-Proofs (MACs, signatures) are shown and taken as they are: nobody here holds the keys to check or to make them.
+MACs and signatures are shown and accepted unchecked, because this program does not have the keys.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from chaplain.cli.wire_format.fields import COMMAND, octets
+from chaplain.cli.wire_format.fields import COMMAND, parse_hex
 from chaplain.core import Frozen
 from chaplain.errors import Malformed
 from chaplain.executor import statement
@@ -27,7 +27,7 @@ from chaplain.wire.primitives import Cursor
 
 
 class Ingest(Frozen, frozen=True):
-    """An ingest message by what it is made of."""
+    """The parts of an ingest message."""
 
     reference: Reference
     entries: tuple[IngestEntry, ...]
@@ -93,7 +93,7 @@ def read_config_entry(data: bytes) -> ConfigEntry:
     return entry
 
 
-# SQL: a value is text or octets, and JSON has no octets.
+# An SQL value may be bytes, which JSON does not have: here they become the object {"octets": "hex"}.
 
 
 class Octets(Frozen, frozen=True):
@@ -101,47 +101,48 @@ class Octets(Frozen, frozen=True):
 
 
 def read_statement(data: bytes) -> Statement:
-    return _spelled(statement.decode_statement(data))  # type: ignore[no-any-return]
+    return _wrap_bytes(statement.decode_statement(data))  # type: ignore[no-any-return]
 
 
 def write_statement(shown: Statement) -> bytes:
-    return statement.encode_statement(_unspelled(shown))
+    return statement.encode_statement(_unwrap_bytes(shown))
 
 
 def read_run(data: bytes) -> OutcomeRun:
-    return _spelled(statement.decode_run(data))  # type: ignore[no-any-return]
+    return _wrap_bytes(statement.decode_run(data))  # type: ignore[no-any-return]
 
 
 def write_run(shown: OutcomeRun) -> bytes:
-    return statement.encode_run(_unspelled(shown))
+    return statement.encode_run(_unwrap_bytes(shown))
 
 
-def _spelled(value: Any) -> Any:
-    """The same, with octets as an object."""
+def _wrap_bytes(value: Any) -> Any:
+    """Replace bytes by `Octets`, at any depth."""
     match value:
         case bytes():
             return Octets(value)
         case msgspec.Struct():
             fields = value.__struct_fields__
-            return msgspec.structs.replace(value, **{name: _spelled(getattr(value, name)) for name in fields})
+            return msgspec.structs.replace(value, **{name: _wrap_bytes(getattr(value, name)) for name in fields})
         case tuple() | list():
-            return tuple(map(_spelled, value))
+            return tuple(map(_wrap_bytes, value))
         case dict():
-            return {name: _spelled(inner) for name, inner in value.items()}
+            return {name: _wrap_bytes(inner) for name, inner in value.items()}
         case _:
             return value
 
 
-def _unspelled(value: Any) -> Any:
+def _unwrap_bytes(value: Any) -> Any:
+    """Replace `Octets` by bytes, at any depth."""
     match value:
         case {"octets": text, **rest} if rest == {COMMAND: Octets.__name__}:
-            return octets(text, "octets")
+            return parse_hex(text, "octets")
         case msgspec.Struct():
             fields = value.__struct_fields__
-            return msgspec.structs.replace(value, **{name: _unspelled(getattr(value, name)) for name in fields})
+            return msgspec.structs.replace(value, **{name: _unwrap_bytes(getattr(value, name)) for name in fields})
         case tuple() | list():
-            return tuple(map(_unspelled, value))
+            return tuple(map(_unwrap_bytes, value))
         case dict():
-            return {name: _unspelled(inner) for name, inner in value.items()}
+            return {name: _unwrap_bytes(inner) for name, inner in value.items()}
         case _:
             return value

@@ -1,8 +1,8 @@
-// Draws every picture the server sends. Text goes in as text, never as markup: names come from users.
+// Renders every snapshot that the server sends. Text is inserted as text, never as markup: users choose the names.
 "use strict";
 
 const $ = (id) => document.getElementById(id);
-const MINUTE = 120; // pictures kept for the small plots
+const MINUTE = 120; // snapshots in the small plots: one minute, two per second
 const rates = new Map();
 
 function make(name, props = {}, ...children) {
@@ -33,14 +33,14 @@ function span(ns) {
   return `${Math.floor(s / 3600)} h ${Math.floor((s % 3600) / 60)} min`;
 }
 
-function summary(picture) {
-  document.title = `${picture.cluster} – chaplain`;
-  $("cluster").textContent = picture.cluster;
-  const up = picture.nodes.filter((node) => node.up).length;
-  $("up").textContent = `${up} of ${picture.nodes.length}`;
-  $("master").textContent = picture.master === null ? "nobody" : `node ${picture.master}`;
-  $("regime").textContent = number(picture.regime);
-  $("rate").textContent = rate(picture.streams.reduce((sum, stream) => sum + stream.rate, 0));
+function summary(snapshot) {
+  document.title = `${snapshot.cluster} – chaplain`;
+  $("cluster").textContent = snapshot.cluster;
+  const up = snapshot.nodes.filter((node) => node.up).length;
+  $("up").textContent = `${up} of ${snapshot.nodes.length}`;
+  $("master").textContent = snapshot.master === null ? "none" : `node ${snapshot.master}`;
+  $("regime").textContent = number(snapshot.regime);
+  $("rate").textContent = rate(snapshot.streams.reduce((sum, stream) => sum + stream.rate, 0));
 }
 
 function facts(pairs) {
@@ -67,50 +67,50 @@ function spark(values) {
   return plot;
 }
 
-function streams(picture) {
-  $("stream-list").replaceChildren(...picture.streams.map((stream) => {
+function streams(snapshot) {
+  $("stream-list").replaceChildren(...snapshot.streams.map((stream) => {
     const seen = rates.get(stream.name) || [];
     seen.push(stream.rate);
     rates.set(stream.name, seen.slice(-MINUTE));
     return make("tr", {}, make("th", { scope: "row" }, stream.name), make("td", { class: "number" }, number(stream.head)),
       make("td", { class: "number" }, rate(stream.rate)), make("td", {}, spark(seen.slice(-MINUTE))));
   }));
-  const hidden = picture.streams_count - picture.streams.length;
-  $("streams-note").textContent = picture.streams_count === 0 ? "No stream has been written to yet."
+  const hidden = snapshot.streams_count - snapshot.streams.length;
+  $("streams-note").textContent = snapshot.streams_count === 0 ? "No stream has been written to yet."
     : hidden > 0 ? `${number(hidden)} shorter streams are not shown.` : "";
 }
 
-function views(picture) {
-  const ids = picture.nodes.map((node) => String(node.id));
+function views(snapshot) {
+  const ids = snapshot.nodes.map((node) => String(node.id));
   const head = make("tr", {}, make("th", { scope: "col" }, "node"), ...ids.map((id) => make("th", { scope: "col" }, `sees ${id}`)));
-  const rows = picture.nodes.map((node) => make("tr", {}, make("th", { scope: "row" }, String(node.id)),
-    ...ids.map((id) => make("td", {}, node.up ? moodOf(node.sees[id]) : "–"))));
+  const rows = snapshot.nodes.map((node) => make("tr", {}, make("th", { scope: "row" }, String(node.id)),
+    ...ids.map((id) => make("td", {}, node.up ? memberMark(node.sees[id]) : "–"))));
   $("view-table").replaceChildren(make("thead", {}, head), make("tbody", {}, ...rows));
 }
 
-function moodOf(state) {
+function memberMark(state) {
   if (state === undefined) return "–";
   return mark(state, { alive: "good", suspect: "warn", left: "bad" }[state] || "warn");
 }
 
-function clients(picture) {
-  $("client-list").replaceChildren(...picture.clients.map((client) => make("tr", {},
+function clients(snapshot) {
+  $("client-list").replaceChildren(...snapshot.clients.map((client) => make("tr", {},
     make("th", { scope: "row" }, client.name + (client.admin ? " (admin)" : "")),
     make("td", {}, mark(client.status, { active: "good", compromised: "bad" }[client.status] || "warn")),
     make("td", {}, list(client.writes)), make("td", {}, list(client.reads)), make("td", { class: "number" }, number(client.lanes)))));
 }
 
-function stages(picture) {
-  $("stages-section").hidden = picture.stages.length === 0;
-  $("stage-list").replaceChildren(...picture.stages.map((stage) => make("li", {}, Object.values(stage).map(String).join(" "))));
+function stages(snapshot) {
+  $("stages-section").hidden = snapshot.stages.length === 0;
+  $("stage-list").replaceChildren(...snapshot.stages.map((stage) => make("li", {}, Object.values(stage).map(String).join(" "))));
 }
 
 function cell(value) {
   return Array.isArray(value) ? list(value) : value !== null && typeof value === "object" ? JSON.stringify(value) : value === null ? "–" : String(value);
 }
 
-function sequence(picture) {
-  const known = picture.layers.sequence.filter((one) => one.status);
+function sequence(snapshot) {
+  const known = snapshot.layers.sequence.filter((one) => one.status);
   $("sequence-section").hidden = known.length === 0;
   if (!known.length) return;
   const names = [...new Set(known.flatMap((one) => Object.keys(one.status)))];
@@ -120,9 +120,9 @@ function sequence(picture) {
     ...names.map((name) => make("td", {}, cell(one.status[name] ?? null))))));
 }
 
-// The newest events of a graph, oldest on the left; events without a place of their own in time stand below each other.
-function graph(picture) {
-  const known = picture.layers.graph.find((one) => one.status && one.status.recent && one.status.recent.length);
+// The newest events of a graph, oldest on the left; concurrent events are below each other.
+function graph(snapshot) {
+  const known = snapshot.layers.graph.find((one) => one.status && one.status.recent && one.status.recent.length);
   $("graph-section").hidden = !known;
   if (!known) return;
   const events = known.status.recent;
@@ -154,22 +154,22 @@ function graph(picture) {
 }
 
 let newest = "";
-function happenings(picture) {
-  const text = JSON.stringify(picture.happenings);
-  if (text === newest) return; // said once, or a screen reader would say it again and again
+function happenings(snapshot) {
+  const text = JSON.stringify(snapshot.happenings);
+  if (text === newest) return; // unchanged: a screen reader would read the list again
   newest = text;
-  $("happening-list").replaceChildren(...picture.happenings.map((one) => {
+  $("happening-list").replaceChildren(...snapshot.happenings.map((one) => {
     const when = new Date(one.time * 1000);
     return make("li", {}, make("time", { dateTime: when.toISOString() }, when.toLocaleTimeString()), one.text);
   }));
 }
 
-function nodes(picture) {
-  $("node-list").replaceChildren(...picture.nodes.map((node) => nodeCard(node, picture.master)));
+function nodes(snapshot) {
+  $("node-list").replaceChildren(...snapshot.nodes.map((node) => nodeCard(node, snapshot.master)));
 }
 
-function show(picture) {
-  for (const part of [summary, nodes, streams, views, sequence, graph, clients, stages, happenings]) part(picture);
+function show(snapshot) {
+  for (const part of [summary, nodes, streams, views, sequence, graph, clients, stages, happenings]) part(snapshot);
 }
 
 function say(state, text) {

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Sequence
 
 from chaplain import Client
-from chaplain.cli.support.member_changes import Changes
+from chaplain.cli.support.member_changes import ChangeFollower
 from chaplain.link.auth.identity import KEY_BYTES, from_text
 from chaplain.runtime.cluster.join import list_node, make_folder, unlist_node
 from chaplain.runtime.exit_codes import REMOVED
@@ -25,7 +25,7 @@ class Reshaping:
         self.cluster = load.cluster
         self.stages: list[str] = []
         self._admin = admin
-        self._changes = Changes(admin, self.stages.append)
+        self._changes = ChangeFollower(admin, self.stages.append)
 
     def join(self, number: int, roles: Sequence[str] = ALL) -> None:
         newcomer = make_folder(self.cluster.directory, number, "", "")

@@ -6,22 +6,22 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from chaplain import Message
-from chaplain.drill import writers
-from chaplain.drill.history import Attempt
-from chaplain.drill.history import judge as find_breaks
+from chaplain.drill import journal_load
+from chaplain.drill.journal_history import Attempt
+from chaplain.drill.journal_history import judge as find_breaks
 from chaplain.segment.files import read_log
 from chaplain.segment.layout import NO_HASH
 
 STREAM = "load"
 
 
-class Writer(writers.DrillWriter):
+class Writer(journal_load.DrillWriter):
     def __init__(self, directory: Path, number: int, timeout_s: float = 10.0) -> None:
         super().__init__(directory, STREAM, number, timeout_s)
 
 
 def read_all(directory: Path, node: int, stream: str = STREAM) -> list[Message]:
-    return writers.read_all(directory, node, stream)
+    return journal_load.read_all(directory, node, stream)
 
 
 def read_chain(segments: Path) -> dict[int, bytes]:

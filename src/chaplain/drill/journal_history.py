@@ -1,10 +1,15 @@
-"""What clients saw of a journal, and what must follow from it alone, whatever the nodes think of themselves.
+"""Checks the history of a journal's clients against the final readings of the nodes.
 
-Every writer writes numbered values of its own. An acknowledged one must be in every node's final reading exactly once,
-at the offset of its receipt; one whose fate is unknown at most once; one that was refused not at all. A writer's values
-stand in its order, and what was acknowledged before another was begun stands before it.
+Every writer writes unique values. In the reading of every node, a value
 
-Pure: histories and readings in, breaks out.
+- that was acknowledged is present exactly once, at the offset of its receipt,
+- whose outcome is unknown is present at most once,
+- that was refused is absent.
+
+The values of one writer are in the order in which it wrote them. A write that was acknowledged before another one began
+precedes it (real-time order). All nodes have the same messages.
+
+Pure: histories and readings in, breaks out. It does not use what the nodes report about themselves.
 """
 
 from __future__ import annotations
@@ -27,32 +32,32 @@ class Attempt:
     offset: int | None = None
     index: int = 0
     hash: bytes = b""
-    """Of the cluster chain, as the receipt says."""
+    """The hash of the cluster chain in the receipt."""
     refused: str = ""
-    """Why it is surely not written."""
+    """Why it was certainly not written; "" if it was acknowledged or its outcome is unknown."""
 
 
 Histories = Sequence[Sequence[Attempt]]
 
 
 def judge(histories: Histories, readings: Mapping[int, Sequence[Message]]) -> list[BrokenPromise]:
-    """All breaks, the nodes' differences first."""
+    """Return all breaks, differences between nodes first."""
     if not readings:
         return _unverified(histories)
     first_node, first = next(iter(readings.items()))
-    found = [broken for node, reading in readings.items() for broken in _reading(node, reading, first_node, first)]
+    found = [broken for node, reading in readings.items() for broken in _check_node(node, reading, first_node, first)]
     at: dict[bytes, Message] = {}
     for message in first:
         at.setdefault(message.value, message)
     attempts = [attempt for history in histories for attempt in history]
-    found += _strange(first, {attempt.value for attempt in attempts})
-    found += [broken for attempt in attempts for broken in _fate(attempt, at.get(attempt.value))]
-    found += [broken for history in histories for broken in _own_order(history, at)]
-    return [*found, *_real_time(attempts)]
+    found += _check_values(first, {attempt.value for attempt in attempts})
+    found += [broken for attempt in attempts for broken in _check_outcome(attempt, at.get(attempt.value))]
+    found += [broken for history in histories for broken in _check_writer_order(history, at)]
+    return [*found, *_check_real_time_order(attempts)]
 
 
 def _unverified(histories: Histories) -> list[BrokenPromise]:
-    """Nobody could be read: whatever was acknowledged is neither found nor missing."""
+    """Return a break for the acknowledged writes if no node could be read: they are neither present nor lost."""
     offsets = sorted(one.offset for history in histories for one in history if one.offset is not None)
     if not offsets:
         return []
@@ -60,14 +65,12 @@ def _unverified(histories: Histories) -> list[BrokenPromise]:
     return [BrokenPromise("unverified", offsets[0], f"{what}, could not be looked for: no node could be read")]
 
 
-def _reading(
+def _check_node(
     node: int, reading: Sequence[Message], first_node: int, first: Sequence[Message]
 ) -> Iterator[BrokenPromise]:
     for expected, message in enumerate(reading):
         if message.offset != expected:
-            yield BrokenPromise(
-                "gap", expected, f"node {node} has offset {message.offset} where {expected} should stand"
-            )
+            yield BrokenPromise("gap", expected, f"node {node} has offset {message.offset} where {expected} should be")
             break
     for mine, other in zip(reading, first, strict=False):
         if mine != other:
@@ -80,18 +83,19 @@ def _reading(
         )
 
 
-def _strange(first: Sequence[Message], ours: set[bytes]) -> Iterator[BrokenPromise]:
+def _check_values(first: Sequence[Message], written: set[bytes]) -> Iterator[BrokenPromise]:
+    """Find values that occur more than once, and values that no writer wrote."""
     counts = Counter(message.value for message in first)
     for message in first:
         if counts[message.value] > 1:
             yield BrokenPromise(
-                "doubled", message.offset, f"{shown(message.value)} stands {counts[message.value]} times"
+                "doubled", message.offset, f"{shown(message.value)} occurs {counts[message.value]} times"
             )
-        if message.value not in ours:
-            yield BrokenPromise("foreign", message.offset, f"nobody wrote {shown(message.value)}")
+        if message.value not in written:
+            yield BrokenPromise("foreign", message.offset, f"no client wrote {shown(message.value)}")
 
 
-def _fate(attempt: Attempt, found: Message | None) -> Iterator[BrokenPromise]:
+def _check_outcome(attempt: Attempt, found: Message | None) -> Iterator[BrokenPromise]:
     name = shown(attempt.value)
     if attempt.refused and found is not None:
         yield BrokenPromise("phantom", found.offset, f"{name} was refused ({attempt.refused}), and is written")
@@ -99,18 +103,18 @@ def _fate(attempt: Attempt, found: Message | None) -> Iterator[BrokenPromise]:
         yield BrokenPromise(
             "lost", attempt.offset, f"{name} was acknowledged at offset {attempt.offset}, and is not there"
         )
-    elif found is not None and _place(found) != (attempt.offset, attempt.index) and attempt.offset is not None:
+    elif attempt.offset is not None and found is not None and _position(found) != (attempt.offset, attempt.index):
         where = f"offset {found.offset} of message {found.index}"
         yield BrokenPromise(
             "moved", attempt.offset, f"{name} was acknowledged in message {attempt.index}, and is at {where}"
         )
 
 
-def _place(message: Message) -> tuple[int, int]:
+def _position(message: Message) -> tuple[int, int]:
     return message.offset, message.index
 
 
-def _own_order(history: Sequence[Attempt], at: Mapping[bytes, Message]) -> Iterator[BrokenPromise]:
+def _check_writer_order(history: Sequence[Attempt], at: Mapping[bytes, Message]) -> Iterator[BrokenPromise]:
     last = -1
     for attempt in history:
         found = at.get(attempt.value)
@@ -118,18 +122,22 @@ def _own_order(history: Sequence[Attempt], at: Mapping[bytes, Message]) -> Itera
             continue
         if found.offset < last:
             yield BrokenPromise(
-                "disordered", found.offset, f"{shown(attempt.value)} stands before what its writer wrote first"
+                "disordered", found.offset, f"{shown(attempt.value)} precedes a value that its writer wrote earlier"
             )
         last = max(last, found.offset)
 
 
-def _real_time(attempts: Sequence[Attempt]) -> Iterator[BrokenPromise]:
+def _check_real_time_order(attempts: Sequence[Attempt]) -> Iterator[BrokenPromise]:
+    """Each write must have a higher offset than all writes that were acknowledged before it began.
+
+    One pass over the writes by begin time; `highest` is the highest offset acknowledged before the present one began.
+    """
     done = sorted((attempt for attempt in attempts if attempt.offset is not None), key=lambda one: one.acked_s)
-    highest, place = -1, 0
+    highest, position = -1, 0
     for later in sorted(done, key=lambda one: one.invoked_s):
-        while place < len(done) and done[place].acked_s < later.invoked_s:
-            highest = max(highest, done[place].offset or 0)
-            place += 1
+        while position < len(done) and done[position].acked_s < later.invoked_s:
+            highest = max(highest, done[position].offset or 0)
+            position += 1
         assert later.offset is not None
         if later.offset <= highest:
             what = f"{shown(later.value)} was begun after offset {highest} was acknowledged"
