@@ -104,7 +104,7 @@ def run(block: Block, shell: Shell, driver: Driver) -> str:
 def test_pages_link_to_pages_that_are_there() -> None:
     missing = []
     pages = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]
-    assert len(pages) > 100
+    assert len(pages) > 80
     for page in pages:
         for link in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text()):
             if not (page.parent / link).exists():

@@ -5,12 +5,13 @@
     anything else           conflict: an id was signed twice, over different octets
 
 On the lane of a retry, which whoever retries the same request gets, the first request is the only one there is: any
-other is answered with its receipt, for those who retry need not know of each other (docs/decisions/0168). A lane that
-was given back stays for a while, fenced, so that somebody can still ask how far it came (docs/decisions/0169).
+other is answered with its receipt, for those who retry need not know of each other
+(docs/decisions/lanes-and-retries.md). A lane that
+was given back stays for a while, fenced, so that somebody can still ask how far it came (decisions/lanes-and-retries).
 
 Decides by ids and digests alone; whether signatures hold was decided before. A client keeps the octets of a request
 until it is answered and sends the same ones again, so a pack that overlaps another one with other bounds is a
-conflict, too: no pack is ever applied in part (docs/decisions/0031).
+conflict, too: no pack is ever applied in part (docs/decisions/write-requests.md).
 
 Invariants: `last_id` never falls; a lane that is over comes never back, because client ids are not given twice.
 """

@@ -11,7 +11,7 @@ A token is part of a hash. A node that lies cannot name an epoch that has not be
 request that becomes valid later.
 
 Decides when an epoch ends and which decisions are forgotten, from the agreed messages alone. Refuses to know what a
-request asks for (`configuration`). See docs/decisions/0204-configuration-requests-expire.md.
+request asks for (`configuration`). See docs/decisions/configuration-requests.md.
 
 Bounds: `epochs_kept` epochs; an epoch ends after `epoch_messages` messages or `epoch_requests` decisions, so that at
 most about `epochs_kept` x `epoch_requests` decisions are remembered.

@@ -8,7 +8,7 @@ state contains the hash of the last verdict, and every verdict contains the hash
 a verdict that is known, each hash admits exactly one predecessor.
 
 The state's digest covers the hash of the last verdict. A quorum therefore confirms all earlier verdicts when it
-confirms a checkpoint. See docs/decisions/0205-verdicts-form-a-hash-chain.md.
+confirms a checkpoint. See docs/decisions/repair-of-damaged-records.md.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 An empty log names the founders, who may all have been replaced: then nobody whom it names is there to fetch from. With
 a roster the others are known by their keys, and asked as the founders would be. It gives nobody a vote: whoever has
 caught up decides by its own log again, and one that lost its memory is asked by those whom that log names before it is
-sound (decision 0189).
+sound (docs/decisions/member-lists.md).
 """
 
 from __future__ import annotations
