@@ -130,3 +130,14 @@ def test_figures_can_be_had_again() -> None:
             files = [word for word in words if "/" in word]
             assert files, command
             assert all((ROOT / file).exists() for file in files), command
+
+
+def test_pages_name_modules_that_exist() -> None:
+    """`link/zmq/sockets.py` in a page is a file of the package, the simulator, the tests or the benchmarks."""
+    roots = (ROOT, ROOT / "src/chaplain", ROOT / "src/chaplain/journal", ROOT / "simulator", ROOT / "tests")
+    stale = []
+    for page in [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]:
+        for module in re.findall(r"`([a-z_]+(?:/[a-z_]+)+\.py)`", page.read_text()):
+            if not any((root / module).exists() for root in roots):
+                stale.append(f"{os.path.relpath(page, ROOT)}: {module}")
+    assert stale == []
