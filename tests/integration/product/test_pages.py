@@ -139,12 +139,25 @@ def test_figures_can_be_had_again() -> None:
             assert all((ROOT / file).exists() for file in files), command
 
 
+SOURCES = ("src", "simulator", "tests", "bench")
+
+
 def test_pages_name_modules_that_exist() -> None:
-    """`link/zmq/sockets.py` in a page is a file of the package, the simulator, the tests or the benchmarks."""
-    roots = (ROOT, ROOT / "src/chaplain", ROOT / "src/chaplain/journal", ROOT / "simulator", ROOT / "tests")
+    """`link/zmq/sockets.py`, or `sockets.py` alone, in a page is the end of the path of a module of ours."""
+    modules = [f"/{file.relative_to(ROOT)}" for folder in SOURCES for file in (ROOT / folder).rglob("*.py")]
     stale = []
     for page in [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]:
-        for module in re.findall(r"`([a-z_]+(?:/[a-z_]+)+\.py)`", page.read_text()):
-            if not any((root / module).exists() for root in roots):
+        for module in re.findall(r"`([a-z_]+(?:/[a-z_]+)*\.py)`", page.read_text()):
+            if not any(one.endswith(f"/{module}") for one in modules):
                 stale.append(f"{os.path.relpath(page, ROOT)}: {module}")
+    assert stale == []
+
+
+def test_sources_cite_decisions_that_exist() -> None:
+    decisions = {page.stem for page in (ROOT / "docs/decisions").glob("*.md")}
+    stale = []
+    for folder in SOURCES:
+        for file in (ROOT / folder).rglob("*.py"):
+            cited = re.findall(r"\bdecisions/([a-z0-9-]+)", file.read_text())
+            stale += [f"{file.relative_to(ROOT)}: {name}" for name in cited if name not in decisions]
     assert stale == []
