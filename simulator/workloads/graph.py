@@ -118,7 +118,8 @@ class Graph(Workload):
     def begin(self, world: World) -> None:
         self._checker.begin(world)
         for host in world.hosts.values():
-            # A graph reports what it recovers at a start, and does not write it again (decision 0197).
+            # A graph reports what it recovers at a start, and does not write it again
+            # (docs/decisions/votes-after-data-loss.md).
             host.disk.cache_is_lost = 1.0
         self.rogue.begin(world)
         world.after(SECOND_NS // 10, self._write, world)

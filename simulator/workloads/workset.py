@@ -3,7 +3,7 @@
 One node after the other is restarted: its old seat leaves, and its new seat joins. When it is about to join, half of
 the others are cut off. When the first node knows that the change is decided, all nodes that took part lose their
 memory, except the one that joined, which is not heard at first. So the nodes that remember know different work sets,
-and half of the old one may be all that is left of it (decision 0172).
+and half of the old one may be all that is left of it (docs/decisions/sequence-order.md).
 """
 
 from __future__ import annotations

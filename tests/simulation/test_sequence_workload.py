@@ -18,7 +18,7 @@ def test_a_seed(mode: str, seed: int) -> None:
 
 
 def test_working_members_remember_what_fits_into_the_window() -> None:
-    """These failed while one that joined began at the present number; in two of them everybody is restarted (0141)."""
+    """These failed while a joining node began at the present number (decisions/sequence-members)."""
     runs = [(3, "safety"), (4, "safety"), (0, "liveness")]
     run_until_counted("sequence", runs, {"rolling restart": 2})
 
@@ -36,7 +36,7 @@ def test_an_event_that_lost_its_place_at_its_node_has_one_number() -> None:
 
 
 def test_half_of_a_work_set_that_grew_unheard() -> None:
-    """These gave a number twice, or died of it, while the lock was taken from the old work set alone (0172)."""
+    """These gave a number twice while the lock was taken from the old work set alone (decisions/sequence-order)."""
     run_until_counted("workset", [(100, "safety"), (309, "safety")], {"growth forgotten": 2}, modes=["safety"])
 
 

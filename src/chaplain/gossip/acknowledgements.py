@@ -2,7 +2,7 @@
 
 gossip.txt: an event says which action a receiver is expected to take, "ex., ack to sender". The ACKNOWLEDGE body lives
 for one hop, and in a large cluster most nodes have no session with the sender. So an event is acknowledged like a
-question: by an ANSWER without a value, which is signed and routed to its target (docs/decisions/0130).
+question: by an ANSWER without a value, which is signed and routed to its target (decisions/cluster-queries-and-events).
 
 Invariants:
 - each tracked event ends in exactly one `Acknowledged`: when all expected nodes have acknowledged, or at the time-out;

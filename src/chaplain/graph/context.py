@@ -86,7 +86,7 @@ class GraphContext:
     def member_changed(self, event: MemberChanged) -> None:
         """Record a membership change from gossip.
 
-        A lost node stays a member: it may be alive on the other side of a partition (decision 0152).
+        A lost node stays a member: it may be alive on the other side of a partition (docs/decisions/member-lists.md).
         """
         key = event.member.key
         self.known[key] = None

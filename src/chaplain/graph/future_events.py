@@ -1,7 +1,8 @@
 """Ids of events whose timestamps are too far in the future, and when each becomes acceptable.
 
 graph.txt: an event is not valid "if it's too far in the future from now". An event that is ahead of this node's clock
-by more than `ahead_ns` is refused, whether broadcast or fetched, and so are its descendants (decision 0085). Only ids
+by more than `ahead_ns` is refused, whether broadcast or fetched, and so are its descendants
+(docs/decisions/graph-events.md). Only ids
 are stored. Peers that have the events send their leaves every `sync_ns`, so this node fetches the events once they are
 acceptable. At the bound the oldest id is dropped; its event is checked again when it next arrives.
 """

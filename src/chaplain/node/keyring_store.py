@@ -2,7 +2,7 @@
 
 It decides which key a rotation is for. An unfinished rotation, wherever it was started, is resumed; otherwise every
 attempt would leave another key on every member's ring. The ring is the only record of a rotation, so that every node
-with the new key can resume it, also after a restart (decision 0156).
+with the new key can resume it, also after a restart (docs/decisions/cluster-key-rotation.md).
 """
 
 from __future__ import annotations

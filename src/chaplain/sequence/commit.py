@@ -55,7 +55,8 @@ class CommitRule:
     # Two conditions below follow from others, so no test can tell the code without them from this one. `acked` is the
     # ballot and index of a member's last entry. `_held` counts it only under the promised ballot, so every index that
     # comes out is that of an entry under this ballot: `_under_promised` changes nothing. And a ballot contains the
-    # random seat of its author, which is drawn anew whenever a memory is lost (decision 0073), so no ballot occurs in
+    # random seat of its author, which is drawn anew whenever a memory is lost
+    # (docs/decisions/sequence-members.md), so no ballot occurs in
     # two histories: comparing histories in `_held` changes nothing. They state the rule where it is used, as Raft does
     # with "only entries of the current term are counted" (section 5.4.2).
 

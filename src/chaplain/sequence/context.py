@@ -186,7 +186,7 @@ class SequenceContext:
 
     def acknowledge(self) -> None:
         """Acknowledge our last entry: to its author alone, or to all members if they need it to count
-        (decision 0072).
+        (docs/decisions/sequence-order.md).
         """
         log, others = self.log, self.members()
         self.ack_due = False

@@ -10,7 +10,7 @@ written.
 Invariants: a promise is never broken; a lock is granted only to a member that knows everything that the granter knows
 to be decided; the new holder adopts the longest log of the highest ballot among its own and those of its granters, and
 a quorum of every work set in that log has granted. So the granters include a member of whichever quorum decided an
-entry behind a change that the new holder does not know to be decided (decision 0172).
+entry behind a change that the new holder does not know to be decided (docs/decisions/sequence-order.md).
 """
 
 from __future__ import annotations

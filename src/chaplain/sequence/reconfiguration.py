@@ -3,7 +3,7 @@
 - A member whose node shows a new seat has lost its memory and leaves at once.
 - A member that was silent for `silence_ns` leaves.
 - A member that was removed from the cluster leaves while it is still connected, and gets no seat again. Until then its
-  acknowledgements count, because it may not know of its removal (decision 0154).
+  acknowledgements count, because it may not know of its removal (docs/decisions/removed-nodes.md).
 - A node that asks for a seat joins, once its former seat has left and it holds what the members hold.
 
 Only a decided entry changes the work set.

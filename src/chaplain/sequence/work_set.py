@@ -5,7 +5,7 @@ have lost its memory and all of this half agree: every earlier majority containe
 can never answer again. A vacant seat never had a memory, so it counts as lost.
 
 Invariant: two quorums of one work set share a member, provided that only a member of the set counts dead seats. Quorums
-of different work sets need not share one, even if the sets differ by one member (decision 0172).
+of different work sets need not share one, even if the sets differ by one member (docs/decisions/sequence-order.md).
 """
 
 from __future__ import annotations

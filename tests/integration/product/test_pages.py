@@ -104,7 +104,7 @@ def run(block: Block, shell: Shell, driver: Driver) -> str:
 def test_pages_link_to_pages_that_are_there() -> None:
     missing = []
     pages = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]
-    assert len(pages) > 100
+    assert len(pages) > 80
     for page in pages:
         for link in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text()):
             if not (page.parent / link).exists():
@@ -112,11 +112,18 @@ def test_pages_link_to_pages_that_are_there() -> None:
     assert missing == []
 
 
+def figures(page: str) -> list[str]:
+    """The commands in the last column of a page's table of figures."""
+    table = (ROOT / page).read_text().partition("\n## Figures\n")[2].partition("\n## ")[0]
+    return re.findall(r"\| `([^`|]+)` \|$", table, re.MULTILINE)
+
+
 def test_figures_can_be_had_again() -> None:
-    """Each figure of the README names a command that is there."""
-    figures = (ROOT / "README.md").read_text().partition("\n## Figures\n")[2].partition("\n## ")[0]
-    shown = re.findall(r"\| `([^`|]+)` \|$", figures, re.MULTILINE)
+    """Each figure names a command that is there. The README has at most five of them, the performance page all."""
+    shown = figures("docs/performance.md")
     assert len(shown) > 8
+    assert 0 < len(figures("README.md")) <= 5
+    assert {*figures("README.md")} <= {*shown}
     campaigns = subprocess.run(
         [sys.executable, "-m", "campaigns", "--list"], cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout
@@ -130,3 +137,27 @@ def test_figures_can_be_had_again() -> None:
             files = [word for word in words if "/" in word]
             assert files, command
             assert all((ROOT / file).exists() for file in files), command
+
+
+SOURCES = ("src", "simulator", "campaigns", "tests", "bench")
+
+
+def test_pages_name_modules_that_exist() -> None:
+    """`link/zmq/sockets.py`, or `sockets.py` alone, in a page is the end of the path of a module of ours."""
+    modules = [f"/{file.relative_to(ROOT)}" for folder in SOURCES for file in (ROOT / folder).rglob("*.py")]
+    stale = []
+    for page in [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]:
+        for module in re.findall(r"`([a-z_]+(?:/[a-z_]+)*\.py)`", page.read_text()):
+            if not any(one.endswith(f"/{module}") for one in modules):
+                stale.append(f"{os.path.relpath(page, ROOT)}: {module}")
+    assert stale == []
+
+
+def test_sources_cite_decisions_that_exist() -> None:
+    decisions = {page.stem for page in (ROOT / "docs/decisions").glob("*.md")}
+    stale = []
+    for folder in SOURCES:
+        for file in (ROOT / folder).rglob("*.py"):
+            cited = re.findall(r"\bdecisions/([a-z0-9-]+)", file.read_text())
+            stale += [f"{file.relative_to(ROOT)}: {name}" for name in cited if name not in decisions]
+    assert stale == []

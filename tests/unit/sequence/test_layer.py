@@ -67,7 +67,7 @@ class Alone:
         for _ in range(pages):
             if reading.ended:
                 break
-            build: Callable[[int, int], object] = reading.ask().build
+            build: Callable[[int, int], object] = reading.next_request().build
             request = build(1, SECOND).request  # type: ignore[attr-defined]
             settled = self.answer(self.ask(request.body))
             assert settled is not None

@@ -1,4 +1,5 @@
-"""Who joins learns what the others remember before it has a seat: page by page, from whoever is there (0141)."""
+"""Who joins learns what the others remember before it has a seat: page by page, from whoever is there
+(docs/decisions/sequence-members.md)."""
 
 from __future__ import annotations
 

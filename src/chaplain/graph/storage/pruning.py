@@ -1,9 +1,9 @@
 """Pruning: how high the floor of a stream may be.
 
 Events below a floor that this node sets are on the disks of all members, as their leaves show, and are read. A silent
-member blocks the floor (decision 0153). This module also decides when a node that is new, or had left, adopts a higher
-floor of the others: only if at least half of the members report that floor, so a single member cannot hide events. Does
-not know files.
+member blocks the floor (docs/decisions/graph-confirmation-and-pruning.md). This module also decides when a node that is
+new, or had left, adopts a higher floor of the others: only if at least half of the members report that floor, so a
+single member cannot hide events. Does not know files.
 
 Invariant: a floor set by this node is above no unread event, no event that a member may lack, and none of the newest
 `keep_events` events.

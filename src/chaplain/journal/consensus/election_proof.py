@@ -2,7 +2,7 @@
 
 A voter signs (cluster, regime, candidate) with its node key. A master shows the votes that elected it. A node follows a
 master only if a majority of the serializers that the node knows signed for it. Without this check any member could name
-a higher regime, and other nodes would store its messages and call them agreed (decision 0200).
+a higher regime, and other nodes would store its messages and call them agreed (docs/decisions/elections.md).
 
 Decides whether a vote's signature is valid, and whether a proof is sufficient. Does not know how votes are collected
 (`election`) and what follows from a proof (`core`).

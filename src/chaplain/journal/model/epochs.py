@@ -12,7 +12,7 @@ A token is part of a hash, so nobody can know the token of an epoch that has not
 cannot make a client sign a request that becomes valid later.
 
 Decides when an epoch ends and which decisions are deleted, from the agreed messages alone. Refuses to know what a
-request asks for (`execution.config`). See docs/decisions/0204-configuration-requests-expire.md.
+request asks for (`execution.config`). See docs/decisions/configuration-requests.md.
 
 Bounds: `epochs_kept` epochs. An epoch ends after `epoch_messages` messages or `epoch_requests` decisions, so at most
 about `epochs_kept` x `epoch_requests` decisions are stored.

@@ -8,7 +8,7 @@ contains the hash of the last verdict, and every verdict contains the hash of th
 backwards, each hash admits exactly one predecessor.
 
 The state's digest covers the hash of the last verdict. A quorum that confirms a checkpoint therefore confirms all
-earlier verdicts. See docs/decisions/0205-verdicts-form-a-hash-chain.md.
+earlier verdicts. See docs/decisions/repair-of-damaged-records.md.
 """
 
 from __future__ import annotations

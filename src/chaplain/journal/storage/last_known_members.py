@@ -5,7 +5,7 @@ empty log would then find no node to fetch from. The file names the later member
 them as it would contact the initial ones.
 
 The file gives nobody a vote. A node that has caught up decides by its own log again. A node that lost its votes must
-recover them from the voters that its log names before it votes (decision 0189).
+recover them from the voters that its log names before it votes (docs/decisions/member-lists.md).
 """
 
 from __future__ import annotations

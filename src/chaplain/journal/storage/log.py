@@ -54,7 +54,8 @@ _NO_PREVIEW = Preview(b"", ())
 """An index-only serializer stores neither verdict nor payloads."""
 SYNC_HINTS_UNSYNCED_MAX = 32
 """The log syncs the sync hint with every mark, and once in this many messages: after a power cut the hint is at most
-this many messages old. To sync it with every message would double the number of syncs (decision 0101).
+this many messages old. To sync it with every message would double the number of syncs
+(docs/decisions/votes-after-data-loss.md).
 """
 
 

@@ -3,7 +3,8 @@
 Decides which record of which file belongs to which offsets of a stream. Goes on where it stopped when asked again.
 Refuses to judge bodies: whoever reads one checks it, and takes a copy if it is damaged.
 
-A node that finds a message damaged writes it again behind the end (decision 0044). Such a copy is noted with the place
+A node that finds a message damaged writes it again behind the end
+(docs/decisions/repair-of-damaged-records.md). Such a copy is noted with the place
 of the first, or is listed in its place if damage hides where that was.
 
 Invariants: a place is listed once it is agreed, and once only; places are in the order of the log, and none is before

@@ -4,7 +4,8 @@ Decides, like a reader, by the chain: what is behind a message says which versio
 goes on where that cannot be told, takes what was written last, and names what is missing. What is in the messages,
 `checker` judges.
 
-A node that finds a message damaged writes it again behind the end (decision 0044): a message stands where it was first
+A node that finds a message damaged writes it again behind the end
+(docs/decisions/repair-of-damaged-records.md): a message stands where it was first
 written, and wherever it was written again.
 
 Invariants: one message for each index at most; a hole is named once, whatever its cause and size; the last message is

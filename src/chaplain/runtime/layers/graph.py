@@ -22,7 +22,7 @@ LOG = "graph"
 
 
 def make_graph(config: NodeConfig, identity: Identity, names: NodeIds, now_ns: int) -> GraphCore:
-    """Members are all who belong to the cluster, whether or not they are there (decision 0152)."""
+    """Members are all who belong to the cluster, whether or not they are there (docs/decisions/member-lists.md)."""
     settings = GraphSettings(
         config.text("cluster"),
         log=LOG,

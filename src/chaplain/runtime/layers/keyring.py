@@ -2,7 +2,8 @@
 
 Where both are one file, as `cluster up` lays them out, there is nothing to choose. Where they are two, the rotated one
 goes before the other, which by then has only keys that are retired; so somebody who replaces the configured one,
-because a key leaked, must not be left with the leaked key (decision 0157). Key ids beside the rotated ring tell the two
+because a key leaked, must not be left with the leaked key
+(docs/decisions/cluster-key-rotation.md). Key ids beside the rotated ring tell the two
 cases apart.
 """
 

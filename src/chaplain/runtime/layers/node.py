@@ -148,7 +148,7 @@ def make_recorder(config: NodeConfig) -> Recorder | None:
 
 
 def make_sequence(config: NodeConfig, identifier: int, names: NodeIds, endpoint: str, now_ns: int) -> SequenceLayer:
-    """The list of a node is all who belong to the cluster, however it finds them (decisions 0135 and 0142)."""
+    """The list of a node is all who belong to the cluster, however it finds them (docs/decisions/member-lists.md)."""
     neighbours = tuple(neighbour for neighbour in config.texts("neighbours") if neighbour != endpoint)
     settings = SequenceSettings(
         identifier,
