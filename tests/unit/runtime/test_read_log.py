@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from chaplain.journal.consensus.events import ReadLog
+from chaplain.runtime.disk import log_files
 from chaplain.runtime.disk.log_files import read_log
 from chaplain.runtime.disk.operations import DataFiles
 from chaplain.runtime.disk.syscalls import DataDirectory
-from chaplain.runtime.layers import journal
 from chaplain.segment.files import OpenSegment, list_segments
 from chaplain.segment.layout import HEADER_COPIES, PAGE_BYTES
 from chaplain.segment.record import Kind, Record
@@ -94,7 +94,7 @@ def test_a_file_whose_header_cannot_be_read_hides_no_other(log: Log, sequence: i
 
 def test_files_that_are_dropped_while_they_are_read_hold_nothing(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     listed = list_segments(log.folder)
-    monkeypatch.setattr(journal, "list_segments", lambda folder, name: listed)
+    monkeypatch.setattr(log_files, "list_segments", lambda folder, name: listed)
     for file in listed[:5]:
         file.path.unlink()
     assert log.read(199, 199) == [199]

@@ -96,7 +96,7 @@ def up(
         raise ConfigError(f"{directory} holds a cluster with --database {founded}, not {database}: that stays as it is")
     elif seal is not None and seal != (chosen := load_cluster(directory).seal):
         raise ConfigError(f"{directory} holds a cluster that seals with {chosen}: this was decided when it was founded")
-    started = bring_up(directory.resolve(), progress, only=node, founding=founding)
+    started = bring_up(directory.resolve(), progress, only=node, created=founding)
     if output == "json":
         put_json({"started": started, **_status(directory)})
     else:
@@ -131,9 +131,9 @@ def found(
 
     Take DIR/node-I to machine I and run `chaplain node run` there; give cluster.toml and client.identity to clients.
     """
-    from chaplain.runtime.cluster.create import NodeSplit, found_cluster  # noqa: PLC0415
+    from chaplain.runtime.cluster.create import NodeSplit, make_distributed_cluster  # noqa: PLC0415
 
-    found_cluster(directory, endpoints, database, http, NodeSplit(index_only, copies), seal=seal or SEALS[0])
+    make_distributed_cluster(directory, endpoints, database, http, NodeSplit(index_only, copies), seal=seal or SEALS[0])
     folders = [str(directory / f"node-{number}") for number in range(1, len(endpoints) + 1)]
     if output == "json":
         put_json({"cluster": str(directory), "nodes": folders})
