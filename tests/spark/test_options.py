@@ -135,7 +135,7 @@ def test_offsets(offset: int, meant: int) -> None:
 @pytest.mark.parametrize(("offset", "clamped"), [(3, 10), (41, 40)])
 def test_lost_offsets_are_an_error_unless_allowed(offset: int, clamped: int) -> None:
     bound = Bound(offsets={"orders": offset})
-    with pytest.raises(Missing, match="holds offsets 10 to 39"):
+    with pytest.raises(Missing, match="has offsets 10 to 39"):
         resolve(bound, "orders", STRETCH, fail_on_loss=True)
     assert resolve(bound, "orders", STRETCH, fail_on_loss=False) == clamped
 
@@ -194,7 +194,7 @@ def test_java_version(text: str, major: int) -> None:
 def test_a_connect_server_that_is_not_there_is_told_at_once() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # and not listening
-        with pytest.raises(Unreachable, match=r"nobody listens at 127\.0\.0\.1:\d+: start a Spark Connect"):
+        with pytest.raises(Unreachable, match=r"nothing listens at 127\.0\.0\.1:\d+: start a Spark Connect"):
             local_session(remote=f"sc://127.0.0.1:{taken.getsockname()[1]}/;user_id=ann")
 
 
@@ -245,7 +245,7 @@ def test_what_was_dropped_takes_no_rows_of_a_batch() -> None:
     strict = _planner(held, minPartitions="1")
     assert _spans(strict, 60, 70) == [(60, 70)]
     assert _spans(strict, 20, 20) == [], "nothing is asked for"
-    with pytest.raises(Missing, match="'orders' holds offsets 60 to 99, not 20"):
+    with pytest.raises(Missing, match="'orders' has offsets 60 to 99, not 20"):
         _spans(strict, 20, 70)
 
 
@@ -265,7 +265,7 @@ def test_what_is_left_out_is_told_once(caplog: pytest.LogCaptureFixture) -> None
     assert caplog.messages == ["'orders': offsets 5 to 9 were dropped, and are left out"]
     caplog.clear()
     assert list(rows_of([], OffsetRange("orders", 20, 22), ["offset"], fail_on_loss=False)) == []
-    assert caplog.messages == ["'orders': 0 messages stand where offsets 20 to 21 should; what is lost is left out"]
+    assert caplog.messages == ["'orders': found 0 messages instead of offsets 20 to 21; lost messages are left out"]
 
 
 def test_a_small_batch_waits_but_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -215,7 +215,7 @@ def test_a_batch_is_committed_once(scene: Scene, plain: bool) -> None:
     index.refresh()
     table = table_path(tables, STREAM)
     again = write_file(task_of(ranges(index.streams[STREAM], STREAM, 0, 20, 1)[0], table, "again"))
-    with pytest.raises(StorageError, match="by somebody else"):
+    with pytest.raises(StorageError, match="another process landed"):
         move_in(table, [again]) if plain else commit(table, STREAM, [again], arrow_schema())
     assert landed_files(tables, STREAM) == before
 
@@ -396,7 +396,7 @@ def test_log_and_tables_are_held_against_one_manifest(scene: Scene, monkeypatch:
     assert not manifest.with_name("manifest.identity").exists(), "who reads makes no key"
     assert find_breaks(cast("Any", None), tables=tables, manifest=manifest, identity=cluster / "client.identity") == []
     monkeypatch.setenv("CHAPLAIN_IDENTITY", str(cluster / "other.identity"))
-    with pytest.raises(ConfigError, match="signed by somebody else: give the identity"):
+    with pytest.raises(ConfigError, match="signed by another identity: give the identity"):
         prove(None, cluster=cluster, manifest=manifest)
 
 

@@ -1,7 +1,9 @@
-"""`format("chaplain")` for Spark: streams of a journal as a table, once or continuously, and back.
+"""The Spark data source `format("chaplain")`: reads streams of a journal in batch and streaming queries, and writes
+them.
 
-Decides how a query's options become ranges of offsets, and nothing about what lies in them. A batch query sees what
-was agreed when it was planned. Filters are not pushed down: Spark would reuse a filtered reader for the whole table.
+This module decides how a query's options become ranges of offsets, and how ranges become partitions. It does not read
+rows itself. A batch query sees the messages that were committed when it was planned. Filters are not pushed down,
+because Spark would reuse a filtered reader for the whole table.
 """
 
 from __future__ import annotations
@@ -46,7 +48,9 @@ from chaplain.pipeline.source.rows import OffsetRange, Range, fields, schema_tex
 __all__ = ["ChaplainSource", "limited", "register", "stretch"]
 
 _PARTITIONS = 2
+"""Partitions of a stream if `minPartitions` is not set."""
 _ROWS_A_TASK = 1_000_000
+"""Larger ranges are split into more partitions."""
 Offsets = dict[str, dict[str, int]]
 
 
@@ -56,12 +60,14 @@ class _Part(InputPartition):
 
 
 class ChaplainSource(DataSource):
+    """The data source `chaplain`. `options.SOURCE` lists the options for reading, `sink.SINK` those for writing."""
+
     @classmethod
     def name(cls) -> str:
         return "chaplain"
 
     def schema(self) -> str:
-        check(self.options)  # so that `load` says what is wrong, not only the first action
+        check(self.options)  # reports wrong options already at `load`, not at the first action
         return schema_text(self.options.get("includeHeaders", "false").lower() == "true")
 
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -78,16 +84,20 @@ class ChaplainSource(DataSource):
 
 
 def register(spark: SparkSession) -> None:
-    """Make `format("chaplain")` known to this session, and let its workers on this machine find it."""
+    """Register `format("chaplain")` in this Spark session.
+
+    In a local session it also makes Spark's Python workers use this interpreter, unless `PYSPARK_PYTHON` or
+    `spark.pyspark.python` is set, so that they can import chaplain. `local_session` calls it already.
+    """
     _use_this_python(spark)
     spark.dataSource.register(ChaplainSource)
 
 
 def _use_this_python(spark: SparkSession) -> None:
-    """Workers take the `python3` of the path, unless somebody says otherwise: that one need not know chaplain."""
+    """Make local workers use this interpreter: the default, `python3` in the PATH, may not have chaplain installed."""
     try:
         context = spark.sparkContext
-    except PySparkException:  # over Connect, workers are the server's affair
+    except PySparkException:  # a Connect session has no context: the server decides which Python its workers use
         return
     said = os.environ.get("PYSPARK_PYTHON") or context.getConf().get("spark.pyspark.python")
     if not said and (context.master or "").startswith("local"):
@@ -99,7 +109,7 @@ def _columns(schema: StructType, options: Options) -> tuple[str, ...]:
     unknown = [name for name in schema.fieldNames() if name not in known]
     if unknown:
         raise ConfigError(f"there are no columns {', '.join(unknown)}: choose from {', '.join(known)}")
-    for field in schema.fields:  # Spark would take ours for what was asked for, and fail in the tasks
+    for field in schema.fields:  # Spark does not compare the user's schema with ours, and would fail in the tasks
         asked, meant = field.dataType.simpleString(), known[field.name]
         if asked != meant or not field.nullable:
             asked += "" if field.nullable else " not null"
@@ -150,7 +160,7 @@ def _chosen(options: Options, origin: Origin) -> list[str]:
 
 
 def _such_as(folder: Path) -> str:
-    """The segments that are nearest, if there are any."""
+    """Suggest a folder of segments at or below `folder`, if there is one."""
     near = [one for one in (folder / "segments", *sorted(folder.glob("node-*/segments"))) if one.is_dir()]
     return f", such as {near[0]}" if near else ""
 
@@ -164,7 +174,7 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._triggered_s: float | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Tasks read with nothing but their range: what was planned with stays where it was planned."""
+        """Leave the backend on the driver: tasks need only their range."""
         return {**self.__dict__, "_origin": None}
 
     def _fresh(self, at_once: bool = False) -> Origin:
@@ -200,12 +210,12 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return limited(begun, latest, limit.max_rows)
 
     def _begin(self, stream: str, start: Offsets) -> int:
-        """Where reading goes on: what was dropped takes none of the rows that a batch may have."""
+        """Return the offset at which the next batch starts. Dropped offsets do not count towards the batch's limit."""
         first = self._fresh().stretch(stream).first
         return max(start[stream][PARTITION], first) if stream in start else first
 
     def _too_early(self, start: Offsets, latest: Offsets) -> bool:
-        """Whether a batch is smaller than was asked for, and need not be made for its age."""
+        """Whether to wait: fewer rows than `minOffsetsPerTrigger` are new, and `maxTriggerDelay` has not passed."""
         now_s = time.monotonic()
         young = self._triggered_s is not None and now_s - self._triggered_s < self._options.max_delay_s
         rows = sum(max(0, count) for count in _new(start, latest).values())
@@ -215,7 +225,7 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return False
 
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802 Spark's name
-        """How far the streams are, whatever a batch may take of them."""
+        """Return the ends of the streams, regardless of the limit of a batch."""
         return self._ends(Bound(LATEST))
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 Spark's name
@@ -239,11 +249,11 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return read_span(cast("_Part", partition).wanted, self._columns, options.fail_on_loss, options.fail_on_headers)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Nothing to do: the log keeps what it has."""
+        """Nothing to do: the log's retention does not depend on its readers."""
 
 
 def _at_least(latest: Offsets, start: Offsets) -> Offsets:
-    """Never behind what was read before, even if another node's log is shorter."""
+    """Return the latest offsets, but none before `start`: another node's log may be shorter than the last one read."""
     return {
         name: {PARTITION: max(place[PARTITION], start.get(name, place)[PARTITION])} for name, place in latest.items()
     }
@@ -254,7 +264,7 @@ def _new(start: Offsets, latest: Offsets) -> dict[str, int]:
 
 
 def limited(start: Offsets, latest: Offsets, most: int) -> Offsets:
-    """No more than `most` rows in all, shared among streams by how much each has."""
+    """Return end offsets for at most `most` rows in total, distributed in proportion to the streams' new rows."""
     new = _new(start, latest)
     total = sum(max(0, count) for count in new.values())
     if total <= most:

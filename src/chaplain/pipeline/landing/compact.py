@@ -1,7 +1,7 @@
-"""Small files of a Delta table that follow one another become one, with their rows in the order of offsets.
+"""Compaction of a Delta table: merges consecutive small files into larger ones, with rows in the order of offsets.
 
-Decides which files are worth it. One commit takes the small ones out and puts the new one in: readers see the same rows
-before and after. delta-rs can do that, too, but does not keep the order of rows.
+This module decides which files to merge. One Delta commit replaces the small files with the new one, so readers see the
+same rows before and after. The compaction of delta-rs does not keep the order of rows.
 """
 
 from __future__ import annotations
@@ -19,18 +19,19 @@ from deltalake.transaction import RemoveAction
 from chaplain.pipeline.tables import ParquetFile, Storage, added
 
 SMALL_ROWS = 100_000
-"""A file of fewer rows is small."""
+"""A file with fewer rows than this is small."""
 FILES_MIN = 8
+"""Fewer small files than this are not merged."""
 ROWS_MAX = 1_000_000
-"""A new file holds no more than about so many."""
+"""Upper bound for the rows of a merged file."""
 KEEP_HOURS = 168
-"""For so long who reads an older version of the table still finds its files."""
+"""Replaced files are deleted after this time. Until then, readers of older versions of the table find them."""
 
 
 def compact(table: str, storage: Storage = None) -> int:
-    """Make one file of each row of small ones. Returns how many small files are left."""
+    """Merge each group of consecutive small files of a local Delta table. Return how many small files are left."""
     if "://" in table:
-        return 0  # there it is the store's business
+        return 0  # tables in object stores are not compacted here
     left = 0
     for files in rows_of_small(list_files(table, storage)):
         if len(files) < FILES_MIN:
@@ -42,7 +43,7 @@ def compact(table: str, storage: Storage = None) -> int:
 
 
 def list_files(table: str, storage: Storage = None) -> list[ParquetFile]:
-    """The files of a table by their offsets, as its log has them."""
+    """Return the files of a table's current version, in the order of their offsets."""
     actions = DeltaTable(table, storage_options=dict(storage or {})).get_add_actions(flatten=True)
     rows: list[dict[str, Any]] = actions.to_pylist() if hasattr(actions, "to_pylist") else _listed(actions)
     found = [
@@ -60,7 +61,7 @@ def _listed(actions: Any) -> list[dict[str, Any]]:
 
 
 def rows_of_small(files: list[ParquetFile]) -> Iterator[list[ParquetFile]]:
-    """Small files without a large one between them, in portions of bounded size."""
+    """Yield groups of consecutive small files, each with at most `ROWS_MAX` rows."""
     row: list[ParquetFile] = []
     for file in files:
         small = file.end - file.start < SMALL_ROWS

@@ -1,6 +1,6 @@
-"""Plots as SVG, for a page that needs nothing but itself.
+"""Draws plots as inline SVG and HTML, for a page that loads nothing.
 
-Decides where marks, axes and words stand. Refuses to know what they mean. Whatever comes from outside is escaped.
+This module decides where lines, axes and labels are placed. It does not know what they mean. All text is escaped.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ class Series(Frozen, frozen=True):
 
 
 class VerticalMark(Frozen, frozen=True):
-    """An upright line at x, with a word at its top."""
+    """A vertical line at x, with a label at its top."""
 
     x: float
     word: str
 
 
 def number(value: float) -> str:
-    """As short as it can be said: 1.2 M, 35 k, 0.5."""
+    """Format a number briefly: 1.2 M, 35 k, 0.5."""
     for size, unit in ((1e9, " G"), (1e6, " M"), (1e3, " k")):
         if abs(value) >= size:
             return f"{value / size:.3g}{unit}"
@@ -44,7 +44,7 @@ def _whole(value: float) -> str:
 
 
 def ticks(low: float, high: float, count: int = 5) -> list[float]:
-    """About so many round numbers within the bounds."""
+    """Return about `count` round numbers between `low` and `high`."""
     span = high - low
     if span <= 0:
         return [low]
@@ -56,7 +56,7 @@ def ticks(low: float, high: float, count: int = 5) -> list[float]:
 
 
 class _Frame:
-    """Maps values to places on the drawing."""
+    """Maps values to coordinates of the drawing."""
 
     def __init__(self, points: Iterable[Point], from_zero: bool) -> None:
         listed = list(points) or [(0.0, 0.0)]
@@ -118,7 +118,9 @@ def lines(
     steps: bool = False,
     whole: bool = False,
 ) -> str:
-    """Lines over x. With `steps`, a value holds until the next one; with `whole`, there is nothing between numbers."""
+    """Draw lines. With `steps`, a value is drawn until the next one; with `whole`, the y axis has only whole
+    numbers.
+    """
     frame = _Frame([point for one in series for point in one.points], from_zero=True)
     parts = [frame.axes(x_name, _whole if whole else number, unit)]
     for place, mark in enumerate(marks):
@@ -144,7 +146,7 @@ def _path(frame: _Frame, points: Sequence[Point], steps: bool) -> str:
 
 
 def dots(title: str, points: Sequence[Point], unit: str, x_name: Name, marks: Sequence[VerticalMark] = ()) -> str:
-    """A point for each value: where single ones matter."""
+    """Draw a scatter plot, for data in which single values matter."""
     frame = _Frame(points, from_zero=True)
     parts = [frame.axes(x_name, number, unit)]
     for mark in marks:
@@ -156,7 +158,7 @@ def dots(title: str, points: Sequence[Point], unit: str, x_name: Name, marks: Se
 
 
 def bars(title: str, rows: Sequence[tuple[str, float]], unit: str) -> str:
-    """A row for each name, the longest first."""
+    """Draw a horizontal bar for each name, in the given order."""
     most = max((value for _, value in rows), default=0) or 1
     items = []
     for name, value in rows:

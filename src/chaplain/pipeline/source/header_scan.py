@@ -1,9 +1,10 @@
-"""Walks the heads of a log, file by file, and says where none can be read.
+"""Scans the record headers of a log, file by file, and reports where no header can be read.
 
-Decides what stands in which file. Bodies are not read, and nothing is judged: that a stretch is unreadable is a fact
-like any other. Refuses to know which records belong together.
+The scan does not read bodies and judges nothing: an unreadable range is reported as a `Gap`, as a record is reported
+as a `ScannedRecord`. It does not know which records form a message.
 
-Invariants: spots come in the order of the files; whatever lies between two of them and is no record is a gap.
+Invariants: records are reported in the order of the files; any octets between two records that are not a record are
+reported as a gap.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ HEAD_MOST = HEAD_BYTES + STREAM_BYTES_MAX + 1
 
 
 class Spot(Frozen, frozen=True):
-    """One record, by what its head says."""
+    """The header of one record, and where the record is."""
 
     path: str
     sequence: int
@@ -39,22 +40,22 @@ class Spot(Frozen, frozen=True):
 
 
 class Gap(Frozen, frozen=True):
-    """Here stands no record, or no file, though the log goes on behind or is known to."""
+    """A place without a valid record, or a missing file, although the log continues after it."""
 
     reason: str
     file: str = ""
 
 
 class ScanEnd(Frozen, frozen=True):
-    """Where the walk ended."""
+    """Where the scan ended."""
 
     position: int
     sealed: bool
-    """The last record said that the log goes on in a file that is not there."""
+    """Whether the last record states that the log continues in another file, which does not exist."""
 
 
 class Start(Frozen, frozen=True):
-    """Where an earlier walk had come to."""
+    """A position at which a scan can resume: where the last message of an earlier scan begins."""
 
     sequence: int
     identity: bytes
@@ -65,7 +66,7 @@ Step: TypeAlias = Spot | Gap | ScanEnd
 
 
 def walk(folder: Path | str, log: str = LOG, start: Start | None = None) -> Iterator[Step]:
-    """Everything from `start` on, which must be there: see `stands`."""
+    """Scan the log from its beginning, or from `start`, which must still be valid (see `begins_at`)."""
     ending, expected, position = ScanEnd(0, sealed=False), None, None
     files = list_segments(folder, log)
     if start is not None:
@@ -79,7 +80,7 @@ def walk(folder: Path | str, log: str = LOG, start: Start | None = None) -> Iter
             walker = _Walker(file, last=number + 1 == len(files))
             yield from walker.steps(position)
             ending, position = walker.ending or ending, None
-        # A file that the last one names as its next has been made since they were listed, or is gone.
+        # The last record announces another file: either it was created after the files were listed, or it is missing.
         files = [file for file in list_segments(folder, log) if ending.sealed and file.sequence >= (expected or 0)]
     yield ending
 
@@ -90,7 +91,7 @@ def _absent(first: int, behind: int) -> str:
 
 
 def stands(folder: Path | str, start: Start, index: int, chain: bytes, log: str = LOG) -> bool:
-    """Whether that message still begins there."""
+    """Whether the message with this index and chain hash still begins at `start`."""
     for file in list_segments(folder, log):
         if file.sequence == start.sequence:
             try:
@@ -104,7 +105,7 @@ def stands(folder: Path | str, start: Start, index: int, chain: bytes, log: str 
 
 
 class _Walker:
-    """One file."""
+    """Scans one file."""
 
     def __init__(self, file: SegmentFile, last: bool) -> None:
         self._file = file
@@ -116,7 +117,7 @@ class _Walker:
         try:
             segment = OpenSegment(self._file.path)
         except (Malformed, FileNotFoundError):
-            if not self._last:  # the last one may be about to begin
+            if not self._last:  # the node may be creating the last file right now
                 yield self._gap(f"{self._name} has no valid header")
             return
         with segment:
@@ -149,7 +150,7 @@ class _Walker:
             position = head.end
 
     def _behind(self, segment: OpenSegment, position: int) -> int | None:
-        """Where the next valid record is."""
+        """Return the position of the next valid record after an unreadable range; None if there is none."""
         whole = segment.read(segment.header.base, segment.header.size_bytes)
         found = scan(whole, segment.header, position)
         gap = next((one for one in found.findings if one.position == position), None)

@@ -1,7 +1,7 @@
-"""Answers of Spark, with errors of ours coming back as ours.
+"""Runs Spark queries and translates Spark's exceptions back into those of `chaplain.errors`.
 
-What a task or a plan raises reaches the driver as an error of Spark's, many lines long, with the one that matters
-within it.
+An exception that a task or the planning code raises reaches the driver as a `PySparkException` with a long text that
+contains the original one.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _OURS = re.compile(r"chaplain\.errors\.(\w+): (.+)")
 
 
 def collect(frame: DataFrame) -> list[Any]:
-    """All rows. Raises what we raised, wherever that was."""
+    """Return all rows. Raises the `ChaplainError` of a task as such."""
     try:
         return list(frame.collect())
     except PySparkException as wrong:
@@ -28,7 +28,7 @@ def collect(frame: DataFrame) -> list[Any]:
 
 
 def each(frame: DataFrame) -> Iterator[Any]:
-    """One row after the other, in the same way."""
+    """Yield one row after the other. Raises the `ChaplainError` of a task as such."""
     try:
         yield from frame.toLocalIterator()
     except PySparkException as wrong:
@@ -45,7 +45,7 @@ def translated(wrong: PySparkException) -> Exception:
 
 
 def sentence(wrong: PySparkException) -> Exception:
-    """The same for who wants no trace: Spark's own errors by the first line of theirs."""
+    """Like `translated`, but shorten errors of Spark itself to their first line, for the command line."""
     ours = translated(wrong)
     if ours is not wrong:
         return ours

@@ -1,7 +1,7 @@
-"""What one message brought: batches of packs, each what the message and its verdict say it is.
+"""Verifies the batches of packs of one message against the message and its verdict.
 
-Decides whether packs are whole, were ordered as they are, and, if asked, who signed them. Names the cause rather than
-what follows from it. Refuses to know what came before the message.
+This module decides whether packs are intact, have the offsets that the verdict assigned and, on request, the signature
+of their writer. It reports causes rather than consequences. It does not know the messages before.
 """
 
 from __future__ import annotations
@@ -41,27 +41,27 @@ from chaplain.segment.record import Kind, Record
 
 _SIZE = struct.Struct("<I")
 MESSAGES_NAMED_MAX = 64
-"""Damaged messages of a record that are named one by one; beyond that the packs are."""
+"""Up to this number, damaged messages of a record are reported one by one; beyond it, whole packs are reported."""
 _DATA_FROM = 2
-"""The part at which batches begin, behind the message and its skeleton."""
+"""The number of the part at which batches begin, after the message itself and its record layout."""
 
 
 class Keys(NamedTuple):
-    """Who may have signed: by lane, the signature type and the key."""
+    """The signature type and the key of each lane's owner."""
 
     cluster: str
     lanes: Mapping[int, tuple[int, bytes]]
 
 
 class Damage(NamedTuple):
-    """A part that cannot be read; `body` are its octets if only they are wrong."""
+    """A part that cannot be read. `body` contains its octets if the header is valid and only they are damaged."""
 
     reason: str
     head: Record | None = None
     body: bytes = b""
     file: str = ""
     twin: bytes = b""
-    """The octets that another node has in their place, if one was asked."""
+    """The body of another node's copy, if there is one."""
 
 
 Part = Record | Damage
@@ -75,7 +75,7 @@ def damage_break(stream: str, offset: int, damage: Damage, last: int = -1) -> Br
 
 
 class Wanted(NamedTuple):
-    """A batch that the verdict says is there."""
+    """A batch that should exist according to the verdict."""
 
     stream: str
     first_offset: int
@@ -84,7 +84,7 @@ class Wanted(NamedTuple):
 
 
 class Batches:
-    """The batches of one message. Counts and breaks go to the run."""
+    """Verifies the batches of one message. Counts and breaks go to the proof segment."""
 
     def __init__(self, held: SelectedMessage, parts: Sequence[Part], run: ProofSegment, keys: Keys | None) -> None:
         self._held = held
@@ -92,14 +92,15 @@ class Batches:
         self._run = run
         self._keys = keys
         self.found: list[Record] = []
-        """As the message says they should be."""
+        """The batches, with stream, offset and count as the message states them."""
         self.digests: dict[str, list[bytes] | None] = {}
-        """Of the packs of each stream; None if one is not known, or known to be wrong."""
+        """The digests of each stream's packs; None if one is unknown or wrong."""
         self.ids: list[tuple[int, int, int, str, int]] = []
-        """Client, first id, requests, stream and offset of each pack that took its ids with its offsets."""
+        """Client, first request id, number of requests, stream and offset of each pack, except packs that were staged
+        by an earlier message."""
 
     def check(self, body: Body | None, verdict: ExecutionVerdict | None) -> bool:
-        """Whether everything is there and right."""
+        """Verify all batches. Return whether everything is present and correct."""
         before = len(self._run.breaks)
         wanted = [] if body is None or verdict is None else _wanted(body, verdict, self._parts[_DATA_FROM:])
         for number, part in enumerate(self._parts[1:], 1):
@@ -148,7 +149,7 @@ class Batches:
         self._add(plan.stream, None)
 
     def _as_planned(self, part: Record, plan: Wanted) -> Record:
-        """What the head of a batch says against what the verdict says of it; the verdict is taken for right."""
+        """Compare a batch's header with the verdict. Return the record with the values of the verdict."""
         origin = Reference(part.origin_node, part.origin_journal, part.origin_index)
         said = {"stream": part.stream, "offset": part.first_offset, "count": part.count, "origin": _shown(origin)}
         meant = {"stream": plan.stream, "offset": plan.first_offset, "count": plan.rows}
@@ -162,7 +163,7 @@ class Batches:
 
     def _header(self, record: Record, body: Body) -> None:
         first = self._parts[0]
-        assert isinstance(first, Record), "there is a body"
+        assert isinstance(first, Record), "a body was decoded from the first part"
         said = (record.timestamp_ns, record.regime, record.previous_hash)
         meant = (body.timestamp_ns, body.regime, first.previous_hash)
         if said != meant:
@@ -171,7 +172,7 @@ class Batches:
             self._break(record.stream, record.first_offset, "header", expected, found)
 
     def _packs(self, batch: Record) -> list[bytes] | None:
-        """The digests of a batch's packs; None if they cannot be right."""
+        """Verify a batch's packs. Return their digests, or None if one is wrong."""
         view = octets(batch.body)
         offset, sound = batch.first_offset, True
         found: list[bytes] = []
@@ -185,7 +186,7 @@ class Batches:
             elif self._keys is not None:
                 self._signature(self._keys, batch.stream, offset, head, bytes(raw[: head.tables_at - head.start]))
             found.append(stated)
-            if head.message_type != STAGED:  # it took its ids when it was staged
+            if head.message_type != STAGED:  # a staged pack used its request ids when it was staged
                 self.ids.append((head.client_id, head.first_id, head.requests, batch.stream, offset))
             offset += head.count
         if offset - batch.first_offset != batch.count:
@@ -210,7 +211,7 @@ class Batches:
             self._break(stream, offset, "signature", f"a signature {owner}", signature.hex())
 
     def _references(self, body: Body, wanted: list[Wanted]) -> bool:
-        """Whether what the message refers to is there, octet by octet."""
+        """Verify that the ingest messages that the message orders are present, octet by octet."""
         try:
             payloads = [one.payload for one in unfile([part for part in self._parts[1:] if isinstance(part, Record)])]
             if len(payloads) != len(body.data_entries):
@@ -230,13 +231,13 @@ class Batches:
         return sound
 
     def _add(self, stream: str, found: list[bytes] | None) -> None:
-        """Once a stream's digests are not all known, they stay so."""
+        """Append digests of a stream. Once a digest is unknown, all digests of the stream count as unknown."""
         known = self.digests.setdefault(stream, [])
         self.digests[stream] = None if known is None or found is None else [*known, *found]
 
 
 def split_first(part: Record) -> tuple[bytes, bytes]:
-    """Body and verdict of a message's first record."""
+    """Split a message's first record into body and verdict."""
     data = bytes(part.body)
     if len(data) < _SIZE.size:
         raise Malformed("log: the first record of a message is too short")
@@ -247,7 +248,7 @@ def split_first(part: Record) -> tuple[bytes, bytes]:
 
 
 def _wanted(body: Body, verdict: ExecutionVerdict, parts: Sequence[Part]) -> list[Wanted]:
-    """The batches of a message, in order: see `journal.filing`."""
+    """Return the batches that a message should have, in the order of `journal.storage.record_layout`."""
     said = [entry for entry in verdict.entries if isinstance(entry, DataVerdict)]
     firsts = _first_offsets(verdict, said, parts)
     wanted: list[Wanted] = []
@@ -263,7 +264,7 @@ def _wanted(body: Body, verdict: ExecutionVerdict, parts: Sequence[Part]) -> lis
 
 
 def _first_offsets(verdict: ExecutionVerdict, said: list[DataVerdict], parts: Sequence[Part]) -> dict[str, int]:
-    """Where the message goes on in each stream: stated three times, and what two of them say holds."""
+    """Return the first offset of the message in each stream. It is stated in three places; the majority counts."""
     packs = [pack for entry in reversed(said) for pack in reversed(entry.packs) if pack.reason == Reason.APPLIED]
     of_packs = {pack.stream: pack.base_offset for pack in packs}
     of_streams = {one.stream: one.first_offset for one in verdict.streams}
@@ -275,9 +276,10 @@ def _first_offsets(verdict: ExecutionVerdict, said: list[DataVerdict], parts: Se
 
 
 def _bad_messages(damage: Damage, offset: int) -> list[tuple[int, int]]:
-    """The messages of which an octet is not what another node has; nothing if that is not known of all octets.
+    """Return the offsets of the messages that differ from another node's copy.
 
-    An octet of a pack's head, or of its padding, belongs to no message.
+    Return an empty list if a differing octet cannot be attributed to a message, because it lies in a pack's header or
+    padding, or if there is no copy.
     """
     ours, theirs = octets(damage.body), octets(damage.twin)
     if len(ours) != len(theirs):
@@ -295,7 +297,7 @@ def _bad_messages(damage: Damage, offset: int) -> list[tuple[int, int]]:
 
 
 def row_at(view: Octets, head: PackHead, at: int) -> int | None:
-    """Which message of a pack an octet belongs to; None if it belongs to none alone."""
+    """Return the number of the message within a pack to which an octet belongs; None if it belongs to no message."""
     words = view[head.tables_at : head.data_at].view("<u4")
     sizes = words[head.tabled_requests :][: head.count * column_count(head.columns)].astype(np.int64)
     if at < head.data_at:
@@ -307,7 +309,9 @@ def row_at(view: Octets, head: PackHead, at: int) -> int | None:
 
 
 def _bad_packs(damage: Damage, offset: int) -> list[tuple[int, int]]:
-    """First and last offsets of the packs that are not what their digests say, as far as they can be told apart."""
+    """Return the first and last offsets of packs that do not match their digests; empty if packs cannot be
+    separated.
+    """
     try:
         heads = heads_of(octets(damage.body))
     except Malformed:

@@ -1,14 +1,14 @@
-"""Which records are the log: puts heads together to messages, and picks at each index the one that holds.
+"""Selects the records that form the log: groups record headers into messages, and picks one version for each index.
 
-Decides, like a reader, by the chain: what is behind a message says which version of it was agreed. Unlike a reader it
-goes on where that cannot be told, takes what was written last, and names what is missing. What is in the messages,
-`checker` judges.
+Like a reader of the log, it follows the hash chain: the next message states which version of a message was committed.
+Unlike a reader, it continues where the chain cannot be followed: it then picks the version that was written last, and
+reports missing messages. `checker` verifies the content of the messages.
 
-A node that finds a message damaged writes it again behind the end (decision 0044): a message stands where it was first
-written, and wherever it was written again.
+A node that finds a damaged message writes it again at the end of the log (decision 0044). So a message may have several
+copies.
 
-Invariants: one message for each index at most; a hole is named once, whatever its cause and size; the last message is
-left out unless something says that it is agreed.
+Invariants: each index has at most one message; a hole is reported once, whatever its cause and size; the last message
+is left out unless a mark or another node confirms that it was committed.
 """
 
 from __future__ import annotations
@@ -30,26 +30,27 @@ _NO_RECORD = Gap("no record of it")
 
 
 class SelectedMessage(Frozen, frozen=True):
-    """A message of the log, by where its records are."""
+    """A message of the log, and where its records are."""
 
     index: int
     chain: bytes
     previous: bytes
     places: tuple[tuple[Place, ...], ...]
-    """For each part where it was written, first and again; nothing where it is not there."""
+    """By part: the places of all its copies; empty if the part is missing."""
     reason: str = ""
-    """Why parts are not there."""
+    """Why parts are missing."""
     told: bool = False
-    """That parts are not there is said already, as part of a hole."""
+    """Whether the missing parts are already reported, as part of a hole."""
 
 
 class Known(Frozen, frozen=True):
-    """What somebody else says of this log: it reaches at least this far, with this hash."""
+    """A statement of another source about this log: it reaches at least to `index`, with this chain hash."""
 
     index: int
     chain: bytes
     """Empty if only the index is known."""
     says: str
+    """Names the source in reports of breaks."""
 
 
 class _Version:
@@ -63,7 +64,7 @@ class _Version:
 
     def add(self, spot: Spot) -> None:
         self.last = spot
-        if spot.parts > self.parts:  # what was there are a serializer's bare orders: nothing beside the message itself
+        if spot.parts > self.parts:  # the earlier records are from an index-only serializer, which stores no payloads
             self.parts, self.spots = spot.parts, {}
         if spot.parts == self.parts:
             self.spots.setdefault(spot.part, []).append(spot)
@@ -74,22 +75,24 @@ class _Version:
 
 
 class ChainSelection:
-    """Built of the steps of one walk."""
+    """The messages of one log, built from a scan of its headers."""
 
     def __init__(self, steps: Iterable[Step], first: int = 1) -> None:
         self._first = first
         self._versions: dict[int, dict[bytes, _Version]] = {}
         self._marks: dict[tuple[int, bytes], None] = {}
         self._gaps: dict[int, Gap] = {}
-        """Where a message should be, if nothing can be read there."""
+        """By index: the unreadable range in which the message may be."""
         self._before: Spot | None = None
-        """The last record of the furthest message so far: what is written again behind it is not in its place."""
+        """The last record of the message with the highest index so far. Records after it with lower indexes are
+        copies.
+        """
         self._last: Spot | None = None
         """The last record of any message."""
         self._gap: Gap | None = None
-        """An unreadable stretch behind which nothing new has come yet."""
+        """The last unreadable range, until a record with a new message follows."""
         self._repeated = False
-        """Something old has come behind it."""
+        """Whether a copy of an older message followed the gap."""
         self.ending = ScanEnd(0, sealed=False)
         self.breaks: list[Break] = []
         for step in steps:
@@ -97,7 +100,7 @@ class ChainSelection:
         if self._repeated:
             self._note_gap(self._next - 1)
         self.top = max(self._versions, default=first - 1)
-        """The last message there is, agreed or not."""
+        """The index of the last message, committed or not."""
         self.agreed = self._agreed()
         self._chosen = self._choose()
         self.messages = list(self._name())
@@ -109,11 +112,11 @@ class ChainSelection:
         return None if chosen is None else chosen.chain
 
     def place_of(self, index: int) -> Spot | None:
-        """Where the message begins."""
+        """Return the first record of the message."""
         chosen = self._chosen.get(index)
         return None if chosen is None else chosen.first
 
-    # Taking heads in.
+    # Reading the scan.
 
     def _take(self, step: Step) -> None:
         if isinstance(step, Gap):
@@ -142,7 +145,7 @@ class ChainSelection:
         version.add(spot)
 
     def _explain(self, behind: Spot) -> None:
-        """Beside what was written again, the records around an unreadable stretch may tell what it held of that."""
+        """Attribute an unreadable range among copies to messages, if the records around it show what it contained."""
         gap, last, furthest = self._gap, self._last, self._before
         if gap is None or last is None or furthest is None:
             return
@@ -156,12 +159,12 @@ class ChainSelection:
 
     @property
     def _next(self) -> int:
-        """The message that the next record is of, unless something is missing."""
+        """The index of the message to which the next record belongs, unless something is missing."""
         before = self._before
         return self._first if before is None else before.index + (before.part + 1 == before.parts)
 
     def _note_gap(self, high: int) -> None:
-        """What an unreadable stretch may have held: what is missing between the records around it."""
+        """Attribute an unreadable range to the messages that are missing between the records around it."""
         gap, self._gap, self._repeated = self._gap, None, False
         if gap is None:
             return
@@ -173,7 +176,7 @@ class ChainSelection:
     # Picking versions.
 
     def _agreed(self) -> int:
-        """The last message that something behind it confirms."""
+        """Return the index of the last message that a mark or a later message confirms."""
         marked = max((index for index, _ in self._marks), default=0)
         return self.top if marked >= self.top else self.top - 1
 
@@ -190,7 +193,7 @@ class ChainSelection:
             wanted = version.previous if index - 1 in self._versions else None
         return chosen
 
-    # Naming what is not there.
+    # Reporting what is missing.
 
     def _name(self) -> Iterator[SelectedMessage]:
         hole: list[int] = []
@@ -205,7 +208,7 @@ class ChainSelection:
         yield from self._close(hole)
 
     def _close(self, hole: list[int]) -> Iterator[SelectedMessage]:
-        """A hole is told once; of a single message that lacks only parts, `checker` says more."""
+        """Report a hole once. `checker` reports a single message that lacks only parts, with more detail."""
         if not hole:
             return
         alone = len(hole) == 1 and hole[0] in self._chosen
@@ -239,7 +242,7 @@ class ChainSelection:
         before: Spot | None = None
         for message in self.messages:
             if message.index in self._gaps:
-                continue  # what stood in its place cannot be read: wherever it is, it was written again
+                continue  # its original place is unreadable, so what remains is a copy further back
             first = self._chosen[message.index].first
             if before is not None and (first.sequence, first.position) < (before.sequence, before.position):
                 expected, file = f"behind message {message.index - 1}", Path(first.path).name
@@ -247,7 +250,7 @@ class ChainSelection:
             before = first
 
     def reaches(self, known: Iterable[Known]) -> list[Break]:
-        """What others say of this log and is not so."""
+        """Return a break for each statement of another source that this log contradicts."""
         broken: list[Break] = []
         for one in known:
             here = self.hash_at(one.index)
@@ -263,7 +266,7 @@ def _cut(top: int, expected: str) -> Break:
 
 
 def cut_tail(ledger: ChainSelection, position: int, says: str) -> list[Break]:
-    """Whether the log ends before a position that it is known to have had, or in the middle of what it announces."""
+    """Report a truncated log: it ends before a position that it had reached, or announces a file that is missing."""
     if ledger.ending.sealed:
         return [_cut(ledger.top, "the segment that the last one names as its next")]
     if ledger.ending.position < position:

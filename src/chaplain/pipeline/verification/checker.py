@@ -1,14 +1,14 @@
-"""Proof of messages that follow one another: each is what it says, and continues the one before.
+"""Verifies consecutive messages: each is intact and continues the one before.
 
-    cluster chain   every message's hash is that of its body, and continues the one before; regimes and times rise
-    references      what the message refers to is there, octet by octet
-    stream chain    the verdict's hash follows from the one before and the digests of the packs
-    offsets         every batch begins where the one before it in its stream ended
-    digests         every pack is what its digest says; and, if asked, was signed by whom its lane belongs to
+    cluster chain   every message's hash matches its body and the hash before it; regimes do not fall and times rise
+    references      the payloads that the message orders are present, octet by octet
+    stream chain    the hash in the verdict follows from the hash before it and the digests of the packs
+    offsets         every batch begins where the previous batch of its stream ended
+    digests         every pack matches its digest; on request, also the signature of the lane's owner
     lanes           every client's requests are numbered without a gap
 
-Decides what a break is, and names the cause rather than what follows from it: what a broken message says is not held
-against its neighbours. Refuses to know where records come from and who runs the check.
+This module defines what a break is. It reports causes rather than consequences: a statement in a broken message is not
+used against its neighbours. It does not know where records come from or who runs the check.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from chaplain.pipeline.verification.violations import Break
 
 
 class RunChecker:
-    """Give it the messages of a run, in order, each with its parts."""
+    """Verifies the messages of one task, in order, and collects the result in a `ProofSegment`."""
 
     def __init__(self, keys: Keys | None = None) -> None:
         self.run = ProofSegment()
@@ -59,10 +59,10 @@ class RunChecker:
         if not held.told:
             self.run.breaks.append(damage_break(stream, offset, damage))
 
-    # The message itself.
+    # The message itself
 
     def _body(self, held: SelectedMessage, part: Part) -> Body | None:
-        """The body, if it is what its hash says; and its place in the chain, in any case."""
+        """Return the body if it matches its hash. In any case add the message to the chain."""
         if isinstance(part, Damage):
             self._damaged(held, LOG, held.index, part)
             self._chain(SegmentOpening(held.index, b"", 0, 0), [held.chain], known=False)
@@ -88,7 +88,11 @@ class RunChecker:
         return body
 
     def _chain(self, opening: SegmentOpening, hashes: list[bytes], *, known: bool) -> None:
-        """Without a body nothing is known of regime and time; whoever follows is measured by what came before."""
+        """Check that the message continues the one before, and make it the end of the segment.
+
+        Without a readable body (`known` is false) its regime and time are unknown; the next message is then compared
+        with those of the message before.
+        """
         run, point = self.run, self.run.end.point
         regime, time_ns = (point.regime, point.timestamp_ns) if point else (0, 0)
         if run.opening is None or point is None:
@@ -110,7 +114,7 @@ class RunChecker:
             self._break(LOG, held.index, "verdict", "a verdict", wrong)
             return None
 
-    # How it continues streams and lanes.
+    # Streams and lanes
 
     def _links(self, held: SelectedMessage, verdict: ExecutionVerdict | None, batches: Batches) -> None:
         stated = {one.stream: one for one in verdict.streams} if verdict else {}
@@ -143,7 +147,7 @@ class RunChecker:
             run.breaks += found
 
     def _lanes(self, ids: list[tuple[int, int, int, str, int]] | None) -> None:
-        """Numbers of requests, if the packs are what they should be; else nothing is known of lanes any more."""
+        """Check the numbers of requests. With None, which means unreadable packs, forget the numbers of all lanes."""
         if ids is None:
             self._forget()
             return
@@ -161,7 +165,7 @@ class RunChecker:
 
 
 def _elsewhere(held: SelectedMessage, verdict: ExecutionVerdict | None) -> Iterator[tuple[int, int, int, str, int]]:
-    """What took ids of lanes and wrote nothing yet: packs that were staged, and commits of such."""
+    """Yield the request ids of entries that write nothing to streams: staged packs, and commits of staged packs."""
     for entry in verdict.entries if verdict is not None else ():
         for pack in entry.packs if isinstance(entry, DataVerdict) else ():
             if pack.reason in (Reason.STAGED, Reason.COMMITTED):

@@ -1,7 +1,8 @@
-"""What a proof of a log has to do: which messages go to which task, and what is broken before any is read.
+"""Plans the verification of a log: which messages go to which task, and which breaks the record headers show already.
 
-Decides which of a cluster's logs is proven, from where, and what others say of it: the node's own jot, the manifest of
-an earlier proof, the logs of the other nodes. Everything is read from heads alone, except who may sign.
+This module decides which of a cluster's logs is verified and from where. It compares the log with what other sources
+state about it: the node's own sync hint (the file `journal.jot`), the manifest of an earlier verification, and the logs
+of the other nodes. It reads only record headers, except for the configuration entries that say who may sign.
 """
 
 from __future__ import annotations
@@ -36,34 +37,37 @@ TASKS_MAX = 1024
 
 
 class Asked(Frozen, frozen=True):
-    """What is to be proven."""
+    """What to verify; the arguments of `prove`."""
 
     path: str = ""
     cluster: str = ""
     founding: str = ""
-    """A node's file, where none lies beside the segments."""
+    """A node's `node.toml`, if there is none beside the segments."""
     signatures: bool = False
     proven: Proven | None = None
 
 
 class VerifyPlan(Frozen, frozen=True):
+    """The work of the tasks, and what the driver needs to join their results."""
+
     runs: list[list[SelectedMessage]]
+    """The messages of each task."""
     breaks: list[Break]
     begin: ProofState
     cluster: str
-    """The cluster's name, if it is known."""
+    """The cluster's name; empty if unknown."""
     keys: dict[int, tuple[int, bytes]] | None = None
     signers: Signers | None = None
     start: Start | None = None
-    """Where the last message begins: the next proof goes on from there."""
+    """Where the last message begins. The next verification continues from there."""
     anchor: Anchor | None = None
-    """The checkpoint that the proof leans on, because the log's beginning was dropped."""
+    """The checkpoint on which the verification relies, because the beginning of the log was dropped."""
     node: int = 0
-    """Whose log is proven; 0: not known."""
+    """The node whose log is verified; 0 if unknown."""
     others: tuple[int, ...] = ()
-    """Whose logs are only compared with it, by their heads."""
+    """Nodes whose record headers are compared with that log."""
     siblings: tuple[str, ...] = ()
-    """Folders with other nodes' copies, which say what a damaged record contained."""
+    """Folders with other nodes' copies of the log, which show what a damaged record contained."""
 
 
 def make_plan(asked: Asked, tasks: int = TASKS_MIN) -> VerifyPlan:
@@ -73,16 +77,16 @@ def make_plan(asked: Asked, tasks: int = TASKS_MIN) -> VerifyPlan:
         raise ConfigError(f"signatures need the founding clients: give founding=, the {NODE_FILE} of a node")
     proven = asked.proven
     if proven is not None and (proven.cluster != founded.cluster or (asked.signatures and proven.signers is None)):
-        proven = None  # of another cluster, or proven by less than is asked for
+        proven = None  # the manifest is of another cluster, or did not verify the signatures that are requested now
     logs = [_Log(folder, proven) for folder in folders]
     best = max(logs, key=lambda log: (log.ledger.agreed, -log.first))
     others = [log for log in logs if log is not best] if asked.cluster else list(_siblings(best))
     breaks = [*best.breaks, *[one for other in others for one in best.against(other, all_of_it=bool(asked.cluster))]]
     if best.contradicted:
-        proven = None  # everything is proven again: where the two differ is not known
+        proven = None  # verify everything again, because the manifest does not show where the two begin to differ
     behind = proven.state.point.index if proven and proven.state.point else 0
     if behind + 1 < best.first:
-        proven, behind = None, 0  # what follows what was proven is there no more
+        proven, behind = None, 0  # the message after the verified ones was dropped
     anchor = best.anchor if behind + 1 < best.first else None
     messages = [held for held in best.ledger.messages if held.index > behind]
     breaks += _checkpoints_differ(best, others)
@@ -115,7 +119,7 @@ def _checkpoints_differ(log: _Log, others: Iterable[_Log]) -> Iterator[Break]:
 
 
 def keys_of(plan: VerifyPlan, run: Sequence[SelectedMessage]) -> Keys | None:
-    """Who signed is checked behind the checkpoint only: who might sign before is known no more."""
+    """Return the keys for a task. Signatures before the checkpoint cannot be verified: who could sign is unknown."""
     leaned = plan.anchor is not None and bool(run) and run[0].index <= plan.anchor.index
     return None if plan.keys is None or leaned else Keys(plan.cluster, plan.keys)
 
@@ -124,7 +128,7 @@ def _folders(asked: Asked) -> list[Path]:
     if bool(asked.path) == bool(asked.cluster):
         raise ConfigError("give either the cluster's folder or a path to segments")
     cluster = Path(asked.cluster)
-    folder = cluster.parent if cluster.is_file() else cluster  # its cluster.toml is as good
+    folder = cluster.parent if cluster.is_file() else cluster  # the path may name cluster.toml itself
     folders = [Path(asked.path)] if asked.path else sorted(folder.glob("node-*/segments"))
     there = [folder for folder in folders if folder.is_dir() and list_segments(folder, LOG)]
     if not there:
@@ -137,13 +141,13 @@ def _beginning(founded: Founded) -> ProofState:
 
 
 class _Log:
-    """The log of one node, as its heads tell it."""
+    """The log of one node, from its record headers."""
 
     def __init__(self, folder: Path, proven: Proven | None = None) -> None:
         self.folder = folder
         named = re.fullmatch(r"node-(\d+)", folder.resolve().parent.name)
         self.node = int(named[1]) if named else 0
-        # What others say is read first: the log may have grown since, but not shrunk.
+        # The sync hint is read before the log: a running node may append in between, but the log never shrinks.
         jot = _jot(folder)
         point = proven.state.point if proven else None
         start = proven.start if proven else None
@@ -152,16 +156,16 @@ class _Log:
         steps = list(walk(folder, start=start))
         self.anchor = read_anchor(folder)
         self.first = 1
-        """The log was dropped before this message."""
+        """The first message of the log; earlier ones were dropped."""
         if self.anchor is not None:
             dropped = list_segments(folder, LOG)[0].sequence > 0
             self.first = max(self.anchor.first, _first(steps) if dropped else 1)
         self.ledger = ChainSelection(steps, first=point.index if start and point else self.first)
-        known = [Known(jot[0], b"", "as the jot beside it says")] if jot else []
+        known = [Known(jot[0], b"", "as the sync hint beside it says")] if jot else []
         self.breaks = [*self.ledger.breaks, *self.ledger.reaches(known)]
-        self.breaks += cut_tail(self.ledger, jot[1] if jot else 0, "as the jot beside it says")
+        self.breaks += cut_tail(self.ledger, jot[1] if jot else 0, "as the sync hint beside it says")
         self.contradicted = self.ledger.reaches(_noted(point))
-        """By what was proven before."""
+        """Breaks that contradict the manifest."""
         self.breaks += self.contradicted
 
     def start(self) -> Start | None:
@@ -172,13 +176,13 @@ class _Log:
             return Start(spot.sequence, segment.header.identity, spot.position)
 
     def against(self, other: _Log, *, all_of_it: bool) -> Iterator[Break]:
-        """Where the two differ; and, if asked, what is wrong with the other by itself."""
+        """Yield the first message at which two logs differ and, with `all_of_it`, the breaks of the other log."""
         name = other.folder.parent.name
         for index in range(1, min(self.ledger.agreed, other.ledger.agreed) + 1):
             here, there = self.ledger.hash_at(index), other.ledger.hash_at(index)
             if here is not None and there is not None and here != there:
                 yield Break("", index, "fork", f"{there.hex()}, as {name} has it", here.hex())
-                break  # everything behind differs, too
+                break  # hashes are chained, so all later messages differ as well
         if all_of_it:
             for one in other.breaks:
                 yield msgspec.structs.replace(one, found=f"{one.found} ({name})", node=other.node)
@@ -189,7 +193,7 @@ def _noted(point: Point | None) -> list[Known]:
 
 
 def _siblings(log: _Log) -> Iterator[_Log]:
-    """The logs of the other nodes of a cluster on this machine, if the folder is part of one."""
+    """Yield the logs of the other local nodes, if the folder belongs to a cluster's directory."""
     directory = log.folder.resolve().parent.parent
     if (directory / "cluster.toml").exists():
         for folder in sorted(directory.glob("node-*/segments")):
@@ -198,7 +202,7 @@ def _siblings(log: _Log) -> Iterator[_Log]:
 
 
 def _jot(folder: Path) -> tuple[int, int] | None:
-    """The index and the position that the node had written before it last wrote to its log."""
+    """Read the node's sync hint: the index and the position up to which its log was durable at the last write."""
     try:
         jot = decode_jot((folder / f"{LOG}.jot").read_bytes())
     except (OSError, Malformed):
@@ -207,7 +211,7 @@ def _jot(folder: Path) -> tuple[int, int] | None:
 
 
 def _first(steps: Iterable[Step]) -> int:
-    """The first message that begins here, in the first file. Before it may stand what was written again of others."""
+    """Return the first message that begins in the first file. Copies of older messages may precede it."""
     first, last = None, 0
     for step in steps:
         if isinstance(step, Gap) or (first is not None and isinstance(step, Spot) and step.sequence > first.sequence):
@@ -220,7 +224,7 @@ def _first(steps: Iterable[Step]) -> int:
 
 
 def _registry(messages: Iterable[SelectedMessage], founded: Founded, known: Signers | None) -> Registry:
-    """Read the configuration in the log. What cannot be read is named by whoever checks the message."""
+    """Read the configuration entries in the log. `checker` reports messages that cannot be read."""
     registry = Registry(founded, known)
     with PartReader() as reader:
         for held in messages:
@@ -235,7 +239,7 @@ def _registry(messages: Iterable[SelectedMessage], founded: Founded, known: Sign
 
 
 def cut(messages: Sequence[SelectedMessage], tasks: int) -> list[list[SelectedMessage]]:
-    """Runs of messages, of about equal size in octets."""
+    """Split messages into groups of consecutive ones, of about equal size in octets."""
     sizes = [sum(size for places in held.places for _, _, size in places) for held in messages]
     total = sum(sizes)
     tasks = min(TASKS_MAX, max(tasks, total // TASK_BYTES))

@@ -1,6 +1,6 @@
-"""Reads the records of messages whose places are known, for tasks: checked, or with what is wrong with them.
+"""Reads the records of messages at known places, in Spark tasks: each is checked, or described as damaged.
 
-Decides whether a record can be read, wherever it was written. Refuses to know what is in it.
+This module decides whether a record can be read from any of its copies. It does not interpret the content.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from chaplain.segment.record import Record, decode_body, decode_head
 
 
 class PartReader:
-    """Keeps one file open at a time. A file that was recycled meanwhile is an error when it is left."""
+    """Reads records, with one file open at a time. Raises an error if the node recycled a file while it was read."""
 
     def __init__(self) -> None:
         self._path = ""
@@ -49,7 +49,7 @@ class PartReader:
         return self._segment
 
     def read(self, places: Sequence[Place], reason: str) -> Part:
-        """The first that can be read of what was written, first and again; what else can be read must be the same."""
+        """Return the first readable copy of a record. Copies that differ from it count as damage."""
         if not places:
             return Damage(reason or "no record of it")
         found = [self._read(place) for place in places]
@@ -77,14 +77,14 @@ class PartReader:
 
 
 class Twins:
-    """Records of other nodes' logs, looked up only when a record of ours is damaged. Each log is walked once."""
+    """Copies of records in other nodes' logs. A log is scanned once, when the first damaged record needs it."""
 
     def __init__(self, folders: Sequence[str]) -> None:
         self._folders = folders
         self._places: list[dict[tuple[int, int, bytes], Place]] | None = None
 
     def of(self, held: SelectedMessage, parts: list[Part]) -> list[Part]:
-        """The parts, each damaged one with what another node has in its place."""
+        """Return the parts, each damaged one with the content of another node's copy."""
         if not self._folders or not any(isinstance(part, Damage) and part.body for part in parts):
             return parts
         return [
@@ -112,7 +112,7 @@ def _places(folder: str) -> dict[tuple[int, int, bytes], Place]:
 
 
 def check(messages: Iterable[SelectedMessage], keys: Keys | None = None, siblings: Sequence[str] = ()) -> ProofSegment:
-    """Prove messages that follow one another. `siblings` are folders with other nodes' copies of the log."""
+    """Verify consecutive messages. `siblings` are folders with other nodes' copies of the log."""
     checker, twins = RunChecker(keys), Twins(siblings)
     breaks = checker.run.breaks
     with PartReader() as reader:
@@ -125,6 +125,6 @@ def check(messages: Iterable[SelectedMessage], keys: Keys | None = None, sibling
 
 
 def _placed(one: Break, held: SelectedMessage) -> Break:
-    """What is wrong with a message is wrong in its file, if all of it is in one."""
+    """Add the file name to a break, if all records of the message are in one file."""
     files = {path for places in held.places for path, _, _ in places}
     return one if one.file or len(files) != 1 else msgspec.structs.replace(one, file=Path(files.pop()).name)

@@ -1,9 +1,11 @@
-"""Proof of a landed table from its rows alone: offsets, order, and packs put together again from their messages.
+"""Verifies the rows of one file of a landed table: offsets, order, and the digests of packs.
 
-Decides whether rows are what was written: a pack is rebuilt from its rows, octet by octet, and must have the digest
-that each of them carries. Refuses to know where rows come from. Loops over packs, and over rows only for headers.
+Each row contains the digest of the pack in which it was written. This module rebuilds every pack from its rows,
+octet by octet, and compares the digests. It does not know where rows come from. It loops over packs, and over rows
+only for headers.
 
-Invariant: what is at the ends of a file is handed on, so that a pack that lies in two files is judged as one.
+Invariant: the packs at both ends of a file are passed on, so that a pack that is split over two files is verified as
+one.
 """
 
 from __future__ import annotations
@@ -46,7 +48,7 @@ _SLOTS = [*SLOT_BYTES.items(), (0, 0)]
 
 
 class MessageRows(msgspec.Struct, array_like=True):
-    """Rows of one cluster message that follow one another."""
+    """Consecutive rows of one cluster message."""
 
     index: int
     first_offset: int
@@ -55,24 +57,24 @@ class MessageRows(msgspec.Struct, array_like=True):
 
 
 class TableRun(msgspec.Struct):
-    """What was found in one file, and its ends."""
+    """The result of one file: its breaks, and the values at its ends, which the neighbouring files must continue."""
 
     rows: int = 0
     first_offset: int = -1
     next_offset: int = -1
     head: bytes = b""
-    """Rows of the first pack, in Arrow's form: there may be more of it elsewhere."""
+    """The rows of the first pack, as an Arrow stream. The pack may begin in the file before."""
     tail: bytes = b""
-    """Rows of the last pack, if it is another."""
+    """The rows of the last pack, if it is not the first. The pack may continue in the next file."""
     first: tuple[int, int, int] = (0, 0, 0)
-    """Message, regime and time, in microseconds, of the first row."""
+    """Message index, regime and time in microseconds of the first row; `last` has those of the last row."""
     last: tuple[int, int, int] = (0, 0, 0)
     breaks: list[Break] = []
     messages: list[MessageRows] = []
 
 
 def check_rows(stream: str, batches: Iterable[Any], chains: bool = False) -> TableRun:
-    """The rows of one file, in Arrow tables."""
+    """Verify the rows of one file. With `chains`, also collect what the stream's hash chain is computed from."""
     run = TableRun()
     carried: Any = None
     for table in batches:
@@ -97,7 +99,7 @@ def check_rows(stream: str, batches: Iterable[Any], chains: bool = False) -> Tab
 
 
 def _follow(run: TableRun, stream: str, table: Any, chains: bool) -> None:
-    """Offsets without a gap, in the order in which messages were agreed."""
+    """Check that offsets have no gap, and that message indexes, regimes and times do not decrease."""
     offsets = _numbers(table, "offset")
     facts = [_numbers(table, "message_index"), _numbers(table, "regime"), _times(table)]
     if run.first_offset < 0:
@@ -145,7 +147,10 @@ def _note_messages(run: TableRun, table: Any) -> None:
 
 
 def join_message(messages: list[MessageRows], more: MessageRows) -> None:
-    """Append, or add to the last one if it is the same message; a pack at both ends of the cut counts once."""
+    """Append rows of a message, or add them to the last entry if that is the same message.
+
+    A pack that is split between the two counts once.
+    """
     last = messages[-1] if messages else None
     if last is None or last.index != more.index:
         messages.append(more)
@@ -156,14 +161,14 @@ def join_message(messages: list[MessageRows], more: MessageRows) -> None:
 
 
 def _packs(table: Any) -> Iterator[tuple[int, int]]:
-    """Where packs begin and end: rows that follow one another and carry the same digest."""
+    """Yield the bounds of packs: consecutive rows with the same digest."""
     digests = _digests(table)
     starts = np.concatenate(([0], np.flatnonzero(digests[1:] != digests[:-1]) + 1, [len(digests)]))
     return zip(starts[:-1].tolist(), starts[1:].tolist(), strict=True)
 
 
 def check_pack(stream: str, rows: Any) -> list[Break]:
-    """Whether these rows are a pack with the digest that they carry."""
+    """Return a break if the pack rebuilt from these rows does not have the digest that the rows contain."""
     rows = rows.combine_chunks()
     stated = rows.column("pack_digest")[0].as_py()
     found = b""
@@ -176,7 +181,10 @@ def check_pack(stream: str, rows: Any) -> list[Break]:
 
 
 def _rebuilt(rows: Any) -> Iterator[bytes]:
-    """The digests that a pack of these rows may have: what they do not tell has few possible values."""
+    """Yield the possible digests of a pack with these rows.
+
+    Rows do not contain everything in a pack's header, but the missing values have few possibilities: all are tried.
+    """
     keyed, headed = _any(rows, "key"), _any(rows, "headers")
     tabled = bool(_numbers(rows, "message_no").any())
     known = [[True] if there else [False, True] for there in (keyed, headed, tabled)]
@@ -214,7 +222,7 @@ def _any(rows: Any, name: str) -> bool:
 
 
 def _cells(rows: Any, name: str) -> tuple[bytes, bytes]:
-    """The table of sizes and the octets of a binary column."""
+    """Return the table of sizes and the octets of a binary column, as they are in a pack."""
     column = rows.column(name)
     cells = column.chunk(0) if column.num_chunks else pa.array([], pa.binary())
     bounds = np.frombuffer(cells.buffers()[1], np.int32)[cells.offset : cells.offset + len(cells) + 1]
@@ -233,7 +241,7 @@ def _header_cells(rows: Any) -> tuple[bytes, bytes]:
 
 
 def _header_cell(pairs: list[dict[str, Any]] | None) -> bytes | None:
-    """The octets that a row's headers were written as. A cell that did not follow the form landed whole."""
+    """Return the encoded headers of a row. A malformed cell was landed as it is, under an empty name."""
     if pairs is None:
         return None
     named = {pair["key"]: pair["value"] for pair in pairs}
@@ -251,7 +259,7 @@ def _times(table: Any) -> Any:
 
 
 def _digests(table: Any) -> Any:
-    """As numpy compares them. One of another length is like no other."""
+    """Return the digests as a numpy array. A value of another length is padded, so that it equals no digest."""
     cells = pc.fill_null(table.column("pack_digest"), b"")
     if not pc.all(pc.equal(pc.binary_length(cells), HASH_BYTES)).as_py():
         cells = pc.binary_slice(pc.binary_join_element_wise(cells, bytes(HASH_BYTES), b""), 0, HASH_BYTES)

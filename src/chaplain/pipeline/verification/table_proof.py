@@ -1,7 +1,8 @@
-"""`verify` of landed tables: files are checked in parallel, and joined here by their offsets.
+"""Verifies landed tables: tasks check the files in parallel (`table_check`), and the driver joins the results by
+offset.
 
-Decides whether files continue one another, and, with a manifest, whether the whole is the stream that was proven. How
-rows are checked: `table_check`.
+This module decides whether files continue one another and, with a manifest, whether the table is the stream that was
+verified in the log.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ class _Part(InputPartition):
 
 
 class TableRunsSource(DataSource):
-    """One row a file: its run, as msgpack."""
+    """A data source whose tasks check files. It yields one row for each file, with its `TableRun`."""
 
     @classmethod
     def name(cls) -> str:
@@ -83,11 +84,11 @@ class _Reader(DataSourceReader):
 
 
 def check_file(stream: str, file: str, chains: bool = False) -> TableRun:
-    """What one file holds. That it cannot be read, or is not there, is a break like any other."""
+    """Check one file. A file that is missing or cannot be read is reported as a break."""
     try:
         return _check_file(stream, file, chains)
     except PermissionError:
-        raise  # whoever may not look has found nothing
+        raise  # a lack of permission does not show that the file is damaged
     except (OSError, pa.ArrowException, KeyError) as wrong:
         name = Path(file).name
         start, end = held_by(name)
@@ -105,7 +106,7 @@ def _check_file(stream: str, file: str, chains: bool) -> TableRun:
 def find_table_breaks(
     spark: SparkSession | None, tables: str | Path, stream: str = "", proven: Proven | None = None
 ) -> list[Break]:
-    """All breaks of one landed stream, or of all that are there."""
+    """Return all breaks of one landed stream, or of all streams in `tables`."""
     there = landed_streams(tables)
     streams = [one for one in there if stream in ("", one)]
     if not streams:
@@ -138,9 +139,10 @@ def _runs(spark: SparkSession | None, tables: str, stream: str, chains: bool) ->
 def join(
     stream: str, runs: Iterable[TableRun], end: int | None, proven: Proven | None = None, *, first: int = 0
 ) -> list[Break]:
-    """Breaks in files, between them, before the first, behind the last; and against what was proven of the stream.
+    """Return all breaks: within files, between them, at both ends of the table, and against the manifest.
 
-    Without an `end`, which plain files do not have, the last pack may go on in a file that is still to come.
+    `end` is the next offset according to the Delta log. Plain Parquet tables have none; their last pack may continue in
+    a file that is not landed yet, so it is not verified.
     """
     found = list(runs)
     ordered = sorted((run for run in found if run.rows), key=lambda run: run.first_offset)
@@ -160,7 +162,7 @@ def join(
     for rows in packs if end is not None else packs[:-1]:
         breaks += check_pack(stream, rows)
     breaks = _causes(breaks)
-    if proven is not None and not breaks and not first:  # a chain is worked out from the stream's beginning
+    if proven is not None and not breaks and not first:  # the chain can be computed only from offset 0 on
         breaks += _against(stream, ordered, proven)
     return told(breaks)
 
@@ -171,7 +173,7 @@ def _jump(stream: str, expected: int, found: int) -> Break:
 
 
 def _open_packs(runs: list[TableRun]) -> Iterator[Any]:
-    """The packs at the ends of files, joined where one goes on in the next file."""
+    """Yield the packs at the ends of files, joined if a pack continues in the next file."""
     waiting: Any = None
     for data in [data for run in runs for data in (run.head, run.tail) if data]:
         rows = from_bytes(data)
@@ -186,7 +188,7 @@ def _open_packs(runs: list[TableRun]) -> Iterator[Any]:
 
 
 def _causes(breaks: list[Break]) -> list[Break]:
-    """Without the digests of packs that lack rows, or have one twice: that they are not whole is said already."""
+    """Drop digest breaks of packs that lack rows or have repeated rows: the missing or repeated rows are the cause."""
     holes = [one for one in breaks if one.kind in ("missing", "repeated")]
     if not holes:
         return breaks
@@ -194,13 +196,13 @@ def _causes(breaks: list[Break]) -> list[Break]:
     spoilt = set()
     for hole in holes:
         behind = int(hole.found.split()[-1]) if hole.kind == "missing" else hole.offset
-        # The pack that ends before the hole, and the one that begins behind it.
+        # The pack that ends before the hole, and the one that begins after it.
         spoilt |= {max((at for at in digests if at <= hole.offset), default=-1), behind}
     return [one for one in breaks if one.kind != "digest" or one.offset not in spoilt]
 
 
 def _against(stream: str, runs: list[TableRun], proven: Proven) -> list[Break]:
-    """Whether the stream's chain over these rows is the one that was proven."""
+    """Return a break if the stream's hash chain over these rows differs from the manifest."""
     tail = proven.state.tails.get(stream)
     if tail is None or not tail.chains:
         return []

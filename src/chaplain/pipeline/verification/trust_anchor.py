@@ -1,8 +1,9 @@
-"""What a proof begins from when the beginning of a log was dropped: the checkpoint beside it.
+"""The trust anchor of a verification when the beginning of the log was dropped: the checkpoint beside the log.
 
-Decides what a checkpoint says about chains, offsets and ids behind one message. What is in the log before that message
-must lead to the same; what is behind it must go on from there. Refuses to judge the checkpoint itself: nodes compare
-theirs with each other before they drop anything, and a proof compares those of all nodes that it can see.
+A checkpoint states the chains, offsets and request ids after one message. The messages before it that are still in the
+log must lead to the same values, and the messages after it must continue them. This module does not verify the
+checkpoint itself: nodes compare their checkpoints before they drop anything, and a verification compares the
+checkpoints of all nodes that it can read.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ KIND = "checkpoint"
 
 
 class Anchor(Frozen, frozen=True):
+    """The state after the message that a checkpoint covers last."""
+
     moment: LogPosition
     tails: dict[str, StreamTail]
     ids: dict[int, int]
@@ -30,21 +33,21 @@ class Anchor(Frozen, frozen=True):
     signers: Signers
     digest: bytes
     first: int
-    """The log began with this message when the checkpoint was written, or later."""
+    """The first message of the log when the checkpoint was written. The log may begin later now."""
 
     @property
     def index(self) -> int:
         return self.moment.index
 
     def state(self) -> ProofState:
-        """What the next message is measured against."""
+        """Return the state that the next message must continue."""
         moment = self.moment
         point = Point(moment.index, [moment.hash], moment.regime, moment.timestamp_ns)
         return ProofState(point, dict(self.tails), dict(self.ids), all_lanes=False)
 
 
 def read_anchor(folder: Path) -> Anchor | None:
-    """From the checkpoint in a folder of segments, if there is one that can be believed."""
+    """Read the checkpoint in a folder of segments; None if there is none or it is damaged."""
     try:
         data = (folder / f"{LOG}.checkpoint").read_bytes()
         first, state = decode(data)
@@ -61,7 +64,7 @@ def read_anchor(folder: Path) -> Anchor | None:
 
 
 def stitch_at(runs: list[ProofSegment], anchor: Anchor, cluster: str) -> tuple[list[Break], ProofState]:
-    """Join runs before and behind a checkpoint: the ones must lead to it, the others go on from it."""
+    """Join the segments before and after a checkpoint: the former must lead to it, the latter must continue it."""
     before = [run for run in runs if run.opening is not None and run.opening.index <= anchor.index]
     behind = [run for run in runs if run.opening is None or run.opening.index > anchor.index]
     breaks, reached = stitch(before, ProofState(), cluster)

@@ -1,7 +1,8 @@
-"""`verify`: proves a log, or a table that was landed from it, in parallel, and names every break.
+"""`verify`: verifies a log, or a table landed from it, in parallel, and reports every break.
 
-Decides how a proof is spread over Spark. What is to be proven `plan` decides, what a break is `checker` and `runs`.
-The log is planned where Spark runs, so that the session may be anywhere; only the manifest is read and written here.
+This module distributes a verification over Spark. `plan` decides what to verify; `checker` and `proof_segments` define
+what a break is. The plan is made by Spark's planning process, so the session may be on another machine; only the
+manifest is read and written by the caller's process.
 """
 
 from __future__ import annotations
@@ -40,25 +41,26 @@ _runs = msgspec.msgpack.Decoder(ProofSegment)
 
 
 class VerifyResult(Frozen, frozen=True):
-    """What came of it."""
+    """The result of a verification."""
 
     breaks: list[Break]
     state: ProofState
-    """How far the log is proven, if there are no breaks."""
+    """How far the log is verified, if there are no breaks."""
     rows: int = 0
-    """Messages of streams that were read."""
+    """Number of stream messages that were read."""
     packs: int = 0
+    """Number of packs that were read."""
     unchecked: int = 0
-    """Packs whose signature was made with a secret that only nodes have."""
+    """Packs with an HMAC signature, which only nodes can check because only they have the secret."""
     node: int = 0
-    """Whose log it is; 0: not known."""
+    """The node whose log was verified; 0 if unknown."""
     others: tuple[int, ...] = ()
-    """Whose logs were only compared with it, by their heads."""
+    """Nodes whose record headers were compared with that log."""
     went_on: bool = False
-    """From where an earlier proof had come to."""
+    """Whether the verification continued an earlier one, from its manifest."""
 
     def told(self) -> str:
-        """What was proven, and what was not, in one sentence."""
+        """Return one sentence about what was verified and what was not."""
         whose = f"node {self.node}" if self.node else "the log"
         more = " more than the manifest says" if self.went_on else ""
         what = f"{_counted(self.rows, 'message')}{more}, {_counted(len(self.state.tails), 'stream')}"
@@ -87,7 +89,9 @@ class _Part(InputPartition):
 
 
 class RunsSource(DataSource):
-    """One row a task: its run, as msgpack; and one row with the plan."""
+    """A data source whose tasks verify messages: one row per task with its `ProofSegment`, and one row with the
+    plan.
+    """
 
     @classmethod
     def name(cls) -> str:
@@ -118,7 +122,7 @@ class _Reader(DataSourceReader):
 
 
 def _row(kind: str, what: VerifyPlan | ProofSegment) -> Any:
-    """As Arrow, at once: Spark would import pandas to make it of a tuple."""
+    """Return an Arrow batch with one row. From a tuple Spark would build it with pandas, which is slow to import."""
     cells = [cell_of(kind.encode(), pa.string()), cell_of(msgspec.msgpack.encode(what), pa.binary())]
     return pa.RecordBatch.from_arrays(cells, names=["kind", "data"])
 
@@ -135,7 +139,7 @@ def joined(plan: VerifyPlan, runs: list[ProofSegment]) -> VerifyResult:
 
 
 def prove_here(asked: Asked, tasks: int = 4) -> tuple[VerifyResult, VerifyPlan]:
-    """The same proof in this process, without Spark."""
+    """Verify a log in this process, without Spark."""
     plan = make_plan(asked, tasks)
     return joined(plan, [check(run, keys_of(plan, run), plan.siblings) for run in plan.runs]), plan
 
@@ -159,7 +163,16 @@ def prove(
     signatures: bool = False,
     founding: str = "",
 ) -> VerifyResult:
-    """Prove a log: from its beginning, or from where the manifest says. A proof without breaks writes the manifest."""
+    """Verify a log and return the result, including its breaks.
+
+    Arguments: spark: The session whose executors verify the log. With None this process verifies it itself. cluster:
+    The cluster's folder. The longest log is verified, and the other nodes' logs are compared with it. path: A node's
+    folder of segments, instead of `cluster`. manifest: A file with the signed result of an earlier verification. The
+    verification continues where it ended. A result without breaks is written to this file. identity: The identity
+    file that signs the manifest. Default: `CHAPLAIN_IDENTITY`, the cluster's client, or a key that is created beside
+    the manifest. signatures: Also verify the clients' signatures, from the founding clients on. founding: A
+    `node.toml` with the founding clients, if there is none beside the segments.
+    """
     path, cluster = str(path), str(cluster)
     if manifest is None:
         asked = Asked(path, cluster, founding, signatures)
@@ -176,7 +189,7 @@ def prove(
 
 
 def signing(identity: str, cluster: str) -> str:
-    """The file of who signs a manifest: as given, or as the environment says, or the cluster's client; else none."""
+    """Return the identity file that signs a manifest: the given one, the environment's, or the cluster's client's."""
     chosen = identity or os.environ.get(manifests.IDENTITY_VARIABLE, "")
     if chosen or not cluster:
         return chosen
@@ -204,7 +217,10 @@ def find_breaks(
     tell: Callable[[str], None] = lambda text: None,
     **more: Any,
 ) -> list[Break]:
-    """All breaks; with a stream, those of other streams are left out. `tell` is given what was proven."""
+    """Like `verify`, but return a list of `Break` objects.
+
+    `tell` is called with one sentence about what was verified.
+    """
     if sum(map(bool, (cluster, path, tables))) != 1:
         raise ConfigError("give the cluster's folder, a path to segments, or tables")
     if tables:
@@ -229,9 +245,21 @@ def verify(
     manifest: str | Path | None = None,
     **more: Any,
 ) -> DataFrame:
-    """A table of breaks: stream, offset, kind, expected, found. Empty if everything holds.
+    """Verify a log or landed tables, and return a DataFrame of breaks; it is empty if everything is intact.
 
-    Where `stream` is empty, the break is one of the log and `offset` is the index of the message.
+    The columns are `stream`, `offset`, `kind`, `expected` and `found`. A row with an empty `stream` concerns the whole
+    log; its `offset` is the index of the cluster message.
+
+    Arguments:
+        spark: The session whose executors do the work.
+        cluster: Verify the log in this cluster's folder, as `prove` does.
+        path: Verify the log in this folder of segments.
+        tables: Verify the landed tables in this folder. Give exactly one of `cluster`, `path` and `tables`.
+        stream: Report only breaks of this stream and of the whole log. Default: all streams.
+        manifest: See `prove`. For tables, the chain of each stream must agree with this manifest.
+        more: `identity`, `signatures` and `founding`, as for `prove`.
+
+    Raises `Missing` if there is nothing to verify, or if `stream` does not exist.
     """
     breaks = find_breaks(spark, cluster=cluster, path=path, tables=tables, stream=stream, manifest=manifest, **more)
     rows = [tuple(getattr(one, name) for name in FIELDS) for one in breaks]
