@@ -1,4 +1,4 @@
-"""The drill, again and again: every kind of stream under blows, each time with others."""
+"""Repeats the drill: every kind of stream under faults, with other faults in each repetition."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from pyspark.sql.types import ArrayType, StructType
 
 from chaplain.errors import ConfigError, Missing, Unreachable
 from chaplain.pipeline import data_source
-from chaplain.pipeline.data_source import limited
+from chaplain.pipeline.data_source import limit_rows
 from chaplain.pipeline.session import java_version, local_session
 from chaplain.pipeline.sink.sink import parse_sink
 from chaplain.pipeline.source.options import (
@@ -168,13 +168,13 @@ def test_limit_is_shared_and_always_makes_progress() -> None:
     start, latest = {"a": {"0": 0}, "b": {"0": 0}}, {"a": {"0": 900}, "b": {"0": 100}}
     seen = 0
     while start != latest:
-        end = limited(start, latest, 70)
+        end = limit_rows(start, latest, 70)
         step = sum(end[name]["0"] - start[name]["0"] for name in end)
         assert 0 < step <= 70
         seen += step
         start = end
     assert seen == 1000
-    assert limited(latest, {"a": {"0": 5}, "b": {"0": 100}}, 70) == latest
+    assert limit_rows(latest, {"a": {"0": 5}, "b": {"0": 100}}, 70) == latest
 
 
 def test_headers_become_lists() -> None:
@@ -206,7 +206,7 @@ def test_times_and_places() -> None:
 
 
 class Fixed:
-    """An origin with one stream that stays as it is."""
+    """A backend with one stream that stays as it is."""
 
     streams = ("orders",)
 
@@ -216,16 +216,16 @@ class Fixed:
     def refresh(self, at_once: bool = True) -> None:
         pass
 
-    def stretch(self, stream: str) -> KnownOffsets:
+    def known_offsets(self, stream: str) -> KnownOffsets:
         return self._held
 
-    def cut(self, stream: str, start: int, end: int, parts: int) -> list[OffsetRange]:
+    def split(self, stream: str, start: int, end: int, parts: int) -> list[OffsetRange]:
         return [OffsetRange(stream, low, high) for low, high in cuts(start, end, parts)]
 
 
 def _planner(held: KnownOffsets, **given: str) -> data_source._StreamReader:
     reader = data_source._StreamReader(parse({**BASE, **given}, streaming=True), StructType())
-    reader._origin = cast("Any", Fixed(held))
+    reader._backend = cast("Any", Fixed(held))
     return reader
 
 

@@ -7,7 +7,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from chaplain.pipeline.reporting.page import Facts, Reign, ReportBucket, Share, page
+from chaplain.pipeline.reporting.page import Facts, RegimeSpan, ReportBucket, Share, page
 from chaplain.pipeline.reporting.plots import number, ticks
 from chaplain.pipeline.reporting.report import bucket_width
 from chaplain.pipeline.verification.violations import Break
@@ -20,7 +20,7 @@ def facts(stream: str = "orders", breaks: int = 0) -> Facts:
         ReportBucket(stream, START + second, 100 + second, 10_000) for second in range(60) if not 30 <= second < 33
     ]
     buckets += [ReportBucket("audit", START + second, 10, 100) for second in range(0, 60, 2)]
-    reigns = [Reign(1, START, START + 30, 3000), Reign(2, START + 33.2, START + 60, 2500)]
+    regimes = [RegimeSpan(1, START, START + 30, 3000), RegimeSpan(2, START + 33.2, START + 60, 2500)]
     clients = [
         Share("lane 1", stream, 4000, 400_000, START, START + 60),
         Share("lane 2", "audit", 300, 3000, START, START),
@@ -29,7 +29,7 @@ def facts(stream: str = "orders", breaks: int = 0) -> Facts:
     found = [Break(stream, 7, "missing", "offset 7", "offset 9")] * breaks
     latencies = tuple((START + second / 10, 1.0 + second % 7) for second in range(600))
     promises = (("journal: lost", "0", "0", True), ("rate", "reported", "<fast>", False))
-    return Facts(buckets, 1.0, reigns, clients, nodes, found, [(START + 30, 3.2)], latencies, promises)
+    return Facts(buckets, 1.0, regimes, clients, nodes, found, [(START + 30, 3.2)], latencies, promises)
 
 
 class Reading(HTMLParser):

@@ -36,7 +36,7 @@ BASE = {"cluster": "c", "topic": "t"}
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"path": "s"}, "only read"),
+        ({"path": "s"}, "read-only"),
         ({**BASE, "txnAppId": "a"}, "must be set together"),
         ({**BASE, "txnVersion": "1"}, "must be set together"),
         ({**BASE, "txnAppId": "a", "txnVersion": "-1"}, "a number from 0 on"),
@@ -112,7 +112,7 @@ def _headers(*pairs: tuple[str | None, bytes] | None) -> pa.Array:
         ({"value": [b"a", None], "topic": ["t", "t"]}, "has no value"),
         ({"value": [b"a"], "topic": pa.array([None], pa.string())}, "has no topic"),
         ({"value": [bytes(5 << 20)], "topic": ["t"]}, "too long"),
-        ({"value": [b"a"], "headers": _headers(("h", b"1"), ("h", b"2")), "topic": ["t"]}, "another one than the rest"),
+        ({"value": [b"a"], "headers": _headers(("h", b"1"), ("h", b"2")), "topic": ["t"]}, "unique in the row"),
         ({"value": [b"a"], "headers": _headers((None, b"1")), "topic": ["t"]}, "each header of a row needs a name"),
         ({"value": [b"a"], "headers": _headers(None), "topic": ["t"]}, "each header of a row needs a name"),
         ({"value": [b"a"], "headers": _headers(("", b"1")), "topic": ["t"]}, "cannot be written: at most"),

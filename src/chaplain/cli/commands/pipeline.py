@@ -137,7 +137,7 @@ def verify(cluster: str, path: str, node: int | None, output: str, tables: str, 
     spark = _session(master, remote, cluster, path, landed=tables)
     from chaplain.pipeline import find_breaks  # noqa: PLC0415 Spark is heavy
     from chaplain.pipeline.verification.verify import signing  # noqa: PLC0415
-    from chaplain.pipeline.verification.violations import shown  # noqa: PLC0415
+    from chaplain.pipeline.verification.violations import break_fields  # noqa: PLC0415
 
     progress("proving")
     breaks = []
@@ -151,7 +151,7 @@ def verify(cluster: str, path: str, node: int | None, output: str, tables: str, 
         known = manifest if manifest and (not breaks or Path(manifest).exists()) else None
         breaks += find_breaks(spark, tables=tables, **{**noted, "manifest": known})
     for one in breaks:
-        put_json(shown(one))
+        put_json(break_fields(one))
     if breaks:
         raise click.exceptions.Exit(BROKEN)
 
@@ -234,13 +234,13 @@ def compress(cluster: str, stream: str, through: int | None, node: int | None, o
     spark = _session(master, remote)
     from chaplain.pipeline import Broken  # noqa: PLC0415 Spark is heavy
     from chaplain.pipeline import compress as run  # noqa: PLC0415
-    from chaplain.pipeline.verification.violations import shown  # noqa: PLC0415
+    from chaplain.pipeline.verification.violations import break_fields  # noqa: PLC0415
 
     try:
         freed = run(spark, cluster=cluster, stream=stream, through=through, node=node, tell=progress)
     except Broken as broken:
         for one in broken.breaks:
-            put_json(shown(one))
+            put_json(break_fields(one))
         click.echo(visible(str(broken)), err=True)
         raise click.exceptions.Exit(BROKEN) from None
     columns = ("node", "segments", "bytes", "first", "done")

@@ -33,7 +33,7 @@ def compact(table: str, storage: Storage = None) -> int:
     if "://" in table:
         return 0  # tables in object stores are not compacted here
     left = 0
-    for files in rows_of_small(list_files(table, storage)):
+    for files in groups_of_small(list_files(table, storage)):
         if len(files) < FILES_MIN:
             left += len(files)
         else:
@@ -45,7 +45,7 @@ def compact(table: str, storage: Storage = None) -> int:
 def list_files(table: str, storage: Storage = None) -> list[ParquetFile]:
     """Return the files of a table's current version, in the order of their offsets."""
     actions = DeltaTable(table, storage_options=dict(storage or {})).get_add_actions(flatten=True)
-    rows: list[dict[str, Any]] = actions.to_pylist() if hasattr(actions, "to_pylist") else _listed(actions)
+    rows: list[dict[str, Any]] = actions.to_pylist() if hasattr(actions, "to_pylist") else _as_rows(actions)
     found = [
         ParquetFile(row["path"], int(row["min.offset"]), int(row["max.offset"]) + 1, int(row["size_bytes"]))
         for row in rows
@@ -53,25 +53,25 @@ def list_files(table: str, storage: Storage = None) -> list[ParquetFile]:
     return sorted(found, key=lambda file: file.start)
 
 
-def _listed(actions: Any) -> list[dict[str, Any]]:
+def _as_rows(actions: Any) -> list[dict[str, Any]]:
     import pyarrow as pa  # noqa: PLC0415
 
     listed: list[dict[str, Any]] = pa.table(actions).to_pylist()
     return listed
 
 
-def rows_of_small(files: list[ParquetFile]) -> Iterator[list[ParquetFile]]:
+def groups_of_small(files: list[ParquetFile]) -> Iterator[list[ParquetFile]]:
     """Yield groups of consecutive small files, each with at most `ROWS_MAX` rows."""
-    row: list[ParquetFile] = []
+    group: list[ParquetFile] = []
     for file in files:
         small = file.end - file.start < SMALL_ROWS
-        if row and (not small or file.end - row[0].start > ROWS_MAX or file.start != row[-1].end):
-            yield row
-            row = []
+        if group and (not small or file.end - group[0].start > ROWS_MAX or file.start != group[-1].end):
+            yield group
+            group = []
         if small:
-            row.append(file)
-    if row:
-        yield row
+            group.append(file)
+    if group:
+        yield group
 
 
 def _replace(table: str, files: list[ParquetFile], storage: Storage) -> None:
@@ -82,8 +82,8 @@ def _replace(table: str, files: list[ParquetFile], storage: Storage) -> None:
             writer.write_table(pq.read_table(folder / file.name))
     now_ms = int(time.time() * 1000)
     new = ParquetFile(name, files[0].start, files[-1].end, (folder / name).stat().st_size)
-    gone = [RemoveAction(file.name, False, now_ms, file.size_bytes, {}) for file in files]
+    removed = [RemoveAction(file.name, False, now_ms, file.size_bytes, {}) for file in files]
     delta = DeltaTable(table, storage_options=dict(storage or {}))
     delta.create_write_transaction(
-        [*gone, added(new, now_ms, new=False)], mode="append", schema=delta.schema(), partition_by=[]
+        [*removed, added(new, now_ms, new=False)], mode="append", schema=delta.schema(), partition_by=[]
     )

@@ -30,9 +30,9 @@ from pyspark.sql.types import StructType
 from chaplain.core import Frozen
 from chaplain.errors import ConfigError, Missing
 from chaplain.pipeline.landing.compact import compact
-from chaplain.pipeline.source.backends import read_span
-from chaplain.pipeline.source.live import Live, LiveSpan
-from chaplain.pipeline.source.offset_index import Index, RecordPlace, node_folders
+from chaplain.pipeline.source.backends import read_rows
+from chaplain.pipeline.source.live import LiveBackend, LiveRange
+from chaplain.pipeline.source.offset_index import OffsetIndex, RecordPlace, node_folders
 from chaplain.pipeline.source.options import Target
 from chaplain.pipeline.source.rows import Range, ranges
 from chaplain.pipeline.source.spark_errors import collect
@@ -41,11 +41,11 @@ from chaplain.pipeline.tables import (
     Format,
     ParquetFile,
     Storage,
+    append_files,
     arrow_schema,
     commit,
     kind_of,
     landed_offset,
-    move_in,
     table_path,
 )
 
@@ -69,19 +69,19 @@ class LandTask(Frozen, frozen=True):
     folder: str
     name: str
     """The file's name, without the random suffix that makes it unique."""
-    held: Range | None = None
+    segment_range: Range | None = None
     """The range to read from segments. Exactly one of `segment_range` and `live_range` is set."""
-    live: LiveSpan | None = None
+    live_range: LiveRange | None = None
     fail_on_headers: bool = True
 
 
-def task_of(wanted: Range | LiveSpan, folder: str, name: str, fail_on_headers: bool = True) -> LandTask:
+def task_of(wanted: Range | LiveRange, folder: str, name: str, fail_on_headers: bool = True) -> LandTask:
     if isinstance(wanted, Range):
-        return LandTask(folder, name, held=wanted, fail_on_headers=fail_on_headers)
-    return LandTask(folder, name, live=wanted, fail_on_headers=fail_on_headers)
+        return LandTask(folder, name, segment_range=wanted, fail_on_headers=fail_on_headers)
+    return LandTask(folder, name, live_range=wanted, fail_on_headers=fail_on_headers)
 
 
-class _Part(InputPartition):
+class _Partition(InputPartition):
     def __init__(self, task: LandTask) -> None:
         self.task = task
 
@@ -105,10 +105,10 @@ class _Reader(DataSourceReader):
         self._tasks = tasks
 
     def partitions(self) -> list[InputPartition]:
-        return [_Part(task) for task in self._tasks]
+        return [_Partition(task) for task in self._tasks]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        yield (msgspec.msgpack.encode(write_file(cast("_Part", partition).task)),)
+        yield (msgspec.msgpack.encode(write_file(cast("_Partition", partition).task)),)
 
 
 def write_file(task: LandTask) -> ParquetFile:
@@ -117,7 +117,7 @@ def write_file(task: LandTask) -> ParquetFile:
     A repeated task writes to another name. Files of failed attempts are never committed.
     """
     schema = arrow_schema()
-    wanted = task.held or task.live
+    wanted = task.segment_range or task.live_range
     assert wanted is not None, "a task has exactly one range"
     remote = "://" in task.folder
     system, folder = fs.FileSystem.from_uri(task.folder) if remote else (fs.LocalFileSystem(), task.folder)
@@ -125,16 +125,16 @@ def write_file(task: LandTask) -> ParquetFile:
     system.create_dir(str(Path(folder, name).parent), recursive=True)
     path = f"{folder}/{name}"
     with pq.ParquetWriter(path, schema, filesystem=system, compression="zstd") as writer:
-        for batch in read_span(wanted, schema.names, True, task.fail_on_headers):
+        for batch in read_rows(wanted, schema.names, True, task.fail_on_headers):
             writer.write_batch(batch.cast(schema))
     return ParquetFile(name, wanted.start, wanted.end, int(system.get_file_info(path).size))
 
 
-class Logs:
+class SegmentLogs:
     """The logs of local nodes. Each is indexed once, and later only what was appended."""
 
     def __init__(self, folders: list[Path]) -> None:
-        self._indexes = [Index(folder) for folder in folders]
+        self._indexes = [OffsetIndex(folder) for folder in folders]
 
     def end(self, stream: str) -> int:
         for index in self._indexes:
@@ -161,44 +161,44 @@ class Logs:
         whole = places[at].first_offset
         return whole if whole > start else whole + places[at].count
 
-    def cut(self, stream: str, start: int, end: int, parts: int) -> list[Range]:
+    def split(self, stream: str, start: int, end: int, parts: int) -> list[Range]:
         places = self._places(stream)
         low = bisect_right(places, start, key=lambda place: place.first_offset) - 1
         high = bisect_left(places, end, key=lambda place: place.first_offset)
         return ranges(places[max(low, 0) : high], stream, start, end, parts)
 
 
-class NodeBackend:
+class LiveLog:
     """The log of a cluster without local segments, read from its nodes."""
 
     def __init__(self, target: Target) -> None:
-        self._live = Live(target)
+        self._live = LiveBackend(target)
 
     def end(self, stream: str) -> int:
         self._live.refresh(at_once=True)
-        return self._live.stretch(stream).next
+        return self._live.known_offsets(stream).next
 
     def first(self, stream: str) -> int:
-        return self._live.stretch(stream).first
+        return self._live.known_offsets(stream).first
 
     def batch_end(self, stream: str, start: int, rows: int) -> int:
         """Return the end of the stream: the ends of packs are unknown before the packs are read."""
-        return self._live.stretch(stream).next
+        return self._live.known_offsets(stream).next
 
-    def cut(self, stream: str, start: int, end: int, parts: int) -> list[LiveSpan]:
-        return [one for one in self._live.cut(stream, start, end, parts) if isinstance(one, LiveSpan)]
+    def split(self, stream: str, start: int, end: int, parts: int) -> list[LiveRange]:
+        return [one for one in self._live.split(stream, start, end, parts) if isinstance(one, LiveRange)]
 
 
-def open_watch(cluster: str, path: str) -> Logs | NodeBackend:
+def open_log(cluster: str, path: str) -> SegmentLogs | LiveLog:
     if bool(cluster) == bool(path):
         raise ConfigError("give either the cluster's folder or a path to segments")
     folders = [Path(path)] if path else node_folders(cluster)
     there = [folder for folder in folders if folder.is_dir()]
     if there:
-        return Logs(there)
+        return SegmentLogs(there)
     if path:
         raise Missing(f"there are no segments in {path}: give a node's segments as path")
-    return NodeBackend(Target(cluster=cluster))
+    return LiveLog(Target(cluster=cluster))
 
 
 def _first(places: list[RecordPlace]) -> int:
@@ -248,7 +248,7 @@ def land(
 
     Raises `Missing` if the stream does not exist (with `once`) or if the log dropped messages before they were landed.
     """
-    watch = open_watch(cluster, path)
+    log = open_log(cluster, path)
     if spark is not None:
         spark.dataSource.register(LandSource)
     table = table_path(tables, stream)
@@ -260,22 +260,22 @@ def land(
     start = landed_offset(tables, stream, storage_options)
     landed, small = 0, COMPACT_FILES
     while True:
-        head = watch.end(stream)
+        head = log.end(stream)
         if once and not head:
             raise Missing(f"there is no stream {stream!r}")
         if head > start:
-            start = _begin(table, stream, start, watch.first(stream))
-            end = watch.batch_end(stream, start, batch_rows)
-            cut: Sequence[Range | LiveSpan] = watch.cut(stream, start, end, _parts(end - start))
+            start = _next_to_land(table, stream, start, log.first(stream))
+            end = log.batch_end(stream, start, batch_rows)
+            wanted: Sequence[Range | LiveRange] = log.split(stream, start, end, _parts(end - start))
             prefix = f"{STAGING}/" if format == "parquet" else ""
-            names = [f"{prefix}{one.start:020d}-{one.end:020d}" for one in cut]
-            pairs = zip(cut, names, strict=True)
+            names = [f"{prefix}{one.start:020d}-{one.end:020d}" for one in wanted]
+            pairs = zip(wanted, names, strict=True)
             files = _write(spark, [task_of(one, table, name, fail_on_malformed_headers) for one, name in pairs])
             if format == "delta":
                 commit(table, stream, files, arrow_schema(), storage_options)
                 small = compact(table, storage_options) if small + 1 >= COMPACT_FILES else small + 1
             else:
-                move_in(table, files)
+                append_files(table, files)
             landed, start = landed + end - start, end
             tell(landed)
         elif once:
@@ -286,7 +286,7 @@ def land(
             return landed
 
 
-def _begin(table: str, stream: str, landed: int, first: int) -> int:
+def _next_to_land(table: str, stream: str, landed: int, first: int) -> int:
     """Return the next offset to land. An empty table begins with the log's first offset; a table never gets a gap."""
     if landed and landed < first:
         raise Missing(

@@ -24,7 +24,7 @@ class ReportBucket(Frozen, frozen=True):
     octets: int
 
 
-class Reign(Frozen, frozen=True):
+class RegimeSpan(Frozen, frozen=True):
     """One regime (term), from its first message to its last."""
 
     regime: int
@@ -50,7 +50,7 @@ class Facts(Frozen, frozen=True):
     buckets: list[ReportBucket]
     bucket_s: float
     """The length of an interval."""
-    reigns: list[Reign]
+    regimes: list[RegimeSpan]
     clients: list[Share]
     nodes: list[Share]
     breaks: list[Break]
@@ -128,7 +128,7 @@ def _moment(seconds: float) -> str:
 
 def _head(facts: Facts, title: str) -> str:
     rows, octets = sum(one.rows for one in facts.buckets), sum(one.octets for one in facts.buckets)
-    times = [reign.first_s for reign in facts.reigns] + [reign.last_s for reign in facts.reigns]
+    times = [span.first_s for span in facts.regimes] + [span.last_s for span in facts.regimes]
     span = f"{_moment(min(times))} to {_moment(max(times))} UTC" if times else "nothing has landed yet"
     count = len(facts.breaks)
     broken = f'<b class="bad">{count} break{"s" if count > 1 else ""}</b>'
@@ -138,7 +138,7 @@ def _head(facts: Facts, title: str) -> str:
         (f"<b>{number(octets)}B</b>", "of values"),
         (f"<b>{len({one.stream for one in facts.buckets})}</b>", "streams"),
         (f"<b>{len({one.who for one in facts.clients})}</b>", "writers"),
-        (f"<b>{max(0, len(facts.reigns) - 1)}</b>", "failovers"),
+        (f"<b>{max(0, len(facts.regimes) - 1)}</b>", "failovers"),
         (whole, "as proven from the rows"),
     ]
     listed = "".join(f"<div>{value}<span>{name}</span></div>" for value, name in tiles)
@@ -157,7 +157,7 @@ def _promises(facts: Facts) -> str:
 
 
 def _failovers(facts: Facts) -> list[VerticalMark]:
-    return [VerticalMark(reign.first_s, f"regime {reign.regime}") for reign in facts.reigns[1:]]
+    return [VerticalMark(span.first_s, f"regime {span.regime}") for span in facts.regimes[1:]]
 
 
 def _rates(facts: Facts) -> str:
@@ -188,14 +188,14 @@ def _latency(facts: Facts) -> str:
 
 
 def _regimes(facts: Facts) -> str:
-    points = [(at, float(reign.regime)) for reign in facts.reigns for at in (reign.first_s, reign.last_s)]
+    points = [(at, float(span.regime)) for span in facts.regimes for at in (span.first_s, span.last_s)]
     plot = lines("Regime", [Series("regime", points)], "regime", _ticking(facts), steps=True, whole=True)
     rows = []
-    for before, reign in zip([None, *facts.reigns], facts.reigns, strict=False):
-        gap = "" if before is None else f"{reign.first_s - before.last_s:.3f} s"
+    for before, span in zip([None, *facts.regimes], facts.regimes, strict=False):
+        gap = "" if before is None else f"{span.first_s - before.last_s:.3f} s"
         rows.append(
-            f"<tr><td>{reign.regime}<td>{_moment(reign.first_s)}<td>{_moment(reign.last_s)}"
-            f"<td class=n>{reign.rows:,}<td class=n>{gap}</tr>"
+            f"<tr><td>{span.regime}<td>{_moment(span.first_s)}<td>{_moment(span.last_s)}"
+            f"<td class=n>{span.rows:,}<td class=n>{gap}</tr>"
         )
     head = "<tr><th>regime<th>first message<th>last message<th class=n>messages<th class=n>since the one before</tr>"
     words = "A new regime is a new master. The last column is the time in which nothing was ordered."

@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 the usual name
 
 from chaplain.errors import Missing
-from chaplain.pipeline.reporting.page import Facts, Reign, ReportBucket, Share, page
+from chaplain.pipeline.reporting.page import Facts, RegimeSpan, ReportBucket, Share, page
 from chaplain.pipeline.tables import Storage, landed_streams, table, table_path
 from chaplain.pipeline.verification.table_proof import find_table_breaks
 from chaplain.pipeline.verification.verify import prove
@@ -79,7 +79,7 @@ def gather(frames: Sequence[DataFrame], breaks: list[Any]) -> Facts:
     return Facts(
         _buckets(grouped, low / _MICRO, width),
         width,
-        _reigns(grouped),
+        _regime_spans(grouped),
         _shares(grouped, "client_id", "lane"),
         _shares(grouped, "ingest_node", "node"),
         breaks,
@@ -115,12 +115,12 @@ def _buckets(grouped: list[Any], low_s: float, width_s: float) -> list[ReportBuc
     return [ReportBucket(name, low_s + place * width_s, *one) for (name, place), one in sorted(sums.items())]
 
 
-def _reigns(grouped: list[Any]) -> list[Reign]:
-    found: dict[int, Reign] = {}
+def _regime_spans(grouped: list[Any]) -> list[RegimeSpan]:
+    found: dict[int, RegimeSpan] = {}
     for row in grouped:
-        old = found.get(row.regime, Reign(row.regime, row.first / _MICRO, row.last / _MICRO, 0))
+        old = found.get(row.regime, RegimeSpan(row.regime, row.first / _MICRO, row.last / _MICRO, 0))
         first, last = min(old.first_s, row.first / _MICRO), max(old.last_s, row.last / _MICRO)
-        found[row.regime] = Reign(row.regime, first, last, old.rows + row.rows)
+        found[row.regime] = RegimeSpan(row.regime, first, last, old.rows + row.rows)
     return [found[regime] for regime in sorted(found)]
 
 

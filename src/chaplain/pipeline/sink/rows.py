@@ -130,5 +130,5 @@ def _encoded(cell: Sequence[Mapping[str, Any] | None]) -> bytes:
         raise ConfigError(f"a row has headers {names}: each header of a row needs a name that is unique in the row")
     try:
         return encode_headers({one["key"]: one["value"] or b"" for one in cell if one is not None})
-    except ValueError as wrong:
-        raise ConfigError(f"a row has headers that cannot be written: {wrong}") from None
+    except ValueError as error:
+        raise ConfigError(f"a row has headers that cannot be written: {error}") from None

@@ -149,8 +149,8 @@ def query_of(checkpoint: str) -> str:
         if not checkpoint or place.scheme not in ("", "file"):
             raise OSError("not on this machine")
         return _QUERY + str(json.loads((Path(unquote(place.path)) / "metadata").read_text())["id"])
-    except (OSError, ValueError, KeyError) as wrong:
+    except (OSError, ValueError, KeyError) as error:
         raise ConfigError(
-            f"the query's id cannot be read from checkpointLocation {checkpoint!r} ({wrong}): set txnAppId to a"
+            f"the query's id cannot be read from checkpointLocation {checkpoint!r} ({error}): set txnAppId to a"
             " name that only this query uses"
         ) from None

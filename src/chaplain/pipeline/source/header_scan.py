@@ -24,7 +24,7 @@ LOG = "journal"
 HEAD_MOST = HEAD_BYTES + STREAM_BYTES_MAX + 1
 
 
-class Spot(Frozen, frozen=True):
+class ScannedRecord(Frozen, frozen=True):
     """The header of one record, and where the record is."""
 
     path: str
@@ -54,7 +54,7 @@ class ScanEnd(Frozen, frozen=True):
     """Whether the last record states that the log continues in another file, which does not exist."""
 
 
-class Start(Frozen, frozen=True):
+class ScanStart(Frozen, frozen=True):
     """A position at which a scan can resume: where the last message of an earlier scan begins."""
 
     sequence: int
@@ -62,10 +62,10 @@ class Start(Frozen, frozen=True):
     position: int
 
 
-Step: TypeAlias = Spot | Gap | ScanEnd
+Step: TypeAlias = ScannedRecord | Gap | ScanEnd
 
 
-def walk(folder: Path | str, log: str = LOG, start: Start | None = None) -> Iterator[Step]:
+def scan_headers(folder: Path | str, log: str = LOG, start: ScanStart | None = None) -> Iterator[Step]:
     """Scan the log from its beginning, or from `start`, which must still be valid (see `begins_at`)."""
     ending, expected, position = ScanEnd(0, sealed=False), None, None
     files = list_segments(folder, log)
@@ -77,9 +77,9 @@ def walk(folder: Path | str, log: str = LOG, start: Start | None = None) -> Iter
             if file.sequence != (file.sequence if expected is None else expected):
                 yield Gap(_absent(expected or 0, file.sequence))
             expected = file.sequence + 1
-            walker = _Walker(file, last=number + 1 == len(files))
-            yield from walker.steps(position)
-            ending, position = walker.ending or ending, None
+            scanner = _FileScanner(file, last=number + 1 == len(files))
+            yield from scanner.scan(position)
+            ending, position = scanner.ending or ending, None
         # The last record announces another file: either it was created after the files were listed, or it is missing.
         files = [file for file in list_segments(folder, log) if ending.sealed and file.sequence >= (expected or 0)]
     yield ending
@@ -90,7 +90,7 @@ def _absent(first: int, behind: int) -> str:
     return f"{names} is gone" if behind - first == 1 else f"{names} are gone"
 
 
-def stands(folder: Path | str, start: Start, index: int, chain: bytes, log: str = LOG) -> bool:
+def begins_at(folder: Path | str, start: ScanStart, index: int, chain: bytes, log: str = LOG) -> bool:
     """Whether the message with this index and chain hash still begins at `start`."""
     for file in list_segments(folder, log):
         if file.sequence == start.sequence:
@@ -104,7 +104,7 @@ def stands(folder: Path | str, start: Start, index: int, chain: bytes, log: str 
     return False
 
 
-class _Walker:
+class _FileScanner:
     """Scans one file."""
 
     def __init__(self, file: SegmentFile, last: bool) -> None:
@@ -113,7 +113,7 @@ class _Walker:
         self._last = last
         self.ending: ScanEnd | None = None
 
-    def steps(self, position: int | None) -> Iterator[Step]:
+    def scan(self, position: int | None) -> Iterator[Step]:
         try:
             segment = OpenSegment(self._file.path)
         except (Malformed, FileNotFoundError):
@@ -133,23 +133,23 @@ class _Walker:
         while True:
             try:
                 head = decode_head(segment.peek(position, HEAD_MOST), identity, position, crc)
-            except Malformed as wrong:
-                later = self._behind(segment, position)
+            except Malformed as error:
+                later = self._next_valid(segment, position)
                 if later is None:
                     if not self._last:
-                        yield self._gap(f"nothing valid in {self._name} from position {position} on: {wrong}")
+                        yield self._gap(f"nothing valid in {self._name} from position {position} on: {error}")
                     self.ending = ScanEnd(position, sealed=False)
                     return
-                yield self._gap(f"nothing valid in {self._name} at position {position}: {wrong}")
+                yield self._gap(f"nothing valid in {self._name} at position {position}: {error}")
                 position = later
                 continue
             if head.record.kind in (Kind.END, Kind.ROLL):
                 self.ending = ScanEnd(position, sealed=head.record.kind == Kind.ROLL)
                 return
-            yield self._spot(head)
+            yield self._scanned(head)
             position = head.end
 
-    def _behind(self, segment: OpenSegment, position: int) -> int | None:
+    def _next_valid(self, segment: OpenSegment, position: int) -> int | None:
         """Return the position of the next valid record after an unreadable range; None if there is none."""
         whole = segment.read(segment.header.base, segment.header.size_bytes)
         found = scan(whole, segment.header, position)
@@ -159,9 +159,9 @@ class _Walker:
     def _gap(self, reason: str) -> Gap:
         return Gap(reason, self._name)
 
-    def _spot(self, head: Head) -> Spot:
+    def _scanned(self, head: Head) -> ScannedRecord:
         record = head.record
-        return Spot(
+        return ScannedRecord(
             str(self._file.path),
             self._file.sequence,
             head.position,

@@ -48,7 +48,7 @@ class RecordPlace(Frozen, frozen=True):
     """File, position and size of further copies of the record."""
 
 
-class _Again:
+class _UnconfirmedRecords:
     """Records of one message version that the agreement did not confirm at their place."""
 
     def __init__(self) -> None:
@@ -65,7 +65,7 @@ class _Again:
         return len(self.places) == self._parts
 
 
-class Index:
+class OffsetIndex:
     """The index of the log in one folder."""
 
     def __init__(self, folder: Path | str, log: str = LOG) -> None:
@@ -73,8 +73,10 @@ class Index:
         self._log = log
         self.agreement = Agreement()
         self._pending: dict[int, tuple[Record, RecordPlace]] = {}
-        self._again: dict[tuple[int, bytes], _Again] = {}
-        """By index and hash: unconfirmed records, until `_mend` knows whether they are copies of a listed message."""
+        self._unconfirmed: dict[tuple[int, bytes], _UnconfirmedRecords] = {}
+        """By index and hash: unconfirmed records, until `_assign_unconfirmed` knows whether they are copies of a
+        listed message.
+        """
         self._first = 0
         """The first message of the log, according to the checkpoint; 0 until it was read."""
         self._sequence = -1
@@ -106,8 +108,8 @@ class Index:
                 if file.sequence != self._sequence:
                     self._sequence, self._position = file.sequence, segment.header.records_start
                 for head in self._heads(segment, str(file.path), final=number + 1 < len(files)):
-                    self._take(head, str(file.path))
-        self._mend()
+                    self._add(head, str(file.path))
+        self._assign_unconfirmed()
 
     def _heads(self, segment: OpenSegment, path: str, final: bool) -> Iterator[Head]:
         while True:
@@ -133,46 +135,52 @@ class Index:
         self._position = gap.end
         return True
 
-    def _take(self, head: Head, path: str) -> None:
+    def _add(self, head: Head, path: str) -> None:
         record = head.record
         if record.kind != Kind.MARK:
             self._pending[id(record)] = record, _place(head, path)
-        for shown in self.agreement.feed(record):
-            _, place = self._pending.pop(id(shown))
-            self._skip_to(place.index)
+        for confirmed in self.agreement.feed(record):
+            _, place = self._pending.pop(id(confirmed))
+            self._forget_before_snapshot(place.index)
             self.places.append(place)
             if place.kind == Kind.BATCH:
                 self.streams.setdefault(place.stream, []).append(place)
         if self.agreement.passed >= 0:
-            self._keep_passed()
+            self._keep_unconfirmed()
 
-    def _keep_passed(self) -> None:
+    def _keep_unconfirmed(self) -> None:
         """Keep records that the agreement will not confirm any more.
 
         They were written again, were replaced, or the next message, which would confirm them, is unreadable.
         """
         for key, (record, place) in list(self._pending.items()):
             if record.index <= self.agreement.passed:
-                self._again.setdefault((record.index, record.chain_hash), _Again()).add(record, place)
+                self._unconfirmed.setdefault((record.index, record.chain_hash), _UnconfirmedRecords()).add(
+                    record, place
+                )
                 del self._pending[key]
 
-    def _mend(self) -> None:
+    def _assign_unconfirmed(self) -> None:
         """Assign unconfirmed records: as copies of a listed message, or as a message that damage had hidden.
 
         It goes from the last index to the first, because each message states the hash of the one before it.
         """
-        for index, chain in sorted(self._again, reverse=True):
-            again = self._again[index, chain]
-            first = self._at(index)
+        for index, chain in sorted(self._unconfirmed, reverse=True):
+            unconfirmed = self._unconfirmed[index, chain]
+            first = self._record_at(index)
             if first is not None:
                 if first.chain_hash == chain:
-                    self._note(index, [copy for part in again.places.values() for copy in part])
-                del self._again[index, chain]
-            elif again.whole and (behind := self._at(index + 1)) is not None and behind.previous_hash == chain:
-                self._list(again)
-                del self._again[index, chain]
+                    self._add_copies(index, [copy for part in unconfirmed.places.values() for copy in part])
+                del self._unconfirmed[index, chain]
+            elif (
+                unconfirmed.whole
+                and (behind := self._record_at(index + 1)) is not None
+                and behind.previous_hash == chain
+            ):
+                self._insert(unconfirmed)
+                del self._unconfirmed[index, chain]
 
-    def _at(self, index: int) -> Record | None:
+    def _record_at(self, index: int) -> Record | None:
         """Read the header of a listed message. Few are needed, and storing the hashes of all would fill the memory."""
         at = bisect_left(self.places, index, key=lambda place: place.index)
         if at == len(self.places) or self.places[at].index != index:
@@ -182,22 +190,22 @@ class Index:
             return decode_head(segment.read(place.position, _HEAD_MOST), segment.header.identity, place.position).record
         return None
 
-    def _note(self, index: int, copies: list[RecordPlace]) -> None:
+    def _add_copies(self, index: int, copies: list[RecordPlace]) -> None:
         for places in (self.places, *[self.streams.get(stream, []) for stream in {copy.stream for copy in copies}]):
             at = bisect_left(places, index, key=lambda place: place.index)
             while at < len(places) and places[at].index == index:
                 places[at] = _with_copies(places[at], copies)
                 at += 1
 
-    def _list(self, again: _Again) -> None:
+    def _insert(self, unconfirmed: _UnconfirmedRecords) -> None:
         """Insert a message that was never confirmed, because damage hides its first copy or the message after it."""
-        for _, (place, *copies) in sorted(again.places.items()):
+        for _, (place, *copies) in sorted(unconfirmed.places.items()):
             whole = _with_copies(place, copies)
             insort(self.places, whole, key=lambda place: place.index)
             if whole.kind == Kind.BATCH:
                 insort(self.streams.setdefault(whole.stream, []), whole, key=lambda place: place.first_offset)
 
-    def _skip_to(self, index: int) -> None:
+    def _forget_before_snapshot(self, index: int) -> None:
         """Forget all records if the node has installed a snapshot and continues its log after it.
 
         Such a node continues in the file that it wrote to before, but the older records do not belong to its log any
@@ -238,8 +246,8 @@ def _place(head: Head, path: str) -> RecordPlace:
 
 def _with_copies(place: RecordPlace, copies: list[RecordPlace]) -> RecordPlace:
     same = [copy for copy in copies if _named(copy) == _named(place)]
-    told = tuple((copy.path, copy.position, copy.size_bytes) for copy in same)
-    return msgspec.structs.replace(place, copies=place.copies + told) if same else place
+    found = tuple((copy.path, copy.position, copy.size_bytes) for copy in same)
+    return msgspec.structs.replace(place, copies=place.copies + found) if same else place
 
 
 def _named(place: RecordPlace) -> tuple[int, int, str, int, int]:
@@ -252,10 +260,10 @@ def node_folders(cluster: str | Path) -> list[Path]:
     return sorted((where.parent if where.is_file() else where).glob("node-*/segments"))
 
 
-def open_index(folder: str, cluster: str, log: str = LOG) -> Index:
+def open_index(folder: str, cluster: str, log: str = LOG) -> OffsetIndex:
     """Return the index of a folder, or of the local node of a cluster that has the longest log."""
     folders = [Path(folder)] if folder else node_folders(cluster)
-    indexes = [Index(one, log) for one in folders if one.is_dir()]
+    indexes = [OffsetIndex(one, log) for one in folders if one.is_dir()]
     if not indexes:
         raise Missing(f"there are no segments in {folder or cluster}: give a node's segments as path")
     for index in indexes:

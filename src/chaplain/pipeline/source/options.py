@@ -205,8 +205,8 @@ def _subscription(found: Mapping[str, str]) -> tuple[tuple[str, ...], str]:
     if chosen == ["subscribepattern"]:
         try:
             re.compile(value)
-        except re.error as wrong:
-            raise ConfigError(f"subscribePattern {value!r} is no pattern: {wrong}") from None
+        except re.error as error:
+            raise ConfigError(f"subscribePattern {value!r} is no pattern: {error}") from None
         return (), value
     if chosen == ["subscribe"]:
         names = dict.fromkeys(name.strip() for name in value.split(",") if name.strip())
@@ -303,48 +303,48 @@ class KnownOffsets(Frozen, frozen=True):
         return next((first for first, written_ns in self.times if written_ns >= time_ns), None)
 
 
-def resolve(bound: Bound, stream: str, stretch: KnownOffsets, fail_on_loss: bool) -> int:
+def resolve(bound: Bound, stream: str, known: KnownOffsets, fail_on_loss: bool) -> int:
     """Return the offset at which reading starts."""
-    offset = _meant(bound, stream, stretch, fail_on_loss)
-    return min(kept_from(stream, offset, stretch, fail_on_loss), stretch.next)
+    offset = _bound_offset(bound, stream, known, fail_on_loss)
+    return min(skip_dropped(stream, offset, known, fail_on_loss), known.next)
 
 
-def resolve_end(bound: Bound, stream: str, stretch: KnownOffsets, fail_on_loss: bool) -> int:
+def resolve_end(bound: Bound, stream: str, known: KnownOffsets, fail_on_loss: bool) -> int:
     """Return the offset before which reading ends. An end at the first retained offset is not a data loss."""
-    offset = _meant(bound, stream, stretch, fail_on_loss)
-    if fail_on_loss and offset < stretch.first:
-        raise _absent(stream, offset, stretch)
-    return min(offset, stretch.next)
+    offset = _bound_offset(bound, stream, known, fail_on_loss)
+    if fail_on_loss and offset < known.first:
+        raise _missing(stream, offset, known)
+    return min(offset, known.next)
 
 
-def _meant(bound: Bound, stream: str, stretch: KnownOffsets, fail_on_loss: bool) -> int:
+def _bound_offset(bound: Bound, stream: str, known: KnownOffsets, fail_on_loss: bool) -> int:
     time_ms = bound.time_ms if bound.time_ms is not None else (bound.times_ms or {}).get(stream)
     if time_ms is not None:
-        offset = stretch.since(time_ms * 1_000_000)
+        offset = known.since(time_ms * 1_000_000)
         if offset is None and bound.later == "error":
             raise Missing(f"nothing was written to {stream!r} at or after {time_ms} ms: set another timestamp")
-        return stretch.next if offset is None else offset
+        return known.next if offset is None else offset
     offset = (bound.offsets or {}).get(stream, bound.every)
     if offset in (EARLIEST, LATEST):
-        return stretch.first if offset == EARLIEST else stretch.next
-    if fail_on_loss and offset > stretch.next:
-        raise _absent(stream, offset, stretch)
+        return known.first if offset == EARLIEST else known.next
+    if fail_on_loss and offset > known.next:
+        raise _missing(stream, offset, known)
     return offset
 
 
-def kept_from(stream: str, offset: int, stretch: KnownOffsets, fail_on_loss: bool) -> int:
+def skip_dropped(stream: str, offset: int, known: KnownOffsets, fail_on_loss: bool) -> int:
     """Return `offset`, or the first retained offset if `offset` was dropped.
 
     A dropped offset is a data loss: an error, or a warning without `fail_on_loss`.
     """
-    if offset >= stretch.first:
+    if offset >= known.first:
         return offset
     if fail_on_loss:
-        raise _absent(stream, offset, stretch)
-    log.warning("%r: offsets %d to %d were dropped, and are left out", stream, offset, stretch.first - 1)
-    return stretch.first
+        raise _missing(stream, offset, known)
+    log.warning("%r: offsets %d to %d were dropped, and are left out", stream, offset, known.first - 1)
+    return known.first
 
 
-def _absent(stream: str, offset: int, stretch: KnownOffsets) -> Missing:
-    held = f"offsets {stretch.first} to {stretch.next - 1}" if stretch.next > stretch.first else "nothing"
+def _missing(stream: str, offset: int, known: KnownOffsets) -> Missing:
+    held = f"offsets {known.first} to {known.next - 1}" if known.next > known.first else "nothing"
     return Missing(f"{stream!r} has {held}, not {offset}: choose others, or set failOnDataLoss to false")

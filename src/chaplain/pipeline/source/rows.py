@@ -127,11 +127,11 @@ def _records(wanted: Range, fail_on_loss: bool) -> Iterator[Record]:
     if fail_on_loss:
         try:
             yield from read_places(list(wanted.places))
-        except (ChaplainError, FileNotFoundError) as wrong:
+        except (ChaplainError, FileNotFoundError) as error:
             raise Missing(
-                f"{wanted.stream!r}: offsets {wanted.start} to {wanted.end - 1} cannot be read ({wrong}): "
+                f"{wanted.stream!r}: offsets {wanted.start} to {wanted.end - 1} cannot be read ({error}): "
                 "read another node, or set failOnDataLoss to false"
-            ) from wrong
+            ) from error
 
 
 def _shaped(batch: Any, columns: Sequence[str], stream: str, fail_on_headers: bool) -> Any:
@@ -158,14 +158,14 @@ def _header_lists_with_malformed(batch: Any, stream: str, fail_on_headers: bool)
     value. Ingest nodes refuse malformed headers; earlier versions did not.
     """
     raw, offsets = batch.column("headers").to_pylist(), batch.column("offset")
-    wrong = malformed(raw)
-    first = min(wrong)
-    found = f"{stream!r}: the headers at offset {offsets[first]} cannot be read ({wrong[first]})"
+    malformed_cells = malformed(raw)
+    first = min(malformed_cells)
+    found = f"{stream!r}: the headers at offset {offsets[first]} cannot be read ({malformed_cells[first]})"
     if fail_on_headers:
         raise Malformed(f"{found}: set failOnMalformedHeaders to false to read them under an empty name")
-    for at in wrong:
+    for at in malformed_cells:
         log.warning("%r: the headers at offset %s cannot be read; they are under an empty name", stream, offsets[at])
-    lists = [None if cell is None else _pairs(cell, at in wrong) for at, cell in enumerate(raw)]
+    lists = [None if cell is None else _pairs(cell, at in malformed_cells) for at, cell in enumerate(raw)]
     return pa.array(lists, HEADERS_TYPE)
 
 

@@ -23,31 +23,31 @@ def collect(frame: DataFrame) -> list[Any]:
     """Return all rows. Raises the `ChaplainError` of a task as such."""
     try:
         return list(frame.collect())
-    except PySparkException as wrong:
-        raise translated(wrong) from wrong
+    except PySparkException as error:
+        raise translated(error) from error
 
 
 def each(frame: DataFrame) -> Iterator[Any]:
     """Yield one row after the other. Raises the `ChaplainError` of a task as such."""
     try:
         yield from frame.toLocalIterator()
-    except PySparkException as wrong:
-        raise translated(wrong) from wrong
+    except PySparkException as error:
+        raise translated(error) from error
 
 
-def translated(wrong: PySparkException) -> Exception:
-    found = _OURS.findall(str(wrong))
+def translated(error: PySparkException) -> Exception:
+    found = _OURS.findall(str(error))
     if not found:
-        return wrong
+        return error
     name, words = found[-1]
     kind = getattr(errors, name, ChaplainError)
     return kind(words) if isinstance(kind, type) and issubclass(kind, ChaplainError) else ChaplainError(words)
 
 
-def sentence(wrong: PySparkException) -> Exception:
+def sentence(error: PySparkException) -> Exception:
     """Like `translated`, but shorten errors of Spark itself to their first line, for the command line."""
-    ours = translated(wrong)
-    if ours is not wrong:
+    ours = translated(error)
+    if ours is not error:
         return ours
-    first = next((line.strip() for line in str(wrong).splitlines() if line.strip()), type(wrong).__name__)
+    first = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
     return ChaplainError(f"Spark failed: {first}")

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from chaplain.core import Frozen
-from chaplain.pipeline.source.header_scan import Gap, ScanEnd, Spot, Step
+from chaplain.pipeline.source.header_scan import Gap, ScanEnd, ScannedRecord, Step
 from chaplain.pipeline.verification.violations import Break
 from chaplain.segment.layout import NO_HASH
 from chaplain.segment.record import Kind
@@ -39,39 +39,39 @@ class SelectedMessage(Frozen, frozen=True):
     """By part: the places of all its copies; empty if the part is missing."""
     reason: str = ""
     """Why parts are missing."""
-    told: bool = False
+    reported: bool = False
     """Whether the missing parts are already reported, as part of a hole."""
 
 
-class Known(Frozen, frozen=True):
+class Claim(Frozen, frozen=True):
     """A statement of another source about this log: it reaches at least to `index`, with this chain hash."""
 
     index: int
     chain: bytes
     """Empty if only the index is known."""
-    says: str
+    source: str
     """Names the source in reports of breaks."""
 
 
 class _Version:
-    __slots__ = ("chain", "first", "last", "parts", "previous", "spots")
+    __slots__ = ("chain", "first", "last", "parts", "previous", "records")
 
-    def __init__(self, spot: Spot) -> None:
-        self.chain, self.previous = spot.chain, spot.previous
-        self.parts = spot.parts
-        self.spots: dict[int, list[Spot]] = {}
-        self.first = self.last = spot
+    def __init__(self, record: ScannedRecord) -> None:
+        self.chain, self.previous = record.chain, record.previous
+        self.parts = record.parts
+        self.records: dict[int, list[ScannedRecord]] = {}
+        self.first = self.last = record
 
-    def add(self, spot: Spot) -> None:
-        self.last = spot
-        if spot.parts > self.parts:  # the earlier records are from an index-only serializer, which stores no payloads
-            self.parts, self.spots = spot.parts, {}
-        if spot.parts == self.parts:
-            self.spots.setdefault(spot.part, []).append(spot)
+    def add(self, record: ScannedRecord) -> None:
+        self.last = record
+        if record.parts > self.parts:  # the earlier records are from an index-only serializer, which stores no payloads
+            self.parts, self.records = record.parts, {}
+        if record.parts == self.parts:
+            self.records.setdefault(record.part, []).append(record)
 
     @property
     def whole(self) -> bool:
-        return len(self.spots) == self.parts
+        return len(self.records) == self.parts
 
 
 class ChainSelection:
@@ -83,11 +83,11 @@ class ChainSelection:
         self._marks: dict[tuple[int, bytes], None] = {}
         self._gaps: dict[int, Gap] = {}
         """By index: the unreadable range in which the message may be."""
-        self._before: Spot | None = None
+        self._before: ScannedRecord | None = None
         """The last record of the message with the highest index so far. Records after it with lower indexes are
         copies.
         """
-        self._last: Spot | None = None
+        self._last: ScannedRecord | None = None
         """The last record of any message."""
         self._gap: Gap | None = None
         """The last unreadable range, until a record with a new message follows."""
@@ -103,7 +103,7 @@ class ChainSelection:
         """The index of the last message, committed or not."""
         self.agreed = self._agreed()
         self._chosen = self._choose()
-        self.messages = list(self._name())
+        self.messages = list(self._select())
         self._check_marks()
         self._check_order()
 
@@ -111,7 +111,7 @@ class ChainSelection:
         chosen = self._chosen.get(index)
         return None if chosen is None else chosen.chain
 
-    def place_of(self, index: int) -> Spot | None:
+    def place_of(self, index: int) -> ScannedRecord | None:
         """Return the first record of the message."""
         chosen = self._chosen.get(index)
         return None if chosen is None else chosen.first
@@ -130,21 +130,21 @@ class ChainSelection:
         elif step.kind in (Kind.META, Kind.BATCH) and step.chain != NO_HASH:
             self._take_record(step)
 
-    def _take_record(self, spot: Spot) -> None:
-        self._explain(spot)
-        if self._before is None or spot.index >= self._before.index:
-            self._note_gap(spot.index - (spot.part == 0))
-            self._before = spot
+    def _take_record(self, record: ScannedRecord) -> None:
+        self._explain(record)
+        if self._before is None or record.index >= self._before.index:
+            self._note_gap(record.index - (record.part == 0))
+            self._before = record
         else:
             self._repeated = self._gap is not None
-        self._last = spot
-        versions = self._versions.setdefault(spot.index, {})
-        version = versions.get(spot.chain)
+        self._last = record
+        versions = self._versions.setdefault(record.index, {})
+        version = versions.get(record.chain)
         if version is None:
-            version = versions[spot.chain] = _Version(spot)
-        version.add(spot)
+            version = versions[record.chain] = _Version(record)
+        version.add(record)
 
-    def _explain(self, behind: Spot) -> None:
+    def _explain(self, behind: ScannedRecord) -> None:
         """Attribute an unreadable range among copies to messages, if the records around it show what it contained."""
         gap, last, furthest = self._gap, self._last, self._before
         if gap is None or last is None or furthest is None:
@@ -183,26 +183,26 @@ class ChainSelection:
     def _choose(self) -> dict[int, _Version]:
         chosen: dict[int, _Version] = {}
         top = self._versions.get(self.top, {})
-        wanted = next((chain for index, chain in reversed(self._marks) if index == self.top and chain in top), None)
+        expected = next((chain for index, chain in reversed(self._marks) if index == self.top and chain in top), None)
         for index in sorted(self._versions, reverse=True):
             versions = self._versions[index]
-            version = versions.get(wanted) if wanted is not None else None
+            version = versions.get(expected) if expected is not None else None
             if version is None:
                 version = max(versions.values(), key=lambda one: (one.last.sequence, one.last.position))
             chosen[index] = version
-            wanted = version.previous if index - 1 in self._versions else None
+            expected = version.previous if index - 1 in self._versions else None
         return chosen
 
     # Reporting what is missing.
 
-    def _name(self) -> Iterator[SelectedMessage]:
+    def _select(self) -> Iterator[SelectedMessage]:
         hole: list[int] = []
         for index in range(self._first, self.agreed + 1):
             version = self._chosen.get(index)
             if version is not None and version.whole:
                 yield from self._close(hole)
                 hole = []
-                yield self._held(index, version)
+                yield self._selected(index, version)
             else:
                 hole.append(index)
         yield from self._close(hole)
@@ -221,12 +221,12 @@ class ChainSelection:
             self.breaks.append(Break("", first, "missing", expected, found, file=gaps[0].file if gaps else ""))
         for index in hole:
             if index in self._chosen:
-                yield self._held(index, self._chosen[index], told=not alone)
+                yield self._selected(index, self._chosen[index], reported=not alone)
 
-    def _held(self, index: int, version: _Version, told: bool = False) -> SelectedMessage:
-        places = tuple(tuple(map(_place, version.spots.get(part, ()))) for part in range(version.parts))
+    def _selected(self, index: int, version: _Version, reported: bool = False) -> SelectedMessage:
+        places = tuple(tuple(map(_place, version.records.get(part, ()))) for part in range(version.parts))
         reason = "" if version.whole else self._gaps.get(index, _NO_RECORD).reason
-        return SelectedMessage(index, version.chain, version.previous, places, reason, told)
+        return SelectedMessage(index, version.chain, version.previous, places, reason, reported)
 
     def _check_marks(self) -> None:
         for index, chain in self._marks:
@@ -239,7 +239,7 @@ class ChainSelection:
                 self.breaks.append(Break("", index, "fork", f"{chain.hex()}, which is marked", found))
 
     def _check_order(self) -> None:
-        before: Spot | None = None
+        before: ScannedRecord | None = None
         for message in self.messages:
             if message.index in self._gaps:
                 continue  # its original place is unreadable, so what remains is a copy further back
@@ -249,15 +249,15 @@ class ChainSelection:
                 self.breaks.append(Break("", message.index, "order", expected, "before it", file=file))
             before = first
 
-    def reaches(self, known: Iterable[Known]) -> list[Break]:
+    def reaches(self, known: Iterable[Claim]) -> list[Break]:
         """Return a break for each statement of another source that this log contradicts."""
         broken: list[Break] = []
         for one in known:
             here = self.hash_at(one.index)
             if one.index > self.top:
-                broken.append(_cut(self.top, f"message {one.index}, {one.says}"))
+                broken.append(_cut(self.top, f"message {one.index}, {one.source}"))
             elif one.chain and here is not None and here != one.chain:
-                broken.append(Break("", one.index, "fork", f"{one.chain.hex()}, {one.says}", here.hex()))
+                broken.append(Break("", one.index, "fork", f"{one.chain.hex()}, {one.source}", here.hex()))
         return broken
 
 
@@ -265,14 +265,14 @@ def _cut(top: int, expected: str) -> Break:
     return Break("", top + 1, "missing", expected, f"the end of the log behind message {top}")
 
 
-def cut_tail(ledger: ChainSelection, position: int, says: str) -> list[Break]:
+def check_end(selection: ChainSelection, position: int, source: str) -> list[Break]:
     """Report a truncated log: it ends before a position that it had reached, or announces a file that is missing."""
-    if ledger.ending.sealed:
-        return [_cut(ledger.top, "the segment that the last one names as its next")]
-    if ledger.ending.position < position:
-        return [_cut(ledger.top, f"a log up to position {position}, {says}")]
+    if selection.ending.sealed:
+        return [_cut(selection.top, "the segment that the last one names as its next")]
+    if selection.ending.position < position:
+        return [_cut(selection.top, f"a log up to position {position}, {source}")]
     return []
 
 
-def _place(spot: Spot) -> Place:
-    return spot.path, spot.position, spot.size_bytes
+def _place(record: ScannedRecord) -> Place:
+    return record.path, record.position, record.size_bytes

@@ -23,7 +23,7 @@ from chaplain.client.connect.identity_file import read_passport
 from chaplain.core import Frozen
 from chaplain.errors import ConfigError, Malformed
 from chaplain.link.auth.identity import KEY_BYTES, SIGNATURE_BYTES, Identity, from_text, to_text, verify
-from chaplain.pipeline.source.header_scan import Start
+from chaplain.pipeline.source.header_scan import ScanStart
 from chaplain.pipeline.verification.keys import Signers
 from chaplain.pipeline.verification.proof_segments import ProofState
 from chaplain.wire.packed import unpack
@@ -38,7 +38,7 @@ class Proven(Frozen, frozen=True):
 
     cluster: str
     state: ProofState
-    start: Start | None
+    start: ScanStart | None
     """The file and position at which the last verified message begins."""
     rows: int
     """Number of stream messages verified so far."""
@@ -71,8 +71,8 @@ def decode(text: str, signer: bytes) -> Proven:
         signature = from_text(note["signature"], SIGNATURE_BYTES, "manifest: signature")
         if note["chaplain manifest"] != FORMAT:
             raise Malformed("manifest: of another version")
-    except (ValueError, KeyError, TypeError, RecursionError) as wrong:
-        raise Malformed(f"manifest: {wrong!r}") from None
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise Malformed(f"manifest: {error!r}") from None
     if key != signer:
         raise Malformed("manifest: signed by another identity")
     if not verify(key, LABEL, body, signature):
@@ -86,8 +86,8 @@ def read(path: Path, identity: Identity) -> Proven | None:
         return None
     try:
         return decode(path.read_text(), identity.key)
-    except Malformed as wrong:
-        raise ConfigError(f"{path}: {wrong}: give {_WHOSE}, or remove it to verify everything again") from None
+    except Malformed as error:
+        raise ConfigError(f"{path}: {error}: give {_WHOSE}, or remove it to verify everything again") from None
 
 
 def write(path: Path, proven: Proven, identity: Identity) -> None:
@@ -107,8 +107,8 @@ def signer_for(path: Path, given: str, *, to_write: bool = True) -> Identity:
     if chosen:
         try:
             return read_passport(Path(chosen).read_text()).identity
-        except (OSError, Malformed) as wrong:
-            raise ConfigError(f"identity {chosen}: {wrong}") from None
+        except (OSError, Malformed) as error:
+            raise ConfigError(f"identity {chosen}: {error}") from None
     own = path.with_name(path.name + ".identity")
     if not own.exists() and not to_write:
         raise ConfigError(f"{path} has no key beside it: give {_WHOSE}")

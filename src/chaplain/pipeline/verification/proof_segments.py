@@ -15,7 +15,7 @@ import msgspec
 
 from chaplain.core import Frozen
 from chaplain.journal.execution.state import stream_genesis, stream_hash
-from chaplain.pipeline.verification.violations import Break, told
+from chaplain.pipeline.verification.violations import Break, deduplicate
 
 LOG = ""
 
@@ -56,8 +56,8 @@ class LaneSeen(Frozen, frozen=True, array_like=True):
     first_id: int
 
 
-class SegmentOpening(Frozen, frozen=True, array_like=True):
-    """The first message of a segment, which must continue the segment before."""
+class MessageLink(Frozen, frozen=True, array_like=True):
+    """What a message states about the one before it, and what must not fall: its index, regime and time."""
 
     index: int
     previous: bytes
@@ -82,7 +82,7 @@ class ProofState(msgspec.Struct):
 class ProofSegment(msgspec.Struct):
     """The result of one task."""
 
-    opening: SegmentOpening | None = None
+    first_message: MessageLink | None = None
     end: ProofState = msgspec.field(default_factory=ProofState)
     first_links: dict[str, StreamLink] = {}
     second_links: dict[str, StreamLink] = {}
@@ -98,17 +98,17 @@ class ProofSegment(msgspec.Struct):
     """Packs whose signature only a node can check."""
 
 
-def continued(before: Point, opening: SegmentOpening) -> list[Break]:
+def continued(before: Point, link: MessageLink) -> list[Break]:
     """Return a break if a message does not continue the one before. `chain_selection` reports holes between them."""
-    if opening.index != before.index + 1 or not opening.previous:
+    if link.index != before.index + 1 or not link.previous:
         return []
-    if before.hashes and opening.previous not in before.hashes:
+    if before.hashes and link.previous not in before.hashes:
         kind = "cluster chain" if before.index else "genesis"
-        return [Break(LOG, opening.index, kind, before.hashes[0].hex(), opening.previous.hex())]
-    if opening.regime < before.regime:
-        return [Break(LOG, opening.index, "regime", f"{before.regime} or later", str(opening.regime))]
-    if opening.timestamp_ns <= before.timestamp_ns:
-        return [Break(LOG, opening.index, "time", f"later than {before.timestamp_ns}", str(opening.timestamp_ns))]
+        return [Break(LOG, link.index, kind, before.hashes[0].hex(), link.previous.hex())]
+    if link.regime < before.regime:
+        return [Break(LOG, link.index, "regime", f"{before.regime} or later", str(link.regime))]
+    if link.timestamp_ns <= before.timestamp_ns:
+        return [Break(LOG, link.index, "time", f"later than {before.timestamp_ns}", str(link.timestamp_ns))]
     return []
 
 
@@ -124,8 +124,8 @@ def linked(stream: str, before: StreamTail, link: StreamLink) -> tuple[list[Brea
     if link.chain in expected:
         return [], StreamTail(end, stated)
     # Either the stated hash is wrong, or the data from which it is computed: the next link may continue either hash.
-    wrong = Break(stream, link.first_offset, "stream chain", expected[0].hex(), link.chain.hex())
-    return [wrong], StreamTail(end, [link.chain, *expected])
+    error = Break(stream, link.first_offset, "stream chain", expected[0].hex(), link.chain.hex())
+    return [error], StreamTail(end, [link.chain, *expected])
 
 
 def _jump(stream: str, expected: int, found: int) -> Break:
@@ -134,7 +134,9 @@ def _jump(stream: str, expected: int, found: int) -> Break:
     return Break(stream, found, "repeated", f"offset {expected}", f"offset {found}")
 
 
-def stitch(runs: Iterable[ProofSegment], begin: ProofState, cluster: str = "") -> tuple[list[Break], ProofState]:
+def join_segments(
+    segments: Iterable[ProofSegment], begin: ProofState, cluster: str = ""
+) -> tuple[list[Break], ProofState]:
     """Join segments: return all breaks, within segments and between them, and the state after the last segment.
 
     `begin` is the state that the first segment must continue. If the cluster's name is known, each stream must begin
@@ -143,50 +145,50 @@ def stitch(runs: Iterable[ProofSegment], begin: ProofState, cluster: str = "") -
     breaks: list[Break] = []
     state = ProofState(begin.point, dict(begin.tails), dict(begin.ids), begin.all_lanes)
     whole = begin.point is not None
-    for run in sorted(runs, key=lambda run: run.opening.index if run.opening else 0):
-        breaks += run.breaks
-        if run.opening is None:
+    for segment in sorted(segments, key=lambda segment: segment.first_message.index if segment.first_message else 0):
+        breaks += segment.breaks
+        if segment.first_message is None:
             continue
         if state.point is not None:
-            found = continued(state.point, run.opening)
+            found = continued(state.point, segment.first_message)
             breaks += found
             if any(one.kind == "genesis" for one in found):
                 cluster = ""  # this is another cluster's log, so its streams have other genesis hashes, too
-            if run.opening.index != state.point.index + 1:
+            if segment.first_message.index != state.point.index + 1:
                 state.ids, state.all_lanes = {}, False
-        breaks += _join_links(run, state, cluster, whole)
-        breaks += _join_ids(run, state)
-        state.point = run.end.point
-    return told(breaks), state
+        breaks += _join_links(segment, state, cluster, whole)
+        breaks += _join_ids(segment, state)
+        state.point = segment.end.point
+    return deduplicate(breaks), state
 
 
-def _join_links(run: ProofSegment, state: ProofState, cluster: str, whole: bool) -> list[Break]:
+def _join_links(segment: ProofSegment, state: ProofState, cluster: str, whole: bool) -> list[Break]:
     breaks: list[Break] = []
-    for stream, link in run.first_links.items():
+    for stream, link in segment.first_links.items():
         before = state.tails.get(stream)
         if before is None:
             genesis = [stream_genesis(cluster, stream)] if cluster else []
             before = StreamTail(0 if whole else link.first_offset, genesis if whole else [])
         found, after = linked(stream, before, link)
         breaks += found
-        second = run.second_links.get(stream)
+        second = segment.second_links.get(stream)
         if second is not None:
             found, _ = linked(stream, after, second)
             breaks += found
-        last = run.end.tails[stream]
+        last = segment.end.tails[stream]
         state.tails[stream] = after if last.next_offset == after.next_offset else last
     return breaks
 
 
-def _join_ids(run: ProofSegment, state: ProofState) -> list[Break]:
+def _join_ids(segment: ProofSegment, state: ProofState) -> list[Break]:
     breaks = []
-    for client, seen in run.first_ids.items():
+    for client, seen in segment.first_ids.items():
         expected = state.ids.get(client, 1 if state.all_lanes else seen.first_id)
         if seen.first_id != expected:
             breaks.append(lane_break(client, expected, seen.first_id, seen.stream, seen.offset))
-    if run.forgot:
+    if segment.forgot:
         state.ids, state.all_lanes = {}, False
-    state.ids |= run.end.ids
+    state.ids |= segment.end.ids
     return breaks
 
 

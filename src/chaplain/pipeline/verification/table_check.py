@@ -56,7 +56,7 @@ class MessageRows(msgspec.Struct, array_like=True):
     digests: bytes
 
 
-class TableRun(msgspec.Struct):
+class FileProof(msgspec.Struct):
     """The result of one file: its breaks, and the values at its ends, which the neighbouring files must continue."""
 
     rows: int = 0
@@ -73,54 +73,54 @@ class TableRun(msgspec.Struct):
     messages: list[MessageRows] = []
 
 
-def check_rows(stream: str, batches: Iterable[Any], chains: bool = False) -> TableRun:
+def check_rows(stream: str, batches: Iterable[Any], chains: bool = False) -> FileProof:
     """Verify the rows of one file. With `chains`, also collect what the stream's hash chain is computed from."""
-    run = TableRun()
+    proof = FileProof()
     carried: Any = None
     for table in batches:
         if not table.num_rows:
             continue
-        _follow(run, stream, table, chains)
+        _check_order(proof, stream, table, chains)
         whole = table if carried is None else pa.concat_tables([carried, table])
         packs = list(_packs(whole))
         for number, (start, end) in enumerate(packs[:-1]):
             rows = whole.slice(start, end - start)
-            if not run.head and not number:
-                run.head = _to_bytes(rows)
+            if not proof.head and not number:
+                proof.head = _to_bytes(rows)
             else:
-                run.breaks += check_pack(stream, rows)
+                proof.breaks += check_pack(stream, rows)
         carried = whole.slice(packs[-1][0])
     if carried is not None:
-        if run.head:
-            run.tail = _to_bytes(carried)
+        if proof.head:
+            proof.tail = _to_bytes(carried)
         else:
-            run.head = _to_bytes(carried)
-    return run
+            proof.head = _to_bytes(carried)
+    return proof
 
 
-def _follow(run: TableRun, stream: str, table: Any, chains: bool) -> None:
+def _check_order(proof: FileProof, stream: str, table: Any, chains: bool) -> None:
     """Check that offsets have no gap, and that message indexes, regimes and times do not decrease."""
     offsets = _numbers(table, "offset")
     facts = [_numbers(table, "message_index"), _numbers(table, "regime"), _times(table)]
-    if run.first_offset < 0:
-        run.first_offset = int(offsets[0])
-        run.first = (int(facts[0][0]), int(facts[1][0]), int(facts[2][0]))
+    if proof.first_offset < 0:
+        proof.first_offset = int(offsets[0])
+        proof.first = (int(facts[0][0]), int(facts[1][0]), int(facts[2][0]))
     else:
-        offsets = np.concatenate(([run.next_offset - 1], offsets))
-        facts = [np.concatenate(([last], fact)) for last, fact in zip(run.last, facts, strict=True)]
-    run.breaks += jumps(stream, offsets)
+        offsets = np.concatenate(([proof.next_offset - 1], offsets))
+        facts = [np.concatenate(([last], fact)) for last, fact in zip(proof.last, facts, strict=True)]
+    proof.breaks += jumps(stream, offsets)
     for kind, fact in zip(("order", "regime", "time"), facts, strict=True):
         for at in np.flatnonzero(np.diff(fact) < 0).tolist():
-            run.breaks.append(Break(stream, int(offsets[at + 1]), kind, f"{fact[at]} or more", str(fact[at + 1])))
-    wrong = pc.index(pc.not_equal(table.column("topic"), stream), True).as_py()
-    if wrong >= 0:
-        found = str(table.column("topic")[wrong])
-        run.breaks.append(Break(stream, int(_numbers(table, "offset")[wrong]), "header", f"topic {stream}", found))
-    run.rows += table.num_rows
-    run.next_offset = int(offsets[-1]) + 1
-    run.last = (int(facts[0][-1]), int(facts[1][-1]), int(facts[2][-1]))
+            proof.breaks.append(Break(stream, int(offsets[at + 1]), kind, f"{fact[at]} or more", str(fact[at + 1])))
+    error = pc.index(pc.not_equal(table.column("topic"), stream), True).as_py()
+    if error >= 0:
+        found = str(table.column("topic")[error])
+        proof.breaks.append(Break(stream, int(_numbers(table, "offset")[error]), "header", f"topic {stream}", found))
+    proof.rows += table.num_rows
+    proof.next_offset = int(offsets[-1]) + 1
+    proof.last = (int(facts[0][-1]), int(facts[1][-1]), int(facts[2][-1]))
     if chains:
-        _note_messages(run, table)
+        _note_messages(proof, table)
 
 
 def jumps(stream: str, offsets: Any) -> Iterator[Break]:
@@ -133,7 +133,7 @@ def jumps(stream: str, offsets: Any) -> Iterator[Break]:
             yield Break(stream, found, "repeated", f"offset {before + 1}", f"offset {found}")
 
 
-def _note_messages(run: TableRun, table: Any) -> None:
+def _note_messages(proof: FileProof, table: Any) -> None:
     indexes, offsets = _numbers(table, "message_index"), _numbers(table, "offset")
     digests = _digests(table)
     bounds = np.concatenate(([0], np.flatnonzero(np.diff(indexes)) + 1, [len(indexes)]))
@@ -141,7 +141,7 @@ def _note_messages(run: TableRun, table: Any) -> None:
         mine = digests[start:end]
         new = np.concatenate(([True], mine[1:] != mine[:-1]))
         join_message(
-            run.messages,
+            proof.messages,
             MessageRows(int(indexes[start]), int(offsets[start]), end - start, mine[new].tobytes()),
         )
 
@@ -175,9 +175,9 @@ def check_pack(stream: str, rows: Any) -> list[Break]:
     for found in _rebuilt(rows):
         if found == stated:
             return []
-    shown = stated.hex() if stated else "a digest"
+    expected = stated.hex() if stated else "a digest"
     first, last = (int(rows.column("offset")[at].as_py()) for at in (0, rows.num_rows - 1))
-    return [Break(stream, first, "digest", shown, found.hex(), last=last)]
+    return [Break(stream, first, "digest", expected, found.hex(), last=last)]
 
 
 def _rebuilt(rows: Any) -> Iterator[bytes]:

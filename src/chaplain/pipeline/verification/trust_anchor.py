@@ -17,16 +17,16 @@ from chaplain.journal.model.records import LogPosition
 from chaplain.journal.snapshots.checkpoint import decode
 from chaplain.pipeline.source.header_scan import LOG
 from chaplain.pipeline.verification.keys import KnownSigner, Signers
-from chaplain.pipeline.verification.proof_segments import Point, ProofSegment, ProofState, StreamTail, stitch
+from chaplain.pipeline.verification.proof_segments import Point, ProofSegment, ProofState, StreamTail, join_segments
 from chaplain.pipeline.verification.violations import Break
 
 KIND = "checkpoint"
 
 
-class Anchor(Frozen, frozen=True):
+class TrustAnchor(Frozen, frozen=True):
     """The state after the message that a checkpoint covers last."""
 
-    moment: LogPosition
+    position: LogPosition
     tails: dict[str, StreamTail]
     ids: dict[int, int]
     """The next id of each lane."""
@@ -37,21 +37,21 @@ class Anchor(Frozen, frozen=True):
 
     @property
     def index(self) -> int:
-        return self.moment.index
+        return self.position.index
 
     def state(self) -> ProofState:
         """Return the state that the next message must continue."""
-        moment = self.moment
-        point = Point(moment.index, [moment.hash], moment.regime, moment.timestamp_ns)
+        position = self.position
+        point = Point(position.index, [position.hash], position.regime, position.timestamp_ns)
         return ProofState(point, dict(self.tails), dict(self.ids), all_lanes=False)
 
 
-def read_anchor(folder: Path) -> Anchor | None:
+def read_anchor(folder: Path) -> TrustAnchor | None:
     """Read the checkpoint in a folder of segments; None if there is none or it is damaged."""
     try:
         data = (folder / f"{LOG}.checkpoint").read_bytes()
         first, state = decode(data)
-        moment, streams, lanes, clients = read_export(state)
+        position, streams, lanes, clients = read_export(state)
     except (OSError, Malformed):
         return None
     tails = {name: StreamTail(tail.next_offset, [tail.chain]) for name, tail in streams}
@@ -60,25 +60,31 @@ def read_anchor(folder: Path) -> Anchor | None:
         [(lane.client_id, lane.acl) for lane in lanes],
     )
     ids = {lane.client_id: lane.last_id + 1 for lane in lanes}
-    return Anchor(moment, tails, ids, signers, data[24:56], first)
+    return TrustAnchor(position, tails, ids, signers, data[24:56], first)
 
 
-def stitch_at(runs: list[ProofSegment], anchor: Anchor, cluster: str) -> tuple[list[Break], ProofState]:
+def join_segments_at(segments: list[ProofSegment], anchor: TrustAnchor, cluster: str) -> tuple[list[Break], ProofState]:
     """Join the segments before and after a checkpoint: the former must lead to it, the latter must continue it."""
-    before = [run for run in runs if run.opening is not None and run.opening.index <= anchor.index]
-    behind = [run for run in runs if run.opening is None or run.opening.index > anchor.index]
-    breaks, reached = stitch(before, ProofState(), cluster)
+    before = [
+        segment
+        for segment in segments
+        if segment.first_message is not None and segment.first_message.index <= anchor.index
+    ]
+    behind = [
+        segment for segment in segments if segment.first_message is None or segment.first_message.index > anchor.index
+    ]
+    breaks, reached = join_segments(before, ProofState(), cluster)
     if not breaks:
         breaks += _differences(reached, anchor)
-    more, state = stitch(behind, anchor.state(), cluster)
+    more, state = join_segments(behind, anchor.state(), cluster)
     return [*breaks, *more], state
 
 
-def _differences(reached: ProofState, anchor: Anchor) -> list[Break]:
+def _differences(reached: ProofState, anchor: TrustAnchor) -> list[Break]:
     found: list[Break] = []
     point = reached.point
-    if point is not None and point.index == anchor.index and anchor.moment.hash not in point.hashes:
-        found.append(Break("", point.index, KIND, anchor.moment.hash.hex(), point.hashes[0].hex()))
+    if point is not None and point.index == anchor.index and anchor.position.hash not in point.hashes:
+        found.append(Break("", point.index, KIND, anchor.position.hash.hex(), point.hashes[0].hex()))
     for stream, tail in sorted(reached.tails.items()):
         expected = anchor.tails.get(stream)
         if expected is None or expected.next_offset != tail.next_offset or expected.chains[0] not in tail.chains:

@@ -27,17 +27,17 @@ from chaplain.pipeline.verification import manifest as manifests
 from chaplain.pipeline.verification.batches import Keys
 from chaplain.pipeline.verification.chain_selection import SelectedMessage
 from chaplain.pipeline.verification.manifest import Proven
-from chaplain.pipeline.verification.plan import Asked, VerifyPlan, keys_of, make_plan
-from chaplain.pipeline.verification.proof_segments import ProofSegment, ProofState, stitch
+from chaplain.pipeline.verification.plan import VerifyPlan, VerifyRequest, keys_of, make_plan
+from chaplain.pipeline.verification.proof_segments import ProofSegment, ProofState, join_segments
 from chaplain.pipeline.verification.record_reader import check
 from chaplain.pipeline.verification.table_proof import find_table_breaks
-from chaplain.pipeline.verification.trust_anchor import stitch_at
-from chaplain.pipeline.verification.violations import FIELDS, Break, told
+from chaplain.pipeline.verification.trust_anchor import join_segments_at
+from chaplain.pipeline.verification.violations import FIELDS, Break, deduplicate
 from chaplain.segment.arrow import cell_of
 
 BREAKS = "stream string, offset bigint, kind string, expected string, found string"
 _plans = msgspec.msgpack.Decoder(VerifyPlan)
-_runs = msgspec.msgpack.Decoder(ProofSegment)
+_segments = msgspec.msgpack.Decoder(ProofSegment)
 
 
 class VerifyResult(Frozen, frozen=True):
@@ -74,7 +74,7 @@ def _counted(number: int, what: str) -> str:
     return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
 
 
-class _Part(InputPartition):
+class _Partition(InputPartition):
     def __init__(
         self,
         messages: list[SelectedMessage],
@@ -88,7 +88,7 @@ class _Part(InputPartition):
         self.siblings = siblings
 
 
-class RunsSource(DataSource):
+class ProofSource(DataSource):
     """A data source whose tasks verify messages: one row per task with its `ProofSegment`, and one row with the
     plan.
     """
@@ -101,20 +101,22 @@ class RunsSource(DataSource):
         return "kind string, data binary"
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        return _Reader(self.options["asked"])
+        return _Reader(self.options["request"])
 
 
 class _Reader(DataSourceReader):
-    def __init__(self, asked: str) -> None:
-        self._asked = asked
+    def __init__(self, request: str) -> None:
+        self._request = request
 
     def partitions(self) -> list[InputPartition]:
-        plan = make_plan(msgspec.msgpack.decode(base64.b64decode(self._asked), type=Asked))
-        parts: list[InputPartition] = [_Part(run, keys_of(plan, run), siblings=plan.siblings) for run in plan.runs]
-        return [*parts, _Part([], None, msgspec.structs.replace(plan, runs=[], keys=None))]
+        plan = make_plan(msgspec.msgpack.decode(base64.b64decode(self._request), type=VerifyRequest))
+        parts: list[InputPartition] = [
+            _Partition(segment, keys_of(plan, segment), siblings=plan.siblings) for segment in plan.segments
+        ]
+        return [*parts, _Partition([], None, msgspec.structs.replace(plan, segments=[], keys=None))]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        part = cast("_Part", partition)
+        part = cast("_Partition", partition)
         if part.plan is not None:
             yield _row("plan", part.plan)
         else:
@@ -127,30 +129,32 @@ def _row(kind: str, what: VerifyPlan | ProofSegment) -> Any:
     return pa.RecordBatch.from_arrays(cells, names=["kind", "data"])
 
 
-def joined(plan: VerifyPlan, runs: list[ProofSegment]) -> VerifyResult:
+def join_results(plan: VerifyPlan, segments: list[ProofSegment]) -> VerifyResult:
     if plan.anchor is None:
-        breaks, state = stitch(runs, plan.begin, plan.cluster)
+        breaks, state = join_segments(segments, plan.begin, plan.cluster)
     else:
-        breaks, state = stitch_at(runs, plan.anchor, plan.cluster)
-    sums = {name: sum(getattr(run, name) for run in runs) for name in ("rows", "packs", "unchecked")}
+        breaks, state = join_segments_at(segments, plan.anchor, plan.cluster)
+    sums = {name: sum(getattr(segment, name) for segment in segments) for name in ("rows", "packs", "unchecked")}
     went_on = plan.begin.point is not None and plan.begin.point.index > 0
     ours = [one if one.node else msgspec.structs.replace(one, node=plan.node) for one in [*plan.breaks, *breaks]]
-    return VerifyResult(told(ours), state, **sums, node=plan.node, others=plan.others, went_on=went_on)
+    return VerifyResult(deduplicate(ours), state, **sums, node=plan.node, others=plan.others, went_on=went_on)
 
 
-def prove_here(asked: Asked, tasks: int = 4) -> tuple[VerifyResult, VerifyPlan]:
+def verify_here(request: VerifyRequest, tasks: int = 4) -> tuple[VerifyResult, VerifyPlan]:
     """Verify a log in this process, without Spark."""
-    plan = make_plan(asked, tasks)
-    return joined(plan, [check(run, keys_of(plan, run), plan.siblings) for run in plan.runs]), plan
+    plan = make_plan(request, tasks)
+    return join_results(
+        plan, [check(segment, keys_of(plan, segment), plan.siblings) for segment in plan.segments]
+    ), plan
 
 
-def _prove(spark: SparkSession, asked: Asked) -> tuple[VerifyResult, VerifyPlan]:
-    spark.dataSource.register(RunsSource)
-    text = base64.b64encode(msgspec.msgpack.encode(asked)).decode()
-    rows = collect(spark.read.format("chaplain-runs").option("asked", text).load())
+def _prove(spark: SparkSession, request: VerifyRequest) -> tuple[VerifyResult, VerifyPlan]:
+    spark.dataSource.register(ProofSource)
+    text = base64.b64encode(msgspec.msgpack.encode(request)).decode()
+    rows = collect(spark.read.format("chaplain-runs").option("request", text).load())
     plan = next(_plans.decode(bytes(row.data)) for row in rows if row.kind == "plan")
-    runs = [_runs.decode(bytes(row.data)) for row in rows if row.kind == "run"]
-    return joined(plan, runs), plan
+    segments = [_segments.decode(bytes(row.data)) for row in rows if row.kind == "run"]
+    return join_results(plan, segments), plan
 
 
 def prove(
@@ -175,16 +179,16 @@ def prove(
     """
     path, cluster = str(path), str(cluster)
     if manifest is None:
-        asked = Asked(path, cluster, founding, signatures)
-        return (_prove(spark, asked) if spark is not None else prove_here(asked))[0]
-    note = Path(manifest)
-    signer = manifests.signer_for(note, signing(identity, cluster))
-    before = manifests.read(note, signer)
-    asked = Asked(path, cluster, founding, signatures, before)
-    proof, plan = _prove(spark, asked) if spark is not None else prove_here(asked)
+        request = VerifyRequest(path, cluster, founding, signatures)
+        return (_prove(spark, request) if spark is not None else verify_here(request))[0]
+    file = Path(manifest)
+    signer = manifests.signer_for(file, signing(identity, cluster))
+    before = manifests.read(file, signer)
+    request = VerifyRequest(path, cluster, founding, signatures, before)
+    proof, plan = _prove(spark, request) if spark is not None else verify_here(request)
     if not proof.breaks:
         rows = proof.rows + (before.rows if before is not None and plan.begin == before.state else 0)
-        manifests.write(note, Proven(plan.cluster, proof.state, plan.start, rows, plan.signers), signer)
+        manifests.write(file, Proven(plan.cluster, proof.state, plan.start, rows, plan.signers), signer)
     return proof
 
 
@@ -197,13 +201,13 @@ def signing(identity: str, cluster: str) -> str:
     return str(file.parent / load_cluster(file).identity)
 
 
-def _proven(manifest: str | Path | None, identity: str) -> Proven | None:
+def _read_manifest(manifest: str | Path | None, identity: str) -> Proven | None:
     if manifest is None:
         return None
-    note = Path(manifest)
-    if not note.exists():
+    file = Path(manifest)
+    if not file.exists():
         raise Missing(f"there is no manifest at {manifest}: prove the log with it first")
-    return manifests.read(note, manifests.signer_for(note, identity, to_write=False))
+    return manifests.read(file, manifests.signer_for(file, identity, to_write=False))
 
 
 def find_breaks(
@@ -224,7 +228,7 @@ def find_breaks(
     if sum(map(bool, (cluster, path, tables))) != 1:
         raise ConfigError("give the cluster's folder, a path to segments, or tables")
     if tables:
-        breaks = find_table_breaks(spark, tables, stream, _proven(manifest, str(more.get("identity", ""))))
+        breaks = find_table_breaks(spark, tables, stream, _read_manifest(manifest, str(more.get("identity", ""))))
         tell(f"tables in {tables} read: {_counted(len(breaks), 'break')}" if breaks else f"tables in {tables} proven")
         return breaks
     proof = prove(spark, cluster=cluster, path=path, manifest=manifest, **more)

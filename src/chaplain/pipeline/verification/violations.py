@@ -50,13 +50,13 @@ class Break(Frozen, frozen=True):
     """The last offset concerned, if the break concerns a range that begins with `offset`; -1 if only `offset`."""
 
 
-def shown(one: Break) -> dict[str, str | int]:
+def break_fields(one: Break) -> dict[str, str | int]:
     """Return the fields to print; `node`, `file` and `last` only if they are known."""
     where = {name: getattr(one, name) for name in ("node", "file") if getattr(one, name)}
     return {name: getattr(one, name) for name in FIELDS} | ({"last": one.last} if one.last > one.offset else {}) | where
 
 
-def told(breaks: Iterable[Break]) -> list[Break]:
+def deduplicate(breaks: Iterable[Break]) -> list[Break]:
     """Keep one break for each place of a node's log, sorted by place. Breaks of the whole log come first."""
     kept: dict[tuple[str, int, int], Break] = {}
     for one in breaks:
