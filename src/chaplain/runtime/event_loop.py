@@ -56,7 +56,7 @@ IDLE_NS = 1_000_000_000
 QUESTIONS_MAX = 64
 """Calls of `ask` that may wait; another one raises TimeoutError."""
 CLOCK_SET_NS = 1_000_000_000
-"""If the system's clock differs from the node's by this much, somebody set it, and the node logs an error."""
+"""If the system's clock differs from the node's by this much, it was set, and the node logs an error."""
 
 T = TypeVar("T")
 
@@ -198,7 +198,7 @@ class EventLoop:
 
     @property
     def clock_error_s(self) -> float:
-        """How far the system's clock is ahead of the node's clock, because somebody set it."""
+        """How far the system's clock is ahead of the node's clock, because the clock was set."""
         return self._clock.error_ns / 1e9
 
     def _beacon_counts(self) -> list[Counter[str]]:

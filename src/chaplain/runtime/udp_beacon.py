@@ -1,5 +1,4 @@
-"""The UDP broadcast socket for discovery beacons: sends the datagrams of `Cast` effects, returns received ones as
-`Heard`.
+"""The UDP broadcast socket for discovery beacons: sends `Cast` effects and returns received datagrams as `Heard`.
 
 Several nodes on one machine can share the port. This module does not authenticate datagrams; the mesh checks their MAC.
 It only bounds them: it drops datagrams longer than any beacon, and the kernel drops those that arrive faster than the

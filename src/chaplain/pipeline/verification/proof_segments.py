@@ -61,9 +61,7 @@ class MessageLink(Frozen, frozen=True, array_like=True):
 
     index: int
     previous: bytes
-    """The hash of the message before. It is empty if the message is unreadable; then regime and time are unknown,
-    too.
-    """
+    """The hash of the message before; empty if the message is unreadable. Then regime and time are unknown, too."""
     regime: int
     timestamp_ns: int
 
