@@ -1,4 +1,4 @@
-"""What Spark reads from chaplain, beside Parquet of the same rows."""
+"""Compares Spark reading a stream from chaplain with Spark reading the same rows from Parquet."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def timed(work: Callable[[], Any]) -> float:
 def read_beside_parquet(
     spark: Any, name: str, frame: Callable[[], Any], scratch: Path, *, rows: int, runs: int
 ) -> dict[str, Any]:
-    """Both read the same rows and columns, in turns; the best runs are compared."""
+    """Read the same rows and columns from both, in alternating runs, and compare the best runs."""
 
     def parquet() -> Any:
         return spark.read.parquet(str(scratch / "parquet"))

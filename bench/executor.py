@@ -1,9 +1,10 @@
-"""One-statement transactions a second: bare SQLite, the engine alone, and through the journal with one and three nodes.
+"""Measures one-statement transactions a second: bare SQLite, the engine alone, and through the journal.
 
-All of them insert the same rows with the same statement. *Through the journal* means signed, ordered, on disk at a
-quorum, executed exactly once on every node, results and fingerprints kept; it ends when the last one is executed.
-Prints a table, and one line of JSON. The programs take turns; the best of several rounds counts, because the machine
-may be busy with other things. CPU seconds are those of the nodes' processes.
+The journal has one node, then three. All variants insert the same rows with the same statement. *Through the journal*
+means that each transaction is signed, ordered, on disk at a quorum and executed exactly once on every node, and that
+its result and fingerprint are stored; a round ends when the last transaction is executed. Prints a table and one line
+of JSON. The variants alternate, and the best of several rounds counts, because other processes may use the machine. CPU
+seconds are those of the nodes' processes.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from chaplain.segment.pack import Pack, encode_pack
 CREATE = "create table t(a integer primary key, b, c)"
 INSERT = "insert into t(b, c) values (?, ?)"
 WANTED = 50_000
-"""A second, through the journal with one executor."""
+"""Goal: transactions a second through the journal with one executor."""
 
 
 def bare(folder: Path, count: int, group: int) -> tuple[float, float]:
@@ -93,7 +94,7 @@ def journal(folder: Path, count: int, nodes: int) -> tuple[float, float]:
 
 
 def _cpu_s(directory: Path, nodes: int) -> float:
-    """What the nodes' processes have used."""
+    """Return the CPU seconds that the nodes' processes have used."""
     ticks = 0
     for number in range(1, nodes + 1):
         fields = Path(f"/proc/{pid_of(directory / f'node-{number}')}/stat").read_text().rpartition(")")[2].split()
@@ -102,7 +103,7 @@ def _cpu_s(directory: Path, nodes: int) -> float:
 
 
 def measure(play: Callable[[Path], tuple[float, float]], count: int, rounds: int) -> tuple[int, int]:
-    """The best of some rounds: a second, and a CPU second."""
+    """Return transactions a second and a CPU second, of the best round."""
     best = (0, 0)
     for _ in range(rounds):
         folder = Path(tempfile.mkdtemp(prefix="chaplain-bench-executor-"))

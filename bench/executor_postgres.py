@@ -1,10 +1,11 @@
-"""One-statement transactions a second on PostgreSQL: bare psycopg, and the engine with everything that it keeps.
+"""Measures one-statement transactions a second on PostgreSQL: bare psycopg, and the engine with all its bookkeeping.
 
-All insert the same rows into the same kind of table, on one server of their own over its socket; commits are not
-synced, as the engine's are not. *A commit each* is one message to the server and back. *With position and result* is
-what an engine cannot do without, written by hand: begin, insert, a row of state and one of results, commit. The engine
-judges the text, takes the client's role, hears of the changed row, tallies it, and writes it to the log of changes.
-They take turns; the best of several rounds counts. CPU seconds are those of this process and of the server's.
+All variants insert the same rows into the same kind of table, on a PostgreSQL server that the benchmark starts, over
+its Unix socket. Commits are not synced, as in the engine. *A commit each* is one round trip to the server. *With
+position and result* is the least that an engine must do, written by hand: begin, insert, one row of state, one row of
+results, commit. The engine additionally checks the statement, assumes the client's role, receives the changed row,
+updates the fingerprint, and writes the row to the change log. The variants alternate, and the best of several rounds
+counts. CPU seconds are those of this process and of the server.
 """
 
 from __future__ import annotations

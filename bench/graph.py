@@ -1,12 +1,12 @@
-"""The graph: appends a second on three real nodes, what it takes to bring nodes together, and what a large Model costs.
+"""Measures the graph: appends a second on three real nodes, the cost of synchronizing two nodes, and of a large Model.
 
     python bench/graph.py [--events 1000000] [--seconds 5] [--only appends|fetch|add]
 
-*appends*: three nodes in processes of their own, one client with many appends under way; acknowledged means on the disk
-of the client's node. *fetch*: two cores in this process, one of which lacks the newest events (and has some that the
-other lacks); octets of parcels and request rounds until both are equal. Signatures are not made nor checked here: they
-cost the same wherever they are. *add*: microseconds an event into a Model of ten thousand and of a million, in turns.
-Prints tables, and one line of JSON.
+*appends*: three nodes in separate processes, and one client with many appends in flight. An append is acknowledged
+when it is on the disk of the client's node. *fetch*: two cores in this process; one lacks the newest events and has
+some that the other lacks. It counts the octets of messages and the request rounds until both are equal. Signatures
+are neither made nor checked, because their cost does not depend on the synchronization. *add*: microseconds to add
+an event to a Model of ten thousand and of a million events, alternating. Prints tables and one line of JSON.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ UNDER_WAY = 256
 MISSING = (10, 1_000, 100_000)
 AUTHOR = bytes(range(32))
 OWN = 10
-"""Events that the lagging side wrote itself meanwhile."""
+"""Events that only the lagging node has, because it wrote them itself."""
 
 
 def unsigned(author: bytes, number: int, previous: Event | None) -> Event:
-    """An event with an empty signature: what is measured here never looks at it."""
+    """Return an event with an empty signature; the measured code does not check signatures."""
     height = 0 if previous is None else previous.height + 1
     link = bytes(4) + NO_ID if previous is None else previous.height.to_bytes(4, "big") + previous.id
     tail = b"%b%b%b\0\5notes\0%b" % (
@@ -76,7 +76,7 @@ def line(author: bytes, count: int, behind: Event | None = None, first: int = 0)
 
 
 def add(count: int) -> dict[str, float]:
-    """Microseconds an event, at a Model of ten thousand and of `count`; the median of turns."""
+    """Return microseconds per added event, in a Model of ten thousand events and of `count`; medians of all rounds."""
     author, probe = bytes(32), 2_000
     small, large = Model(), Model()
     events = line(author, count + 20 * probe)
@@ -108,7 +108,7 @@ def add(count: int) -> dict[str, float]:
 
 
 class Node:
-    """A core whose disk and checks answer at once."""
+    """A core whose disk writes and signature checks complete immediately."""
 
     def __init__(self, seed: int, peers: list[bytes]) -> None:
         identity = Identity(bytes((seed,)) * 32)
@@ -145,7 +145,7 @@ class Node:
 
 
 def fetch(full: Node, events: list[Event], missing: int, own: int) -> dict[str, float]:
-    """Bring together a node that has all, and one that lacks the newest and has some of its own."""
+    """Synchronize a node that has all events with one that lacks the newest and has some of its own."""
     lagging = Node(2, [])
     common = events[: len(events) - missing]
     lagging.load(common + line(AUTHOR, own, common[-1], first=1 << 40))

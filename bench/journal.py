@@ -1,8 +1,7 @@
-"""How fast the journal is, beside NATS JetStream and etcd doing the same in the same minutes.
+"""Measures the journal's write throughput and latency, and compares them with NATS JetStream and etcd.
 
-Prints what is compared, a table, the ratios, and one line of JSON with the machine and the commit. The machine may be
-busy with other things, so rounds of all systems take turns and the ratios of their medians are what counts.
-`bench/README.md` says more.
+Prints what is compared, a table, the ratios, and one line of JSON with the machine and the commit. Other processes may
+use the machine, so rounds of all systems alternate, and only the ratios of their medians count. See `bench/README.md`.
 """
 
 from __future__ import annotations
@@ -75,7 +74,7 @@ RATIOS = (
 
 
 class Runner:
-    """One system, and its client in a process of its own."""
+    """One system, and its client in a separate process."""
 
     def __init__(self, cluster: Cluster, profile: str) -> None:
         self._cluster = cluster

@@ -1,6 +1,6 @@
-"""The clusters that `journal.py` compares: three nodes each, on loopback, on one disk, every acknowledgement synced.
+"""The clusters that `journal.py` compares: three nodes each, on loopback and on one disk, with a sync before every ack.
 
-Each has the processes it started (`pids`), an address for its clients, and ends them by their own numbers.
+Each cluster knows the processes that it started (`pids`) and its clients' address, and stops its processes by pid.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from chaplain.runtime.cluster.probe import get_status
 NODES = 3
 PATIENCE_S = 60.0
 PROFILE_VARIABLE = "CHAPLAIN_BENCH_PROFILE"
-"""Where the nodes' profiles go, if they are wanted; read by `journal_profile.py` alone."""
+"""Environment variable with the folder for the nodes' profiles; only `journal_profile.py` reads it."""
 
 
 class Absent(Exception):
-    """The peer is not installed here; says how to get it."""
+    """The compared system is not installed; the message says how to get it."""
 
 
 def free_ports(count: int) -> list[int]:
@@ -47,7 +47,7 @@ def until(holds: Callable[[], bool], what: str) -> None:
 
 
 class Cluster:
-    """Processes of one system."""
+    """The processes of one system."""
 
     name = ""
 
@@ -57,7 +57,7 @@ class Cluster:
         self._processes: list[subprocess.Popen[bytes]] = []
 
     def start(self) -> None:
-        """Returns when it serves. Raises `Absent` if it is not installed."""
+        """Start the processes and wait until they serve. Raises `Absent` if the system is not installed."""
         raise NotImplementedError
 
     @property
@@ -117,7 +117,7 @@ def find_program(name: str, wheel: str) -> str:
 
 
 class NatsCluster(Cluster):
-    """NATS JetStream, three replicas, a sync before every acknowledgement."""
+    """NATS JetStream with three replicas and a sync before every acknowledgement."""
 
     name = "nats"
 
@@ -148,7 +148,7 @@ def _is_healthy(port: int) -> bool:
 
 
 class EtcdCluster(Cluster):
-    """etcd as it comes: every proposal is synced by a majority."""
+    """etcd with its defaults: a majority syncs every proposal."""
 
     name = "etcd"
 

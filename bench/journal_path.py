@@ -1,8 +1,8 @@
-"""What one write costs in Python alone: three nodes and a client in one process, without sockets, disks and other work.
+"""Measures the Python cost of one write: three nodes and a client in one process, without sockets and disks.
 
-The cores are the real ones; frames go from hand to hand, and what is to be persisted counts as persisted. So the
-figures say what a write asks of the interpreter while everything is in its caches: microseconds, and function calls
-(built-in ones among them), which are the same however busy the machine is. Real nodes cost more: `journal.py`.
+The cores are the real ones; frames are passed in memory, and writes to disk complete immediately. The figures are
+microseconds with warm caches, and function calls including built-in ones, whose number does not depend on the load of
+the machine. A write to real nodes costs more: see `journal.py`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""A node under cProfile, for `journal.py --profile`: the product knows nothing of it.
+"""Runs a node under cProfile, for `journal.py --profile`. The product has no code for it.
 
-The loop and each of the threads that work for it are profiled apart, from when the node serves until it ends.
+The event loop and each worker thread are profiled separately, from the start of service to the end of the node.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The clients that `journal.py` runs, each system's in a process of its own: `serve` obeys "round" and "stop".
+"""The clients of `journal.py`, each in a separate process: `serve` executes the commands "round" and "stop".
 
-A way of writing is a function of (size, seconds) that writes until the time is over, waits for the last
-acknowledgement, and gives how many were acknowledged, or the latencies of single ones.
+A way of writing is a function of (size, seconds). It writes until the time is over, waits for the last acknowledgement,
+and returns the number of acknowledged messages, or the latencies of single writes.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Round(NamedTuple):
     messages: int
     seconds: float
     cpu_s: float
-    """Of all processes: three nodes and the client."""
+    """CPU seconds of all processes: three nodes and the client."""
     p50_ms: float = 0.0
 
 
@@ -72,7 +72,7 @@ def serve(system: str, address: str, pids: list[int], control: Connection, profi
 
 
 async def keep_writing(write: Callable[[], Awaitable[object]], in_flight: int, seconds: float) -> int:
-    """So many tasks write again and again until the time is over; how many writes were acknowledged."""
+    """Run `in_flight` tasks that write until the time is over. Return the number of acknowledged writes."""
     end_s = time.monotonic() + seconds
     count = 0
 
@@ -133,7 +133,7 @@ class ChaplainClient:
 
 
 class NatsClient:
-    """The protocol over a bare socket, at the stream's leader: what NATS costs without a client library."""
+    """Speaks the NATS protocol over a plain socket to the stream's leader, to measure NATS without a client library."""
 
     def __init__(self, address: str) -> None:
         self._ports = [int(port) for port in address.split(",")]
@@ -231,7 +231,7 @@ def _field(number: int, value: bytes) -> bytes:
 
 
 class EtcdClient:
-    """Its gRPC service, with requests written by hand; keys differ, as messages of a log do."""
+    """Calls etcd's gRPC service with hand-encoded requests. Each request has another key, like messages of a log."""
 
     def __init__(self, address: str) -> None:
         import grpc  # noqa: PLC0415

@@ -1,10 +1,10 @@
-"""How fast Spark reads a journal from running nodes, beside Parquet; and what a query that waits costs the nodes.
+"""Measures how fast Spark reads a journal from running nodes, compared with Parquet, and the cost of an idle query.
 
-    read     a million 100-byte messages, eight columns, into Spark's noop sink: `format("chaplain")` from three live
-             nodes against `spark.read.parquet` of the same rows, in turns; the ratio of the best runs counts
-    idle     processor time of each node while a streaming query has nothing to read, and without one
+    read     a million 100-byte messages, eight columns, into Spark's noop sink: `format("chaplain")` from three running
+             nodes against `spark.read.parquet` of the same rows, alternating; the ratio of the best runs counts
+    idle     CPU time of each node while a streaming query has nothing to read, and without a query
 
-Prints a table and a line of JSON. The machine may be busy: trust the ratios.
+Prints a table and a line of JSON. Other processes may use the machine, so only the ratios count.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ STREAM = "orders"
 MESSAGE_BYTES = 100
 KEY_BYTES = 8
 SETTLE_S = 3.0
-"""Between the start of something and its measurement."""
+"""Pause between the start of a query and its measurement."""
 
 
 def write(cluster: str, count: int) -> None:
@@ -51,7 +51,7 @@ def cpu_seconds(pid: int) -> float:
 
 
 def shares(pids: list[int], seconds: float) -> list[float]:
-    """Of a core, in per cent, for each process."""
+    """Return the CPU use of each process, in per cent of one core."""
     time.sleep(SETTLE_S)
     before = [cpu_seconds(pid) for pid in pids]
     began = time.monotonic()

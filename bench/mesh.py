@@ -1,7 +1,7 @@
-"""How fast one node shouts to four others, beside zeromq-pyre doing the same in the same minutes.
+"""Measures how fast one node broadcasts to a pool of four others, compared with zeromq-pyre.
 
-Prints what is compared, a table, and one line of JSON. The machine may be busy with other things, so rounds of the two
-take turns and the ratio of their medians is what counts. `bench/README.md` says more.
+Prints what is compared, a table, and one line of JSON. Other processes may use the machine, so rounds of the two
+systems alternate, and only the ratio of their medians counts. See `bench/README.md`.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Round(NamedTuple):
 
 
 class Cluster:
-    """Five processes that obey the same few words."""
+    """Five processes that execute the same commands."""
 
     def __init__(self, run: Callable[[int, list[int], Connection, str], None], profile: str = "") -> None:
         context = mp.get_context("spawn")
@@ -77,7 +77,9 @@ class Cluster:
             time.sleep(0.05)
 
     def round(self, size_bytes: int, seconds: float, flood: bool = False) -> Round:
-        """The first process shouts for so long; ends when all have heard it, or nothing comes any more."""
+        """Let the first process broadcast for `seconds`. Return when all others have received everything or stopped
+        receiving.
+        """
         for control in self._controls[1:]:
             control.send(("begin", size_bytes, 0.0))
             control.recv()

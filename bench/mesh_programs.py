@@ -1,6 +1,7 @@
-"""The programs that `mesh.py` runs in processes of their own: a node that shouts or hears, and one of zeromq-pyre.
+"""The programs that `mesh.py` runs in separate processes: a chaplain node and a zeromq-pyre node.
 
-Both obey the same words from their parent: "peers", "begin", "progress", "stop".
+Each either broadcasts or receives. Both execute the same commands of their parent: "peers", "begin", "progress",
+"stop".
 """
 
 from __future__ import annotations
@@ -42,11 +43,11 @@ from chaplain.runtime.layers.node import SWITCH_INTERVAL_S
 POOL = "bench"
 QUEUE_BYTES = 1024 * 1024
 BUDGET_BYTES = QUEUE_BYTES * 5 // 4
-"""The link's own bound: what is shouted beyond it is dropped and told."""
+"""The bound of the link's send queue. Broadcasts beyond it are dropped and reported."""
 BATCH = 128
-"""Shouts in one wake-up of the sending node."""
+"""Broadcasts in one iteration of the sending node."""
 FLOOD_BATCH = 12_000
-"""Likewise in a flood: more than the budget holds."""
+"""Broadcasts in one iteration of a flood: more than the send queue can contain."""
 WINDOW = 2000
 REPORT_EVERY = 250
 PATIENCE_S = 60.0
@@ -55,12 +56,12 @@ NUMBER_BYTES = 8
 
 class Progress(NamedTuple):
     said: int
-    """Messages shouted, or -1 while shouting."""
+    """Messages broadcast, or -1 while the broadcast runs."""
     heard: int
     reported: int
-    """Commands of others that never came, as this process was told since the round began."""
+    """Commands of other nodes that were reported as lost since the round began."""
     dropped: int
-    """Commands of its own that were not sent, as it was told."""
+    """Own commands that were reported as not sent."""
     first_s: float
     last_s: float
     cpu_s: float
@@ -79,7 +80,7 @@ def message(number: int, filler: bytes) -> bytes:
 
 
 class BenchNode(NodeCore):
-    """A node with a program in its own process: it shouts when told to, and counts what it hears in the pool."""
+    """A node that broadcasts on command and counts the messages that it receives in the pool."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -180,7 +181,7 @@ def serve_node(host: EventLoop, node: BenchNode, control: Connection) -> None:
 
 
 def beacon_on_loopback(beacon: Any) -> None:
-    """Where pyre looks for others: it would take the first real network card otherwise."""
+    """Make pyre's beacon use the loopback interface instead of the first network card."""
     beacon.address = ipaddress.IPv4Address("127.0.0.1")
     beacon.network_address = ipaddress.IPv4Address("127.0.0.0")
     beacon.broadcast_address = ipaddress.IPv4Address("127.255.255.255")
@@ -212,7 +213,7 @@ class PyreProgram:
         return Progress(said, self._heard, 0, 0, self._first_s, self._last_s, cpu_s())
 
     def run(self, control: Connection) -> None:
-        """One thread: orders, what came in, and as many shouts as the window allows."""
+        """Handle commands and received messages, and broadcast as much as the window allows, in one thread."""
         inbox = self._node.inbox
         poller = zmq.Poller()
         poller.register(inbox, zmq.POLLIN)

@@ -1,7 +1,6 @@
-"""Cores in one process, frames from hand to hand: what an act of theirs asks of the interpreter.
+"""Runs several cores in one process, with frames passed in memory, and measures the Python cost of an operation.
 
-The cores are the real ones, and what is to be persisted counts as persisted. `journal_path.py` and `sequence_path.py`
-say what they count.
+The cores are the real ones; writes to disk complete immediately. `journal_path.py` and `sequence_path.py` use it.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ HOP_NS = 100_000
 
 
 class Party:
-    """A core, what waits for it, and what it has cost."""
+    """A core, its waiting inputs, and its accumulated cost."""
 
     def __init__(self, name: str, core: Any, routing_id: bytes = b"") -> None:
         self.name = name
@@ -45,9 +44,9 @@ class Party:
         self.routing_id = routing_id
         self.waiting: list[Any] = []
         self.told: list[Any] = []
-        """What a client's program hears."""
+        """The events that a client's core delivered to the application."""
         self.peers: dict[Channel, tuple[Party, Channel]] = {}
-        """By channel: who is at its other end, and what it calls it."""
+        """By channel: the party at the other end, and that party's channel."""
         self.turns = self.calls = self.busy_ns = 0
 
     def clear(self) -> None:
@@ -55,14 +54,14 @@ class Party:
 
 
 class Network:
-    """Hands frames over. Time passes with each wake-up, and is made up."""
+    """Passes frames between cores. Its clock is simulated and advances with each wake-up."""
 
     def __init__(self, now_ns: int, errands: Mapping[type, Callable[[Any], Any]] | None = None) -> None:
-        """`errands` are what a core may want done beside, by type of effect: each gives the core's next input."""
+        """`errands` are the handlers of background tasks, by type of effect; a result is the core's next input."""
         self.now_ns = now_ns
         self._errands = errands or {}
         self.parties: dict[str, Party] = {}
-        """By endpoint; a client has none, but a name."""
+        """By endpoint, or by name for a client, which has no endpoint."""
         self.counting = False
         self.profiles: dict[str, cProfile.Profile] = {}
         self._ready: deque[Party] = deque()
@@ -91,7 +90,7 @@ class Network:
         self._turn(party)
 
     def _turn(self, party: Party) -> None:
-        """As the real host does it: all that waits, then `Drained`; what is on disk at once is told at once."""
+        """Step a core as the event loop does: all waiting inputs, then `Drained`, then completed writes."""
         self.now_ns += HOP_NS
         events, party.waiting = party.waiting, []
         party.turns += 1
@@ -167,7 +166,10 @@ def options(what: str, about: str | None) -> argparse.ArgumentParser:
 
 
 def measure(network: Network, act: Callable[[], None], acts: int, profile: str = "") -> dict[str, list[float]]:
-    """By party: wake-ups, microseconds and nothing of a first run, then the same and calls of a second, counted one."""
+    """Run the operation twice and return the costs by party.
+
+    The first run measures wake-ups and microseconds. The second run also counts function calls, which slows it down.
+    """
     measured: dict[str, list[float]] = {}
     for counting in (False, True):
         network.counting = counting and not profile
@@ -186,7 +188,7 @@ def measure(network: Network, act: Callable[[], None], acts: int, profile: str =
 
 
 def show(what: str, network: Network, measured: dict[str, list[float]], role: Callable[[Party], str]) -> None:
-    """Wake-ups and microseconds are of the first run; calls are counted in a second, which the counting slows down."""
+    """Print wake-ups and microseconds of the first run, and function calls of the second."""
     print(f"{what:<20} {'wake-ups':>8} {'µs':>8} {'calls':>8}")
     for party in network.parties.values():
         wake_ups, busy_us, *_, calls = measured[party.name]

@@ -1,12 +1,12 @@
-"""How fast Spark reads a journal from segments, beside Parquet; and how fast a log is proven.
+"""Measures how fast Spark reads a journal from segments, compared with Parquet, and how fast a log is verified.
 
     read     4 million 100-byte messages, eight columns, into Spark's noop sink: `format("chaplain")` against
-             `spark.read.parquet` of the same rows, in turns; the ratio of the best runs counts
-    prove    10 million messages without signatures, its cost a row against that of a tenth of them, the share of rows
-             that is read again after the log has grown by 1 %, and a proof with signatures
+             `spark.read.parquet` of the same rows, alternating; the ratio of the best runs counts
+    prove    10 million messages without signatures; their cost per row compared with a tenth of them; the share of
+             rows that is read again after the log has grown by 1 %; and a verification with signatures
 
-The log is right by construction: real packs, chains, verdicts and cluster messages, written by the real writer.
-Prints a table and a line of JSON. The machine may be busy: trust the ratios.
+The log is valid by construction: real packs, chains, verdicts and cluster messages, written by the real writer.
+Prints a table and a line of JSON. Other processes may use the machine, so only the ratios count.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ SEGMENT_BYTES = 64 << 20
 
 
 class Author:
-    """Writes a log that is right, message by message."""
+    """Writes a valid log, message by message."""
 
     def __init__(self, folder: Path, signed: bool) -> None:
         self._identity = Identity(b"b" * 32)
@@ -75,7 +75,7 @@ class Author:
         return sorted(self._execution.state.lanes)
 
     def grow(self, rows: int) -> int:
-        """Write at least so many messages."""
+        """Write at least `rows` messages. Return the number written."""
         goal = self.rows + rows
         while self.rows < goal:
             entries = [self._pack(lane) for lane in list(self._next_ids) * (PACKS_A_MESSAGE // LANES)]
@@ -193,7 +193,7 @@ def main() -> None:
 
 
 def _note(result: dict[str, Any], name: str, found: dict[str, Any]) -> None:
-    """Keep it, and say it at once: the rest takes a while."""
+    """Store a result and print it at once, because the other measurements take a while."""
     result[name] = found
     print(f"{name}: {found}", file=sys.stderr, flush=True)
 

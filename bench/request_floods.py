@@ -1,4 +1,4 @@
-"""What one client that sends a request as often as it can costs another client that writes.
+"""Measures how much a client that floods the nodes with requests slows down another client that writes.
 
 For each kind of request that a client may send, and for each page that HTTP serves: the rate and the latency of an
 honest writer (one write after the other, 100 bytes), alone and then beside a flood of that request. The flood is one
@@ -222,7 +222,7 @@ class Flood:
         assert self._process.stdout.readline() == "ready\n", "the flood did not start"
 
     def end(self) -> dict[str, float]:
-        """What came of its calls, and the processor time that the flood itself took."""
+        """Stop the flood. Return the outcomes of its calls and its own CPU time."""
         cpu_s = _cpu_s(self._process.pid)
         assert self._process.stdin is not None
         assert self._process.stdout is not None
@@ -246,7 +246,7 @@ def rss_bytes(pid: int) -> int:
 
 
 def write_for(client: Client, seconds: float) -> dict[str, float]:
-    """One write after the other: how many a second, and how long they took."""
+    """Write one message after the other. Return the rate and the latencies."""
     took: list[float] = []
     failed = 0
     begin_s = time.perf_counter()
@@ -314,7 +314,7 @@ def row_of(found: dict[str, Any], seconds: float) -> str:
 
 
 def prepare(cluster: ChaplainCluster, streams: int) -> str:
-    """Fill the cluster, and make the flood's client; where its identity is."""
+    """Fill the cluster and create the flood's client. Return the path of its identity file."""
     identity = str(cluster.directory / "flood.identity")
     command = [sys.executable, "-m", "chaplain.cli.main", "client", "add", "flood", "--write", f"{OWN}*"]
     command += ["--read", f"{OWN}*", "--read", LARGE, "--out", identity, "--cluster", cluster.address]

@@ -1,7 +1,8 @@
-"""How fast one core turns segment files into Arrow, beside a loop that unpacks every message with `struct`.
+"""Measures how fast one CPU core decodes segment files to Arrow, compared with a loop that unpacks each message.
 
-Writes segments of 100-byte messages in packs of 64 to 500, then decodes them, checksums included, to eight columns.
-Prints a table, and one line of JSON. The machine may be busy with other things: the best of several runs counts.
+Writes segments of 100-byte messages in packs of 64 to 500, then decodes them to eight columns, including checksums.
+The loop uses `struct`. Prints a table and one line of JSON. The best of several runs counts, because other processes
+may use the machine.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ PACKS_A_RECORD = 8
 
 
 def make_packs(chance: random.Random) -> list[tuple[int, bytes]]:
-    """A stock of packs to draw from: making them is the client's work and not measured."""
+    """Return packs to choose from. Their creation is the client's work and is not measured."""
     packs = []
     for client in range(64):
         count = chance.randint(64, 500)
@@ -44,7 +45,7 @@ def make_packs(chance: random.Random) -> list[tuple[int, bytes]]:
 
 
 def write_segments(folder: Path, messages: int, segment_bytes: int, seed: int) -> tuple[int, float]:
-    """Returns how many messages were written, and the seconds the pure writer took for it."""
+    """Return the number of written messages, and the seconds that the writer core took."""
     chance = random.Random(seed)
     packs = make_packs(chance)
     writer = SegmentWriter(LogSettings("bench", 5, segment_bytes=segment_bytes), chance)
@@ -96,7 +97,7 @@ def decode_loop(folder: Path) -> int:
 
 
 def loop_batch(record: Record) -> Any:
-    """The same columns, each message unpacked by itself."""
+    """Decode the same columns, message by message."""
     rows: list[tuple[Any, ...]] = []
     size = struct.Struct("<I").unpack_from
     body = memoryview(record.body)
@@ -126,7 +127,7 @@ def loop_batch(record: Record) -> Any:
 
 
 def best_rate(decode: Callable[[Path], int], folder: Path, messages: int, runs: int) -> float:
-    """Messages per CPU-second of the best run: time the machine gave to others does not count."""
+    """Return messages per CPU second of the best run. CPU time excludes the time of other processes."""
     best = float("inf")
     for _ in range(runs):
         began = time.process_time()

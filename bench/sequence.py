@@ -1,7 +1,7 @@
-"""How fast three nodes number events, beside PySyncObj doing the same in memory, both called in process.
+"""Measures how fast three nodes number events, compared with PySyncObj in memory; both are called in process.
 
-Prints what is compared, a table, and one line of JSON. The machine may be busy with other things, so rounds of all
-systems take turns and the ratio of their medians is what counts. `bench/README.md` says more.
+Prints what is compared, a table, and one line of JSON. Other processes may use the machine, so rounds of all systems
+alternate, and only the ratio of their medians counts. See `bench/README.md`.
 """
 
 from __future__ import annotations
@@ -64,13 +64,13 @@ class Measured(NamedTuple):
 
 
 class Cluster:
-    """Three processes that obey the same few words."""
+    """Three processes that execute the same commands."""
 
     def __init__(self, run: Callable[..., None], profile: str = "") -> None:
         context = mp.get_context("spawn")
         ports = free_ports(NODES)
         self.unanswered = 0
-        """Rounds in which some calls never got an answer."""
+        """Number of rounds in which some calls got no answer."""
         self._controls: list[Connection] = []
         self._processes = []
         for index in range(NODES):
@@ -114,7 +114,7 @@ class Cluster:
 
     def stop(self) -> None:
         for control in self._controls:
-            with suppress(OSError):  # one that died hears nothing
+            with suppress(OSError):  # the process may have died
                 control.send(("stop",))
         for process in self._processes:
             process.join(10)
@@ -123,7 +123,7 @@ class Cluster:
 
 
 def measure(options: argparse.Namespace) -> dict[str, dict[str, list[float]]]:
-    """By what is measured and system: one figure a round. One system runs at a time, all of them in every round."""
+    """Return one figure per round, by measurement and system. In every round all systems run, one after the other."""
     systems = {"chaplain": run_node, **({} if options.alone else PEERS)}
     found: dict[str, dict[str, list[float]]] = {}
     for _ in range(options.rounds):

@@ -1,9 +1,8 @@
-"""What one event costs in Python alone: three nodes in one process, without sockets and other work.
+"""Measures the Python cost of one event of the sequence: three nodes in one process, without sockets.
 
-The cores are the real ones; frames go from hand to hand. One of the nodes publishes, one event at a time, as the
-program of `sequence.py` does. So the figures say what an event asks of the interpreter while everything is in its
-caches: microseconds, and function calls (built-in ones among them), which are the same however busy the machine is.
-Real nodes cost more: `sequence.py`.
+The cores are the real ones; frames are passed in memory. One node publishes, one event at a time, as in `sequence.py`.
+The figures are microseconds with warm caches, and function calls including built-in ones, whose number does not depend
+on the load of the machine. An event on real nodes costs more: see `sequence.py`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The programs that `sequence.py` runs in processes of their own: a node that publishes, and one of PySyncObj.
+"""The programs that `sequence.py` runs in separate processes: a chaplain node and a PySyncObj node that publish.
 
-Both obey the same words from their parent: "ready", "begin", "result", "stop". Every event is one call with one
-callback, which gets its number; at most `window` calls are open. A window of 1 measures latency.
+Both execute the same commands of their parent: "ready", "begin", "result", "stop". Every event is one call with one
+callback, which receives the event's number; at most `window` calls are in flight. A window of 1 measures latency.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from chaplain.wire.parcel import Layer
 PATIENCE_S = 60.0
 STREAM = "bench"
 BURST = 1000
-"""Calls in one wake-up, so that a publisher does not keep its own node from its work."""
+"""The most calls in one iteration of the loop, so that publishing does not block the node's other work."""
 
 
 class Result(NamedTuple):
@@ -54,7 +54,7 @@ class Result(NamedTuple):
     """From the first call to the last callback."""
     cpu_s: float
     latencies_s: list[float]
-    """With one call open at a time: of each."""
+    """The latency of each call, if the window is 1."""
     done: bool
 
 
@@ -64,7 +64,7 @@ def cpu_s() -> float:
 
 
 class Load:
-    """Calls for so long, never more than a window of them open; counts callbacks."""
+    """Makes calls for some time, with at most `window` calls in flight, and counts callbacks."""
 
     def __init__(self) -> None:
         self._round = 0
@@ -75,7 +75,7 @@ class Load:
         current = self._round
 
         def numbered(number: int) -> None:
-            if current == self._round:  # a late answer is not of this round
+            if current == self._round:  # a late callback belongs to an earlier round
                 self._numbered(number)
 
         self._callback = numbered
@@ -92,7 +92,7 @@ class Load:
         return self._until_s > 0
 
     def room(self) -> int:
-        """How many calls may be made now."""
+        """Return how many calls may be made now."""
         if self._until_s and time.perf_counter() >= self._until_s:
             self._until_s = 0.0
         return min(BURST, self._window - (self.sent - self.acked)) if self._until_s else 0
@@ -124,7 +124,7 @@ class Load:
 
 
 class BenchLayer(SequenceLayer):
-    """A layer with publishers in its own process."""
+    """A sequence layer whose publisher runs in the same process."""
 
     def __init__(self, core: SequenceCore) -> None:
         super().__init__(core)
@@ -137,7 +137,7 @@ class BenchLayer(SequenceLayer):
         self._calls.append((value, callback))
 
     def taken(self) -> Publish | None:
-        """All calls since the last time as one input."""
+        """Return all calls since the last time as one input."""
         if not self._calls:
             return None
         values, callbacks = zip(*self._calls, strict=True)
@@ -154,7 +154,7 @@ class BenchLayer(SequenceLayer):
                 callback(number)
         else:
             for _ in self._open.pop(effect.token):
-                self.load.failed()  # a starved machine may put a node in ERR: made again, as for PySyncObj
+                self.load.failed()  # overload may put a node in ERR: the call is repeated, as for PySyncObj
 
 
 class BenchNode(NodeCore):
@@ -214,7 +214,7 @@ def run_node(index: int, ports: list[int], control: Connection, profile: str) ->
     with tempfile.TemporaryDirectory() as folder, Path(os.devnull).open("w") as nowhere:
         host = EventLoop(node, sockets, DiskWriter(DataDirectory(folder)), JsonLog(str(index), nowhere), clock=clock)
         threading.Thread(target=serve_node, args=(host, node, control), daemon=True).start()
-        gc.freeze()  # as the program of a node does
+        gc.freeze()  # as `run_node` does
         if profile:
             import cProfile  # noqa: PLC0415  only when asked for
 
@@ -239,11 +239,11 @@ def serve_node(host: EventLoop, node: BenchNode, control: Connection) -> None:
 
 
 class Numbering(SyncObj):  # type: ignore[misc]
-    """Numbers values, in memory."""
+    """Numbers values in memory."""
 
     def __init__(self, own: str, others: list[str], **options: Any) -> None:
         self.count = 0
-        # Patient, because a busy machine is no dead one.
+        # Long time-outs, so that a slow machine does not look like a failed node.
         patient = {"raftMinTimeout": 3.0, "raftMaxTimeout": 4.0, "connectionTimeout": 10.0}
         conf = SyncObjConf(autoTick=False, commandsQueueSize=1_000_000, **patient, **options)
         super().__init__(own, others, conf)
@@ -255,7 +255,10 @@ class Numbering(SyncObj):  # type: ignore[misc]
 
 
 def run_pysyncobj(index: int, ports: list[int], control: Connection, profile: str, **options: Any) -> None:
-    """One thread: orders, calls, ticks. Its own thread would tick every 50 ms, or share the interpreter with ours."""
+    """Handle commands, calls and ticks in one thread.
+
+    PySyncObj's own thread would tick every 50 ms, or compete with this one for the GIL.
+    """
     addresses = [f"127.0.0.1:{port}" for port in ports]
     numbering = Numbering(addresses[index], addresses[:index] + addresses[index + 1 :], **options)
     load = Load()
@@ -265,7 +268,7 @@ def run_pysyncobj(index: int, ports: list[int], control: Connection, profile: st
     def publish(value: bytes, callback: Callable[[int], None]) -> None:
         def settled(number: int | None, failure: int) -> None:
             if number is None or failure:
-                load.failed()  # its leader changed, or its queue was full: not counted for it nor against it
+                load.failed()  # its leader changed, or its queue was full: the call is repeated and not counted
             else:
                 callback(number)
 
@@ -292,7 +295,7 @@ def run_pysyncobj_batched(index: int, ports: list[int], control: Connection, pro
 
 
 def run_pysyncobj_quick(index: int, ports: list[int], control: Connection, profile: str) -> None:
-    """Batches that leave every 10 ms instead of every 100."""
+    """Run PySyncObj with a batch interval of 10 ms instead of 100 ms."""
     run_pysyncobj(index, ports, control, profile, appendEntriesUseBatch=True, appendEntriesPeriod=0.01)
 
 

@@ -1,8 +1,8 @@
-"""`make prove`: the campaigns that take hours, resumable.
+"""`make prove`: runs test campaigns that take hours and can be resumed.
 
-What is done is noted in `.prove/` after every piece, so that an interrupted campaign goes on where it stopped; a change
-of the code that it runs starts it anew. Results are written to `docs/results/<campaign>.json`, from which one that is
-not complete can go on, too. Ends with 1 if anything was found.
+The progress is written to `.prove/` after every piece, so that an interrupted campaign resumes where it stopped. A
+change of the code that the campaign runs restarts it. Results are written to `docs/results/<campaign>.json`; an
+incomplete campaign can resume from there, too. The exit code is 1 if any campaign has findings.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def prove(campaign: Campaign, *, quick: bool, jobs: int) -> int:
                 print(f"  FOUND {finding}", flush=True)
             print(f"  {count}/{len(pieces)} {running[future]} {seconds:.1f} s", flush=True)
             if not quick:
-                notes.publish(campaign, len(pieces))  # how far it came, if it is cut off now
+                notes.publish(campaign, len(pieces))  # publish the progress, in case the campaign is interrupted
     found = notes.findings
     if not quick:
         notes.publish(campaign, len(pieces))
@@ -78,7 +78,7 @@ def timed(name: str, piece: str) -> tuple[Report, float]:
 
 
 class Notes:
-    """What is done of one campaign, for one state of the code."""
+    """The progress of one campaign, for one version of the code."""
 
     def __init__(self, name: str, code: str) -> None:
         STATE.mkdir(exist_ok=True)
@@ -93,7 +93,7 @@ class Notes:
         self.times_s: dict[str, list[float]] = held.get("times_s", {})
 
     def _held(self, path: Path) -> dict[str, Any]:
-        """What was noted here, or published elsewhere, of the same code."""
+        """Read progress that was stored or published for the same version of the code."""
         held = json.loads(path.read_text()) if path.exists() else {}
         return held if held.get("code") == self._code and "done" in held else {}
 
@@ -121,7 +121,7 @@ class Notes:
             "findings": self.findings,
             "totals": dict(sorted(self.totals.items())),
         }
-        if len(self.done) < pieces:  # so that it can go on wherever these files are taken
+        if len(self.done) < pieces:  # so that the campaign can resume on any machine that has these files
             result |= {"done": self.done, "seconds": self.seconds, "times_s": self.times_s}
         if self.times_s:
             result["times"] = {name: spread(times_s) for name, times_s in sorted(self.times_s.items())}
@@ -130,7 +130,7 @@ class Notes:
 
 
 def spread(times_s: list[float]) -> dict[str, float]:
-    """How long something took, by rank."""
+    """Return quantiles of durations."""
     ranked = sorted(times_s)
     rank = {"p50": 0.5, "p99": 0.99, "max": 1.0}
     found = {f"{name} seconds": round(ranked[math.ceil(share * len(ranked)) - 1], 3) for name, share in rank.items()}

@@ -1,4 +1,4 @@
-"""What a campaign is: a list of pieces, each worth some seconds to minutes, done in any process and any order."""
+"""Defines a campaign: a list of pieces, each of seconds to minutes, which can run in any process and in any order."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 @dataclass
 class Report:
     done: dict[str, int] = field(default_factory=dict)
-    """Numbers, which are added up."""
+    """Counters, which are added up over all pieces."""
     findings: list[str] = field(default_factory=list)
-    """Lines of text; none is good."""
+    """Violations, one line each. An empty list is a success."""
     times_s: dict[str, list[float]] = field(default_factory=dict)
-    """What took how long, in seconds; their distribution is told."""
+    """Durations in seconds, by name. The result contains their quantiles."""
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,8 @@ class Campaign:
     name: str
     about: str
     pieces: Callable[[bool], list[str]]
-    """The names of all pieces; of a quick slice if asked."""
+    """Returns the names of all pieces; with True, of a quick selection."""
     run: Callable[[str], Report]
     loads: str = ""
-    """A statement that loads all code that it runs. None is needed if it starts nodes: they run anything."""
+    """A statement that imports all code that the campaign runs. It is empty if the campaign starts nodes, which run all
+    code."""

@@ -1,4 +1,4 @@
-"""The long campaigns, one line each at the bottom: add yours there. What a campaign is: `campaign`."""
+"""The list of all campaigns, at the end of this file. `campaign` defines what a campaign is."""
 
 from __future__ import annotations
 

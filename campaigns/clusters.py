@@ -20,7 +20,7 @@ PARTITION_S = 60.0
 
 
 def scene(name: str, about: str, pieces: list[str], play: Callable[[str, Path], Report]) -> Campaign:
-    """A broken promise is a finding, with the place where it broke."""
+    """Return a campaign that plays a scene. A failed assertion is a finding, with its location."""
 
     def run(piece: str) -> Report:
         with tempfile.TemporaryDirectory(prefix="chaplain-prove-") as directory:
@@ -34,7 +34,7 @@ def scene(name: str, about: str, pieces: list[str], play: Callable[[str, Path], 
 
 def membership(clusters: int) -> Campaign:
     def play(piece: str, directory: Path) -> Report:
-        """Every node in turn dies, comes back and stands still."""
+        """Kill, restart and pause every node in turn."""
         with founded(directory / "five", NODES, one_door=True) as cluster:
             cluster.start()
             cluster.wait_until_whole()

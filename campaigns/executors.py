@@ -1,4 +1,4 @@
-"""Campaigns of executors: kills on real nodes, and row changes that Spark folds."""
+"""Campaigns on executors: real nodes that are killed, and row changes that Spark folds to fingerprints."""
 
 from __future__ import annotations
 

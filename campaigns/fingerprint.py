@@ -1,6 +1,7 @@
-"""A hash over the code that a result speaks of: what a campaign loads, or all there is if it starts whole nodes.
+"""A hash of the code that a campaign's result depends on: the modules that it imports, or all if it starts nodes.
 
-Of the tests, only targets of hostile bytes count: they say what is done with an input. What feeds them does not.
+Of the tests, only the fuzz targets count, because they define what is done with an input. The code that generates
+inputs does not count.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ print(*sorted(ours), sep="\\n")
 
 @cache
 def fingerprint(loads: str) -> str:
-    """Of every file that a fresh interpreter has loaded after this statement; of all sources for an empty one."""
+    """Return the hash of every file that a fresh interpreter has loaded after this statement; if empty, of all
+    files.
+    """
     digest = blake2b(digest_size=8)
     for path in _loaded(loads) if loads else sorted((ROOT / "src").rglob("*.py")):
         digest.update(path.relative_to(ROOT).as_posix().encode() + b"\0" + path.read_bytes())

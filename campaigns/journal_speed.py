@@ -1,4 +1,6 @@
-"""Campaigns about time: how long a journal is without a master, and whether messages cost more and more."""
+"""Campaigns on the journal's speed: the time without a master after a failure, and whether the cost of messages
+grows.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ KILLED_MEDIAN_S, KILLED_LONGEST_S = 0.5, 1.5
 STOPPED_MEDIAN_S = 2.0
 MESSAGES = 20 * MILLION
 FLAT = 1.2
-"""What the last million may cost, as a multiple of the second."""
+"""Upper bound for the cost of the last million messages, as a multiple of the second million."""
 
 
 def failover() -> Campaign:

@@ -21,7 +21,7 @@ MESSAGES = 5_000_000
 CATCH_UP_MIB = 1024
 RETURN_S_MAX = 60.0
 FLAT = 1.1
-"""By how much a node may grow over the last nine tenths of the messages."""
+"""Upper bound for the growth of a node's memory over the last nine tenths of the messages, as a factor."""
 
 
 def kills() -> Campaign:
@@ -65,9 +65,10 @@ def memory() -> Campaign:
 
 
 def _flat(cluster: Cluster) -> Report:
-    """The first step fills what a node keeps for those a little behind; after it nothing may grow.
+    """Check that a node's memory stays flat.
 
-    What is on its way comes and goes, so the middle of three steps counts.
+    The first step fills the caches for members that lag behind; after it the memory must not grow. Messages in flight
+    make single measurements vary, so the median of three steps counts.
     """
     seen = flat(cluster, MESSAGES)
     grown = max(median(now[node] for now in seen[-3:]) / median(now[node] for now in seen[:3]) for node in seen[0])

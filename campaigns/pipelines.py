@@ -1,4 +1,4 @@
-"""Campaigns of the pipeline: planted damage, and landing through kills."""
+"""Campaigns on the pipeline: planted damage that verification must find, and landing while processes are killed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LAG_ROWS = 300
 
 
 def damage(seeds: int) -> Campaign:
-    """Every case with every seed, however the log is cut among tasks; and as many logs that are whole."""
+    """Check every case of damage with every seed and several splits into tasks, and as many intact logs."""
     per_piece = 5
 
     def pieces(quick: bool) -> list[str]:

@@ -1,6 +1,6 @@
-"""`python -m campaigns.results`: the page of results, made of what the campaigns left in docs/results.
+"""`python -m campaigns.results`: writes the page of results from the files in docs/results.
 
-Decides nothing about results: one row for each file. A campaign that publishes its result makes the page anew.
+The page has one row for each file. A campaign that publishes its result updates the page.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def _row(result: dict[str, Any]) -> str:
 
 
 def _counts(totals: dict[str, int]) -> str:
-    """The first few; a result of a simulator has dozens."""
+    """Format the first few counters; a simulation has dozens."""
     told = [f"{name} {count:,}" for name, count in totals.items()]
     more = f"; {len(told) - COUNTS_SHOWN} more" if len(told) > COUNTS_SHOWN else ""
     return "; ".join(told[:COUNTS_SHOWN]) + more

@@ -26,7 +26,7 @@ def kills() -> Campaign:
 
 
 def writers() -> Campaign:
-    """The same without Spark, many times, and now and then a node."""
+    """Run the same scenes without Spark, many times, and sometimes kill a node."""
 
     def play(piece: str, directory: Path) -> Report:
         with three(directory / "three") as cluster:
@@ -43,7 +43,7 @@ def writers() -> Campaign:
 
 
 def anywhere() -> Campaign:
-    """The same job wherever Spark runs sees the same and writes the same."""
+    """Check that a job reads and writes the same in every kind of Spark deployment."""
 
     def play(piece: str, directory: Path) -> Report:
         with three(directory / "three") as cluster:

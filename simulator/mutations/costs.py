@@ -11,7 +11,7 @@ FAIR = "unit/node/test_fair_queue.py"
 STATUS = "unit/node/test_status.py"
 PRINTS = "unit/journal/execution/test_fingerprint.py"
 DOOR = "unit/link/test_strangers_core.py"
-TURNS = "unit/runtime/test_turns.py"
+TURNS = "unit/runtime/test_request_scheduler.py"
 NODE = "unit/node/test_client_turns.py"
 
 BUGS = [
@@ -89,7 +89,7 @@ BUGS = [
     ),
     caught_by_tests(
         "requests take all the time",
-        "runtime.turns",
+        "runtime.request_scheduler",
         "        if not self._clients.contended:\n",
         "        if True:\n",
         TURNS,
@@ -97,7 +97,7 @@ BUGS = [
     ),
     caught_by_tests(
         "light clients wait while the node rests",
-        "runtime.turns",
+        "runtime.request_scheduler",
         "            if not (self._clients.light_waiting if light else self._clients.waiting):\n",
         "            if light or not self._clients.waiting:\n",
         TURNS,

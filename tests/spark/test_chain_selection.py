@@ -9,18 +9,18 @@ from typing import NoReturn
 import pytest
 
 from chaplain.errors import Missing, Refused, Unreachable
-from chaplain.pipeline.data_source import _chosen
-from chaplain.pipeline.landing.land import Logs, open_watch
+from chaplain.pipeline.data_source import _select_streams
+from chaplain.pipeline.landing.land import SegmentLogs, open_log
 from chaplain.pipeline.source import live
-from chaplain.pipeline.source.backends import open_origin
-from chaplain.pipeline.source.live import Live
+from chaplain.pipeline.source.backends import open_backend
+from chaplain.pipeline.source.live import LiveBackend
 from chaplain.pipeline.source.options import parse
 from tests.spark.support.scene import Scene
 
 
 def chosen(**given: str) -> list[str]:
     options = parse(given, streaming=False)
-    return _chosen(options, open_origin(options.target))
+    return _select_streams(options, open_backend(options.target))
 
 
 @pytest.mark.parametrize("given", ["", "node-1"])
@@ -50,7 +50,7 @@ def test_a_clusters_file_is_as_good_as_its_folder(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(live, "ANSWER_S", 0)
     assert chosen(cluster=str(tmp_path / given), subscribe="orders") == ["orders"]
     assert chosen(cluster=str(tmp_path / given), subscribePattern=".*", kind="graph") == []
-    assert isinstance(open_watch(str(tmp_path / given), ""), Logs)
+    assert isinstance(open_log(str(tmp_path / given), ""), SegmentLogs)
 
 
 @pytest.mark.parametrize(
@@ -64,4 +64,4 @@ def test_who_lacks_the_right_is_told_so(monkeypatch: pytest.MonkeyPatch, answer:
     monkeypatch.setattr(live, "client_of", lambda target: client)
     options = parse({"cluster": "c", "subscribe": "orders"}, streaming=False)
     with pytest.raises((Refused, Missing), match=words):
-        _chosen(options, Live(options.target))
+        _select_streams(options, LiveBackend(options.target))

@@ -9,8 +9,8 @@ import pytest
 
 from chaplain.journal.execution import two_phase
 from chaplain.journal.execution.two_phase import COMMIT, STAGED, TRANSACTIONS, Commit, RequestRange
-from chaplain.pipeline.verification.plan import Asked
-from chaplain.pipeline.verification.verify import prove_here
+from chaplain.pipeline.verification.plan import VerifyRequest
+from chaplain.pipeline.verification.verify import verify_here
 from tests.spark.support.damage import CASES
 from tests.spark.support.journal import recorded, rich_journal
 from tests.spark.support.scene import Named, Scene
@@ -55,7 +55,7 @@ def test_what_was_replaced_is_no_break(tmp_path: Path, behind: bool) -> None:
 
 def test_what_was_taken_over_under_a_later_regime_is_whole(tmp_path: Path) -> None:
     """A node that was down when a message was agreed has it from others, under the regime they are in."""
-    proof, _ = prove_here(Asked(str(put(tmp_path, journal(ballot=2)))))
+    proof, _ = verify_here(VerifyRequest(str(put(tmp_path, journal(ballot=2)))))
     assert not proof.breaks
     assert proof.rows == 1000
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from chaplain.journal.snapshots import checkpoint
-from chaplain.pipeline.source.backends import stretch
-from chaplain.pipeline.source.offset_index import Index
+from chaplain.pipeline.source.backends import known_offsets
+from chaplain.pipeline.source.offset_index import OffsetIndex
 from chaplain.pipeline.source.rows import ranges, read_range
 from tests.spark.support.scene import Scene
 
@@ -25,10 +25,10 @@ def returned(directory: Path, first: int) -> Scene:
 
 
 def test_a_log_begins_behind_the_checkpoint_that_its_node_took(tmp_path: Path) -> None:
-    index = Index(returned(tmp_path, TAKEN + 1).segments)
+    index = OffsetIndex(returned(tmp_path, TAKEN + 1).segments)
     index.refresh()
     assert index.places[0].index == TAKEN + 1
-    found = stretch(index, STREAM)
+    found = known_offsets(index, STREAM)
     assert found.first == index.streams[STREAM][0].first_offset > 0
     (whole,) = ranges(index.streams[STREAM], STREAM, found.first, found.next, 1)
     rows = [row for batch in read_range(whole, ["offset"]) for row in batch.column(0).to_pylist()]
@@ -36,6 +36,6 @@ def test_a_log_begins_behind_the_checkpoint_that_its_node_took(tmp_path: Path) -
 
 
 def test_what_damage_hides_is_no_beginning(tmp_path: Path) -> None:
-    index = Index(returned(tmp_path, 1).segments)
+    index = OffsetIndex(returned(tmp_path, 1).segments)
     index.refresh()
     assert index.places[0].index == 1

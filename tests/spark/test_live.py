@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from chaplain import Client
 from chaplain.errors import Dropped
 from chaplain.pipeline.source import live
-from chaplain.pipeline.source.live import Live, LiveSpan, LiveStretch
+from chaplain.pipeline.source.live import LiveBackend, LiveOffsets, LiveRange
 from chaplain.pipeline.source.options import Target
 from tests.integration.journal.support.scenes import three
 from tests.support.process_cluster import Cluster, until
@@ -63,8 +63,8 @@ def test_a_time_stands_for_an_offset(cluster: Cluster) -> None:
     target = Target(cluster=str(cluster.directory))
     with Client.connect(cluster.directory) as client:
         messages = list(client.journal("orders").read())
-    stretch = Live(target).stretch("orders")
-    assert isinstance(stretch, LiveStretch)
+    stretch = LiveBackend(target).known_offsets("orders")
+    assert isinstance(stretch, LiveOffsets)
     for message in (messages[0], messages[1500], messages[-1]):
         first = next(one.offset for one in messages if one.timestamp == message.timestamp)
         assert stretch.since(message.timestamp) == first
@@ -82,10 +82,10 @@ def test_spark_may_ask_often_and_nodes_are_asked_seldom(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(live, "client_of", lambda _: Fake())
     monkeypatch.setattr(live.time, "monotonic", lambda: now_s[0])
-    origin = Live(Target(cluster="c"))
+    backend = LiveBackend(Target(cluster="c"))
     for tick in range(1000):
         now_s[0] = 100.0 + tick / 90
-        origin.refresh(at_once=False)
+        backend.refresh(at_once=False)
     assert len(asked) <= 10 * 1000 / 90 + 2
 
 
@@ -103,9 +103,9 @@ def test_what_is_left_of_a_dropped_range_is_read(monkeypatch: pytest.MonkeyPatch
         return [SimpleNamespace(stream="orders", first_offset=listed.pop(0))]
 
     monkeypatch.setattr(live, "client_of", lambda _: SimpleNamespace(streams=streams))
-    monkeypatch.setattr(live, "_portions", portions)
+    monkeypatch.setattr(live, "_chunks", portions)
     monkeypatch.setattr(live, "record_of", lambda _, portion: portion)
-    wanted = LiveSpan("orders", 20, 100, Target(cluster="c"))
+    wanted = LiveRange("orders", 20, 100, Target(cluster="c"))
     assert [one.stop for one in cast("Any", live._records(wanted, fail_on_loss=False))] == [100]
     assert asked == [20, 20, 60]
     with pytest.raises(Dropped, match="offset 20"):

@@ -12,7 +12,7 @@ from pyspark.sql.types import ArrayType, StructType
 
 from chaplain.errors import ConfigError, Missing, Unreachable
 from chaplain.pipeline import data_source
-from chaplain.pipeline.data_source import limited
+from chaplain.pipeline.data_source import limit_rows
 from chaplain.pipeline.session import java_version, local_session
 from chaplain.pipeline.sink.sink import parse_sink
 from chaplain.pipeline.source.options import (
@@ -135,7 +135,7 @@ def test_offsets(offset: int, meant: int) -> None:
 @pytest.mark.parametrize(("offset", "clamped"), [(3, 10), (41, 40)])
 def test_lost_offsets_are_an_error_unless_allowed(offset: int, clamped: int) -> None:
     bound = Bound(offsets={"orders": offset})
-    with pytest.raises(Missing, match="holds offsets 10 to 39"):
+    with pytest.raises(Missing, match="has offsets 10 to 39"):
         resolve(bound, "orders", STRETCH, fail_on_loss=True)
     assert resolve(bound, "orders", STRETCH, fail_on_loss=False) == clamped
 
@@ -168,13 +168,13 @@ def test_limit_is_shared_and_always_makes_progress() -> None:
     start, latest = {"a": {"0": 0}, "b": {"0": 0}}, {"a": {"0": 900}, "b": {"0": 100}}
     seen = 0
     while start != latest:
-        end = limited(start, latest, 70)
+        end = limit_rows(start, latest, 70)
         step = sum(end[name]["0"] - start[name]["0"] for name in end)
         assert 0 < step <= 70
         seen += step
         start = end
     assert seen == 1000
-    assert limited(latest, {"a": {"0": 5}, "b": {"0": 100}}, 70) == latest
+    assert limit_rows(latest, {"a": {"0": 5}, "b": {"0": 100}}, 70) == latest
 
 
 def test_headers_become_lists() -> None:
@@ -194,7 +194,7 @@ def test_java_version(text: str, major: int) -> None:
 def test_a_connect_server_that_is_not_there_is_told_at_once() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # and not listening
-        with pytest.raises(Unreachable, match=r"nobody listens at 127\.0\.0\.1:\d+: start a Spark Connect"):
+        with pytest.raises(Unreachable, match=r"nothing listens at 127\.0\.0\.1:\d+: start a Spark Connect"):
             local_session(remote=f"sc://127.0.0.1:{taken.getsockname()[1]}/;user_id=ann")
 
 
@@ -206,7 +206,7 @@ def test_times_and_places() -> None:
 
 
 class Fixed:
-    """An origin with one stream that stays as it is."""
+    """A backend with one stream that stays as it is."""
 
     streams = ("orders",)
 
@@ -216,16 +216,16 @@ class Fixed:
     def refresh(self, at_once: bool = True) -> None:
         pass
 
-    def stretch(self, stream: str) -> KnownOffsets:
+    def known_offsets(self, stream: str) -> KnownOffsets:
         return self._held
 
-    def cut(self, stream: str, start: int, end: int, parts: int) -> list[OffsetRange]:
+    def split(self, stream: str, start: int, end: int, parts: int) -> list[OffsetRange]:
         return [OffsetRange(stream, low, high) for low, high in cuts(start, end, parts)]
 
 
 def _planner(held: KnownOffsets, **given: str) -> data_source._StreamReader:
     reader = data_source._StreamReader(parse({**BASE, **given}, streaming=True), StructType())
-    reader._origin = cast("Any", Fixed(held))
+    reader._backend = cast("Any", Fixed(held))
     return reader
 
 
@@ -245,7 +245,7 @@ def test_what_was_dropped_takes_no_rows_of_a_batch() -> None:
     strict = _planner(held, minPartitions="1")
     assert _spans(strict, 60, 70) == [(60, 70)]
     assert _spans(strict, 20, 20) == [], "nothing is asked for"
-    with pytest.raises(Missing, match="'orders' holds offsets 60 to 99, not 20"):
+    with pytest.raises(Missing, match="'orders' has offsets 60 to 99, not 20"):
         _spans(strict, 20, 70)
 
 
@@ -265,7 +265,7 @@ def test_what_is_left_out_is_told_once(caplog: pytest.LogCaptureFixture) -> None
     assert caplog.messages == ["'orders': offsets 5 to 9 were dropped, and are left out"]
     caplog.clear()
     assert list(rows_of([], OffsetRange("orders", 20, 22), ["offset"], fail_on_loss=False)) == []
-    assert caplog.messages == ["'orders': 0 messages stand where offsets 20 to 21 should; what is lost is left out"]
+    assert caplog.messages == ["'orders': found 0 messages instead of offsets 20 to 21; lost messages are left out"]
 
 
 def test_a_small_batch_waits_but_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:

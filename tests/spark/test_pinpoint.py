@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from chaplain.pipeline.verification.plan import Asked
-from chaplain.pipeline.verification.verify import prove_here
-from chaplain.pipeline.verification.violations import Break, shown
+from chaplain.pipeline.verification.plan import VerifyRequest
+from chaplain.pipeline.verification.verify import verify_here
+from chaplain.pipeline.verification.violations import Break, break_fields
 from chaplain.segment.pack import decode_pack
 from chaplain.segment.record import HEAD_BYTES
 from tests.spark.support.scene import Scene, decode_count, find, split
@@ -45,8 +45,8 @@ def value_at(raw: bytes, row: int) -> int:
 
 
 def breaks_of(scene: Scene, copies: int) -> list[Break]:
-    asked = Asked(cluster=str(scene.directory)) if copies > 1 else Asked(str(scene.segments))
-    return prove_here(asked, 3)[0].breaks
+    asked = VerifyRequest(cluster=str(scene.directory)) if copies > 1 else VerifyRequest(str(scene.segments))
+    return verify_here(asked, 3)[0].breaks
 
 
 @pytest.mark.parametrize("copies", [1, 2])
@@ -61,7 +61,7 @@ def test_a_flipped_bit_in_a_value_is_named_by_pack_and_by_message_with_a_copy(tm
     assert (found.kind, found.offset, found.last) == (
         ("damaged", offset + ROW, offset + ROW) if copies > 1 else ("damaged", offset, last)
     )
-    assert shown(found).get("last") == (None if copies > 1 else last)
+    assert break_fields(found).get("last") == (None if copies > 1 else last)
     assert (f"offsets {offset} to {last}" in found.expected) == (copies == 1)
 
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from chaplain.pipeline.verification.plan import Asked
-from chaplain.pipeline.verification.verify import VerifyResult, prove, prove_here
-from chaplain.pipeline.verification.violations import shown
+from chaplain.pipeline.verification.plan import VerifyRequest
+from chaplain.pipeline.verification.verify import VerifyResult, prove, verify_here
+from chaplain.pipeline.verification.violations import break_fields
 from chaplain.segment.record import Record
 from tests.spark.support.damage import flipped_header, flipped_payload
 from tests.spark.support.scene import Scene, find
 
 
 def of_cluster(scene: Scene) -> VerifyResult:
-    return prove_here(Asked(cluster=str(scene.directory)))[0]
+    return verify_here(VerifyRequest(cluster=str(scene.directory)))[0]
 
 
 def holds(batch: Record, offset: int) -> bool:
@@ -31,7 +31,7 @@ def test_what_was_proven_and_what_was_compared(tmp_path: Path) -> None:
         proof.told()
         == f"node 1 proven: {proof.rows:,} messages, 2 streams; nodes 2, 3 by their heads only: prove them with --node"
     )
-    (alone, _) = prove_here(Asked(path=str(scene.segments)))
+    (alone, _) = verify_here(VerifyRequest(path=str(scene.segments)))
     assert alone.told() == f"node 1 proven: {proof.rows:,} messages, 2 streams"
 
 
@@ -44,7 +44,7 @@ def test_a_break_says_in_which_node_and_file_it_is(tmp_path: Path) -> None:
         batch = next(one for group in scene.groups for one in group if one.stream == stream and holds(one, offset))
         file = find(scene, batch.index, 0)[0].name
         expected = {"stream": stream, "offset": offset, "kind": "damaged", "node": 1, "file": file}
-        assert shown(found).items() >= expected.items()
+        assert break_fields(found).items() >= expected.items()
         assert proof.told().startswith(f"node 1 read: {proof.rows:,} messages, 2 streams, 1 break")
 
 
@@ -64,8 +64,8 @@ def test_a_log_from_elsewhere_has_no_node(tmp_path: Path) -> None:
     scene = Scene(tmp_path, 1)
     flipped_payload(scene)
     copied = shutil.copytree(scene.segments, tmp_path / "copy")
-    (found,) = prove_here(Asked(path=str(copied)))[0].breaks
-    assert "node" not in shown(found)
+    (found,) = verify_here(VerifyRequest(path=str(copied)))[0].breaks
+    assert "node" not in break_fields(found)
     assert found.file
 
 

@@ -9,9 +9,9 @@ import msgspec
 import pytest
 
 from chaplain.errors import Missing
-from chaplain.pipeline.source.backends import stretch
-from chaplain.pipeline.source.header_scan import Spot, walk
-from chaplain.pipeline.source.offset_index import Index
+from chaplain.pipeline.source.backends import known_offsets
+from chaplain.pipeline.source.header_scan import ScannedRecord, scan_headers
+from chaplain.pipeline.source.offset_index import OffsetIndex
 from chaplain.pipeline.source.rows import ranges, read_range
 from chaplain.pipeline.verification.plan import _first as first_of
 from chaplain.segment.files import OpenSegment, list_segments, scan_file
@@ -70,9 +70,9 @@ def repaired(directory: Path, damage: Damage, *, copies: int = 1, behind: int = 
 
 
 def rows(scene: Scene) -> list[int]:
-    index = Index(scene.segments)
+    index = OffsetIndex(scene.segments)
     index.refresh()
-    there = stretch(index, STREAM)
+    there = known_offsets(index, STREAM)
     (whole,) = ranges(index.streams[STREAM], STREAM, there.first, there.next, 1)
     return [row for batch in read_range(whole, ["offset"]) for row in batch.column(0).to_pylist()]
 
@@ -105,7 +105,7 @@ def test_one_that_looks_again_finds_what_was_mended_since(tmp_path: Path) -> Non
     held = {file: file.read_bytes() for file in later}
     for file in later:
         file.unlink()
-    index = Index(scene.segments)
+    index = OffsetIndex(scene.segments)
     index.refresh()
     assert damaged not in {place.index for place in index.places}
     for file, data in held.items():
@@ -124,7 +124,7 @@ def test_what_is_half_written_is_no_damage(tmp_path: Path) -> None:
     found = scan_file(file)
     with file.open("r+b") as stream:  # the mark behind it was written when it was on disk
         stream.truncate(found.records[-1][0].position - found.header.base)
-    index = Index(scene.segments)
+    index = OffsetIndex(scene.segments)
     index.refresh()
     assert index.last < 8
     assert not index.damaged
@@ -160,7 +160,7 @@ def test_a_log_whose_beginning_went_does_not_begin_with_what_was_written_again(t
     """A copy of a message that went stands before what is kept."""
     scene = Scene(tmp_path, 1)
     scene.write([scene.groups[2], scene.groups[3], scene.groups[6], *scene.groups[12:]])
-    assert first_of(walk(scene.segments)) == 13
+    assert first_of(scan_headers(scene.segments)) == 13
 
 
 @pytest.mark.parametrize("part", [0, 1, 2])
@@ -177,5 +177,5 @@ def test_a_copy_that_is_damaged_is_mended_by_the_next(tmp_path: Path, part: int)
     assert rows(scene) == list(range(len(rows(scene))))
 
 
-def spots(scene: Scene) -> list[Spot]:
-    return [step for step in walk(scene.segments) if isinstance(step, Spot)]
+def spots(scene: Scene) -> list[ScannedRecord]:
+    return [step for step in scan_headers(scene.segments) if isinstance(step, ScannedRecord)]

@@ -36,9 +36,9 @@ BASE = {"cluster": "c", "topic": "t"}
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"path": "s"}, "only read"),
-        ({**BASE, "txnAppId": "a"}, "go together"),
-        ({**BASE, "txnVersion": "1"}, "go together"),
+        ({"path": "s"}, "read-only"),
+        ({**BASE, "txnAppId": "a"}, "must be set together"),
+        ({**BASE, "txnVersion": "1"}, "must be set together"),
         ({**BASE, "txnAppId": "a", "txnVersion": "-1"}, "a number from 0 on"),
         ({**BASE, "txnAppId": "query:1", "txnVersion": "1"}, "visible ASCII"),
         ({**BASE, "txnAppId": "a b", "txnVersion": "1"}, "visible ASCII"),
@@ -112,9 +112,9 @@ def _headers(*pairs: tuple[str | None, bytes] | None) -> pa.Array:
         ({"value": [b"a", None], "topic": ["t", "t"]}, "has no value"),
         ({"value": [b"a"], "topic": pa.array([None], pa.string())}, "has no topic"),
         ({"value": [bytes(5 << 20)], "topic": ["t"]}, "too long"),
-        ({"value": [b"a"], "headers": _headers(("h", b"1"), ("h", b"2")), "topic": ["t"]}, "another one than the rest"),
-        ({"value": [b"a"], "headers": _headers((None, b"1")), "topic": ["t"]}, "each has a name"),
-        ({"value": [b"a"], "headers": _headers(None), "topic": ["t"]}, "each has a name"),
+        ({"value": [b"a"], "headers": _headers(("h", b"1"), ("h", b"2")), "topic": ["t"]}, "unique in the row"),
+        ({"value": [b"a"], "headers": _headers((None, b"1")), "topic": ["t"]}, "each header of a row needs a name"),
+        ({"value": [b"a"], "headers": _headers(None), "topic": ["t"]}, "each header of a row needs a name"),
         ({"value": [b"a"], "headers": _headers(("", b"1")), "topic": ["t"]}, "cannot be written: at most"),
     ],
 )
@@ -194,7 +194,7 @@ def test_spark_writes_a_version_once(spark: SparkSession, cluster: Cluster) -> N
     write(txnAppId="nightly", txnVersion="4")
     write(txnAppId="nightly", txnVersion="4")
     assert _values(cluster, "written") == [b"%d" % number for number in range(2000)]
-    with pytest.raises(PySparkException, match="only appended to"):
+    with pytest.raises(PySparkException, match="append-only"):
         write("overwrite")
 
 

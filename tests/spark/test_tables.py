@@ -21,18 +21,18 @@ from chaplain.errors import ConfigError, Malformed, Missing, StorageError
 from chaplain.link.auth.identity import Identity
 from chaplain.pipeline.landing import compact as compaction
 from chaplain.pipeline.landing.land import land, task_of, write_file
-from chaplain.pipeline.source.offset_index import Index
+from chaplain.pipeline.source.offset_index import OffsetIndex
 from chaplain.pipeline.source.rows import ranges
 from chaplain.pipeline.tables import (
     STAGING,
+    append_files,
     arrow_schema,
     commit,
     first_landed,
-    held_by,
     landed_files,
     landed_offset,
     landed_streams,
-    move_in,
+    offsets_in_name,
     stray_files,
     table_path,
 )
@@ -53,7 +53,7 @@ Edit = Callable[[Any], tuple[Any, set[tuple[str, int, str]]]]
 
 def landed(scene: Scene, batches: int = 3, plain: bool = False) -> Path:
     """The scene's stream in a table: batches of two files, cut in the middle of packs."""
-    index = Index(scene.segments)
+    index = OffsetIndex(scene.segments)
     index.refresh()
     places = index.streams[STREAM]
     end = places[-1].first_offset + places[-1].count
@@ -64,7 +64,7 @@ def landed(scene: Scene, batches: int = 3, plain: bool = False) -> Path:
         prefix = f"{STAGING}/" if plain else ""
         files = [write_file(task_of(one, table, f"{prefix}{one.start:020d}")) for one in cut]
         if plain:
-            move_in(table, files)
+            append_files(table, files)
         else:
             commit(table, STREAM, files, arrow_schema())
     return tables
@@ -211,12 +211,12 @@ def test_compaction_keeps_rows_and_order(scene: Scene, monkeypatch: pytest.Monke
 def test_a_batch_is_committed_once(scene: Scene, plain: bool) -> None:
     tables = landed(scene, 2, plain)
     before = landed_files(tables, STREAM)
-    index = Index(scene.segments)
+    index = OffsetIndex(scene.segments)
     index.refresh()
     table = table_path(tables, STREAM)
     again = write_file(task_of(ranges(index.streams[STREAM], STREAM, 0, 20, 1)[0], table, "again"))
-    with pytest.raises(StorageError, match="by somebody else"):
-        move_in(table, [again]) if plain else commit(table, STREAM, [again], arrow_schema())
+    with pytest.raises(StorageError, match="another process landed"):
+        append_files(table, [again]) if plain else commit(table, STREAM, [again], arrow_schema())
     assert landed_files(tables, STREAM) == before
 
 
@@ -352,7 +352,7 @@ def test_a_file_that_cannot_be_read_is_one_break(scene: Scene, kind: Any, spoil:
         spoil(file)
     breaks = find_table_breaks(None, scene.directory, STREAM)
     assert {(one.offset, one.kind, one.file) for one in breaks} == {
-        (held_by(file.name)[0], "damaged", file.name) for file in spoilt
+        (offsets_in_name(file.name)[0], "damaged", file.name) for file in spoilt
     }
 
 
@@ -396,7 +396,7 @@ def test_log_and_tables_are_held_against_one_manifest(scene: Scene, monkeypatch:
     assert not manifest.with_name("manifest.identity").exists(), "who reads makes no key"
     assert find_breaks(cast("Any", None), tables=tables, manifest=manifest, identity=cluster / "client.identity") == []
     monkeypatch.setenv("CHAPLAIN_IDENTITY", str(cluster / "other.identity"))
-    with pytest.raises(ConfigError, match="signed by somebody else: give the identity"):
+    with pytest.raises(ConfigError, match="signed by another identity: give the identity"):
         prove(None, cluster=cluster, manifest=manifest)
 
 

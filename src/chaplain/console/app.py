@@ -23,7 +23,7 @@ from starlette.routing import Route
 
 from chaplain.console.watch import Watcher
 from chaplain.errors import ConfigError
-from chaplain.runtime.http.host_header import asks_by_address, is_loopback
+from chaplain.runtime.http.host_header import is_host_allowed, is_loopback
 
 TOKEN_COOKIE = "chaplain-token"  # noqa: S105  the cookie's name, not its value
 VIEWERS_MAX = 64
@@ -122,7 +122,7 @@ class _Guard(BaseHTTPMiddleware):
     async def dispatch(self, request: Request, call_next: Callable[[Request], Awaitable[Response]]) -> Response:
         if self._token and not hmac.compare_digest(_presented_token(request).encode(), self._token.encode()):
             return Response("this console wants its token: open it as /?token=…\n", 401, _HEADERS)
-        if not self._token and not asks_by_address(request.headers.get("host", "")):
+        if not self._token and not is_host_allowed(request.headers.get("host", "")):
             return Response("open this console as 127.0.0.1 or localhost\n", 403, _HEADERS)
         response = await call_next(request)
         response.headers.update(_HEADERS)

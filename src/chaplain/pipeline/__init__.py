@@ -1,10 +1,13 @@
 """The data pipeline: streams of a journal in Spark.
 
-Read in this order.
-Rows: `index` or `live`, `rows`, `origin`, `source`, `sink`. Tables: `tables`, `land`, `compact`, `fold`.
-Proofs: `walk` (heads of files), `ledger` (messages), `plan`, `parts` and `checker` with `batches` (what a task does),
-`runs` (how results join), `verify`, `manifest`; of tables `table_check`, `table_proof`.
-Pages: `report`, `report_page`, `plots`.
+Users call the names below. The modules, in reading order:
+
+- Reading: `source/offset_index` or `source/live`, `source/rows`, `source/backends`, `data_source`. Writing: `sink/`.
+- Tables: `tables`, `landing/land`, `landing/compact`, `landing/fold`.
+- Verification of logs: `source/header_scan`, then in `verification/`: `chain_selection`, `plan`, `record_reader`,
+  `checker` with `batches` (the work of a task), `proof_segments` (joining the results), `verify`, `manifest`.
+- Verification of tables: `verification/table_check`, `verification/table_proof`.
+- Reports: `reporting/report`, `reporting/page`, `reporting/plots`.
 """
 
 from chaplain.pipeline.data_source import register

@@ -1,7 +1,9 @@
-"""`format("chaplain")` for Spark: streams of a journal as a table, once or continuously, and back.
+"""The Spark data source `format("chaplain")`: reads streams of a journal in batch and streaming queries, and writes
+them.
 
-Decides how a query's options become ranges of offsets, and nothing about what lies in them. A batch query sees what
-was agreed when it was planned. Filters are not pushed down: Spark would reuse a filtered reader for the whole table.
+This module decides how a query's options become ranges of offsets, and how ranges become partitions. It does not read
+rows itself. A batch query sees the messages that were committed when it was planned. Filters are not pushed down,
+because Spark would reuse a filtered reader for the whole table.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from pyspark.sql.types import StructType
 
 from chaplain.errors import ConfigError, Missing
 from chaplain.pipeline.sink.sink import SinkWriter, StreamWriter, parse_sink
-from chaplain.pipeline.source.backends import Origin, open_origin, read_span, stretch
+from chaplain.pipeline.source.backends import SourceBackend, open_backend, read_rows
 from chaplain.pipeline.source.options import (
     LATEST,
     PARTITION,
@@ -36,32 +38,36 @@ from chaplain.pipeline.source.options import (
     Options,
     check,
     check_named,
-    kept_from,
     parse,
     resolve,
     resolve_end,
+    skip_dropped,
 )
 from chaplain.pipeline.source.rows import OffsetRange, Range, fields, schema_text
 
-__all__ = ["ChaplainSource", "limited", "register", "stretch"]
+__all__ = ["ChaplainSource", "limit_rows", "register"]
 
 _PARTITIONS = 2
+"""Partitions of a stream if `minPartitions` is not set."""
 _ROWS_A_TASK = 1_000_000
+"""Larger ranges are split into more partitions."""
 Offsets = dict[str, dict[str, int]]
 
 
-class _Part(InputPartition):
+class _Partition(InputPartition):
     def __init__(self, wanted: OffsetRange) -> None:
         self.wanted = wanted
 
 
 class ChaplainSource(DataSource):
+    """The data source `chaplain`. `options.SOURCE` lists the options for reading, `sink.SINK` those for writing."""
+
     @classmethod
     def name(cls) -> str:
         return "chaplain"
 
     def schema(self) -> str:
-        check(self.options)  # so that `load` says what is wrong, not only the first action
+        check(self.options)  # reports wrong options already at `load`, not at the first action
         return schema_text(self.options.get("includeHeaders", "false").lower() == "true")
 
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -78,19 +84,23 @@ class ChaplainSource(DataSource):
 
 
 def register(spark: SparkSession) -> None:
-    """Make `format("chaplain")` known to this session, and let its workers on this machine find it."""
+    """Register `format("chaplain")` in this Spark session.
+
+    In a local session it also makes Spark's Python workers use this interpreter, unless `PYSPARK_PYTHON` or
+    `spark.pyspark.python` is set, so that they can import chaplain. `local_session` calls it already.
+    """
     _use_this_python(spark)
     spark.dataSource.register(ChaplainSource)
 
 
 def _use_this_python(spark: SparkSession) -> None:
-    """Workers take the `python3` of the path, unless somebody says otherwise: that one need not know chaplain."""
+    """Make local workers use this interpreter: the default, `python3` in the PATH, may not have chaplain installed."""
     try:
         context = spark.sparkContext
-    except PySparkException:  # over Connect, workers are the server's affair
+    except PySparkException:  # a Connect session has no context: the server decides which Python its workers use
         return
-    said = os.environ.get("PYSPARK_PYTHON") or context.getConf().get("spark.pyspark.python")
-    if not said and (context.master or "").startswith("local"):
+    configured = os.environ.get("PYSPARK_PYTHON") or context.getConf().get("spark.pyspark.python")
+    if not configured and (context.master or "").startswith("local"):
         context.pythonExec = sys.executable
 
 
@@ -99,17 +109,17 @@ def _columns(schema: StructType, options: Options) -> tuple[str, ...]:
     unknown = [name for name in schema.fieldNames() if name not in known]
     if unknown:
         raise ConfigError(f"there are no columns {', '.join(unknown)}: choose from {', '.join(known)}")
-    for field in schema.fields:  # Spark would take ours for what was asked for, and fail in the tasks
-        asked, meant = field.dataType.simpleString(), known[field.name]
-        if asked != meant or not field.nullable:
-            asked += "" if field.nullable else " not null"
-            raise ConfigError(f"column {field.name} is {meant}, not {asked}: cast it once it is read")
+    for field in schema.fields:  # Spark does not compare the user's schema with ours, and would fail in the tasks
+        requested, declared = field.dataType.simpleString(), known[field.name]
+        if requested != declared or not field.nullable:
+            requested += "" if field.nullable else " not null"
+            raise ConfigError(f"column {field.name} is {declared}, not {requested}: cast it once it is read")
     return tuple(schema.fieldNames())
 
 
-def _cut(origin: Origin, stream: str, start: int, end: int, least: int) -> Sequence[OffsetRange]:
+def _split(backend: SourceBackend, stream: str, start: int, end: int, least: int) -> Sequence[OffsetRange]:
     parts = max(least or _PARTITIONS, -(-(end - start) // _ROWS_A_TASK))
-    return origin.cut(stream, start, end, parts)
+    return backend.split(stream, start, end, parts)
 
 
 class _Reader(DataSourceReader):
@@ -119,38 +129,40 @@ class _Reader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         options = self._options
-        origin = open_origin(options.target)
+        backend = open_backend(options.target)
         wanted: list[OffsetRange] = []
-        chosen = _chosen(options, origin)
+        chosen = _select_streams(options, backend)
         check_named(options, chosen)
         for stream in chosen:
-            known = origin.stretch(stream)
+            known = backend.known_offsets(stream)
             start = resolve(options.starting, stream, known, options.fail_on_loss)
             end = resolve_end(options.ending, stream, known, options.fail_on_loss)
-            wanted += _cut(origin, stream, start, end, options.min_partitions)
-        return [_Part(one) for one in wanted] or [_Part(Range("", 0, 0, ()))]
+            wanted += _split(backend, stream, start, end, options.min_partitions)
+        return [_Partition(one) for one in wanted] or [_Partition(Range("", 0, 0, ()))]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         options = self._options
-        return read_span(cast("_Part", partition).wanted, self._columns, options.fail_on_loss, options.fail_on_headers)
+        return read_rows(
+            cast("_Partition", partition).wanted, self._columns, options.fail_on_loss, options.fail_on_headers
+        )
 
 
-def _chosen(options: Options, origin: Origin) -> list[str]:
-    there = origin.streams
+def _select_streams(options: Options, backend: SourceBackend) -> list[str]:
+    there = backend.streams
     if options.pattern:
         return [stream for stream in there if options.wants(stream)]
     absent = [stream for stream in options.names if stream not in there]
     if absent and options.fail_on_loss:
         folder = options.target.folder
         if folder and not there:
-            raise Missing(f"there are no streams in {folder}: give a node's segments{_such_as(Path(folder))}")
-        origin.check_right(absent[0])
+            raise Missing(f"there are no streams in {folder}: give a node's segments{_suggestion(Path(folder))}")
+        backend.check_access(absent[0])
         raise Missing(f"there is no stream {absent[0]!r}: streams here are {', '.join(there) or 'none'}")
     return [stream for stream in options.names if stream in there]
 
 
-def _such_as(folder: Path) -> str:
-    """The segments that are nearest, if there are any."""
+def _suggestion(folder: Path) -> str:
+    """Suggest a folder of segments at or below `folder`, if there is one."""
     near = [one for one in (folder / "segments", *sorted(folder.glob("node-*/segments"))) if one.is_dir()]
     return f", such as {near[0]}" if near else ""
 
@@ -159,103 +171,105 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: Options, schema: StructType) -> None:
         self._options = options
         self._columns = _columns(schema, options)
-        self._origin: Origin | None = None
-        self._goal: Offsets | None = None
+        self._backend: SourceBackend | None = None
+        self._available_now_end: Offsets | None = None
         self._triggered_s: float | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Tasks read with nothing but their range: what was planned with stays where it was planned."""
+        """Leave the backend on the driver: tasks need only their range."""
         return {**self.__dict__, "_origin": None}
 
-    def _fresh(self, at_once: bool = False) -> Origin:
-        if self._origin is None:
-            self._origin = open_origin(self._options.target)
-        self._origin.refresh(at_once)
-        return self._origin
+    def _refreshed(self, at_once: bool = False) -> SourceBackend:
+        if self._backend is None:
+            self._backend = open_backend(self._options.target)
+        self._backend.refresh(at_once)
+        return self._backend
 
-    def _ends(self, bound: Bound, at_once: bool = False) -> Offsets:
-        origin = self._fresh(at_once)
-        named = self._options.names or tuple(filter(self._options.wants, origin.streams))
+    def _resolve_all(self, bound: Bound, at_once: bool = False) -> Offsets:
+        backend = self._refreshed(at_once)
+        named = self._options.names or tuple(filter(self._options.wants, backend.streams))
         loss = self._options.fail_on_loss
-        return {name: {PARTITION: resolve(bound, name, origin.stretch(name), loss)} for name in named}
+        return {name: {PARTITION: resolve(bound, name, backend.known_offsets(name), loss)} for name in named}
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 Spark's name
-        begun = self._ends(self._options.starting)
-        for stream in sorted(set(begun) - set(self._fresh().streams)):
-            self._fresh().check_right(stream)
-        check_named(self._options, list(begun))
-        return begun
+        starts = self._resolve_all(self._options.starting)
+        for stream in sorted(set(starts) - set(self._refreshed().streams)):
+            self._refreshed().check_access(stream)
+        check_named(self._options, list(starts))
+        return starts
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 Spark's name
         most = self._options.max_offsets
         return ReadMaxRows(most) if most else ReadAllAvailable()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 Spark's name
-        latest = self._goal if self._goal is not None else self._ends(Bound(LATEST))
-        begun = {**start, **{name: {PARTITION: self._begin(name, start)} for name in latest}}
-        if self._goal is None and self._too_early(begun, latest):
+        latest = self._available_now_end if self._available_now_end is not None else self._resolve_all(Bound(LATEST))
+        starts = {**start, **{name: {PARTITION: self._start_of(name, start)} for name in latest}}
+        if self._available_now_end is None and self._too_early(starts, latest):
             return start
         if not isinstance(limit, ReadMaxRows):
-            return {**begun, **_at_least(latest, begun)}
-        return limited(begun, latest, limit.max_rows)
+            return {**starts, **_at_least(latest, starts)}
+        return limit_rows(starts, latest, limit.max_rows)
 
-    def _begin(self, stream: str, start: Offsets) -> int:
-        """Where reading goes on: what was dropped takes none of the rows that a batch may have."""
-        first = self._fresh().stretch(stream).first
+    def _start_of(self, stream: str, start: Offsets) -> int:
+        """Return the offset at which the next batch starts. Dropped offsets do not count towards the batch's limit."""
+        first = self._refreshed().known_offsets(stream).first
         return max(start[stream][PARTITION], first) if stream in start else first
 
     def _too_early(self, start: Offsets, latest: Offsets) -> bool:
-        """Whether a batch is smaller than was asked for, and need not be made for its age."""
+        """Whether to wait: fewer rows than `minOffsetsPerTrigger` are new, and `maxTriggerDelay` has not passed."""
         now_s = time.monotonic()
         young = self._triggered_s is not None and now_s - self._triggered_s < self._options.max_delay_s
-        rows = sum(max(0, count) for count in _new(start, latest).values())
+        rows = sum(max(0, count) for count in _new_rows(start, latest).values())
         if young and rows < self._options.min_offsets:
             return True
         self._triggered_s = now_s
         return False
 
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802 Spark's name
-        """How far the streams are, whatever a batch may take of them."""
-        return self._ends(Bound(LATEST))
+        """Return the ends of the streams, regardless of the limit of a batch."""
+        return self._resolve_all(Bound(LATEST))
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 Spark's name
-        self._goal = self._ends(Bound(LATEST), at_once=True)
+        self._available_now_end = self._resolve_all(Bound(LATEST), at_once=True)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        origin = self._fresh()
-        if any(origin.stretch(name).next < place[PARTITION] for name, place in end.items()):
-            origin.refresh()
+        backend = self._refreshed()
+        if any(backend.known_offsets(name).next < place[PARTITION] for name, place in end.items()):
+            backend.refresh()
         wanted: list[OffsetRange] = []
         for name, place in end.items():
-            known = origin.stretch(name)
+            known = backend.known_offsets(name)
             first = start.get(name, {PARTITION: known.first})[PARTITION]
             if first < place[PARTITION]:
-                first = kept_from(name, first, known, self._options.fail_on_loss)
-            wanted += _cut(origin, name, first, place[PARTITION], self._options.min_partitions)
-        return [_Part(one) for one in wanted]
+                first = skip_dropped(name, first, known, self._options.fail_on_loss)
+            wanted += _split(backend, name, first, place[PARTITION], self._options.min_partitions)
+        return [_Partition(one) for one in wanted]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         options = self._options
-        return read_span(cast("_Part", partition).wanted, self._columns, options.fail_on_loss, options.fail_on_headers)
+        return read_rows(
+            cast("_Partition", partition).wanted, self._columns, options.fail_on_loss, options.fail_on_headers
+        )
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Nothing to do: the log keeps what it has."""
+        """Nothing to do: the log's retention does not depend on its readers."""
 
 
 def _at_least(latest: Offsets, start: Offsets) -> Offsets:
-    """Never behind what was read before, even if another node's log is shorter."""
+    """Return the latest offsets, but none before `start`: another node's log may be shorter than the last one read."""
     return {
         name: {PARTITION: max(place[PARTITION], start.get(name, place)[PARTITION])} for name, place in latest.items()
     }
 
 
-def _new(start: Offsets, latest: Offsets) -> dict[str, int]:
+def _new_rows(start: Offsets, latest: Offsets) -> dict[str, int]:
     return {name: place[PARTITION] - start.get(name, {PARTITION: 0})[PARTITION] for name, place in latest.items()}
 
 
-def limited(start: Offsets, latest: Offsets, most: int) -> Offsets:
-    """No more than `most` rows in all, shared among streams by how much each has."""
-    new = _new(start, latest)
+def limit_rows(start: Offsets, latest: Offsets, most: int) -> Offsets:
+    """Return end offsets for at most `most` rows in total, distributed in proportion to the streams' new rows."""
+    new = _new_rows(start, latest)
     total = sum(max(0, count) for count in new.values())
     if total <= most:
         return {**start, **_at_least(latest, start)}

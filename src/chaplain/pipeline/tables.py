@@ -1,12 +1,11 @@
-"""Landed tables: where they are, what they hold, how to read them, and how a batch becomes part of one.
+"""Landed tables: where they are, which files belong to them, how to read them, and how to append a batch.
 
-    delta     Parquet files and a Delta log; a commit makes a batch visible, and records the offset behind it
-    parquet   Parquet files alone, each named by the offsets it holds: FIRST-END.parquet, moved in place in order
+    delta     Parquet files and a Delta log; a commit makes a batch visible and records the offset after it
+    parquet   Parquet files only, each named by its offsets: FIRST-END.parquet; a batch is renamed into place in order
 
-Decides what of a folder is the table. Refuses to know how files are filled.
+This module decides which files of a folder belong to the table. It does not know how the files are written.
 
-Invariant: the offsets from which and up to which a table is filled follow from the table alone, so there is no other
-state to lose.
+Invariant: the table itself contains its first and its next offset, so there is no other state that could be lost.
 """
 
 from __future__ import annotations
@@ -36,21 +35,21 @@ from chaplain.segment.arrow import SCHEMA
 Format = Literal["delta", "parquet"]
 Storage = Mapping[str, str] | None
 _RANGE = re.compile(r"(\d{20})-(\d{20})\.parquet")
-_HELD = re.compile(r"(\d{20})-(\d{20})")
+_OFFSETS = re.compile(r"(\d{20})-(\d{20})")
 _NOT_PLAIN = re.compile(r"[^A-Za-z0-9_.-]|^\.")
 _ESCAPE = "~"
 _ESCAPED = re.compile(r"~([0-9A-F]{2})")
-"""Not with percent signs: delta-rs reads those as escapes of its own, whichever way they are given to it."""
+"""Escapes in folder names. Percent signs would not work: delta-rs always treats them as its own escapes."""
 _PATTERN = re.compile(r"[][{}*?\\]")
-"""What Spark takes for a pattern unless a backslash is before it."""
+"""Characters that Spark treats as glob patterns in paths unless they are escaped with a backslash."""
 STAGING = "_staging"
-"""Readers of Parquet pass over names that begin like this."""
+"""Folder for files that are not part of the table yet. Parquet readers ignore names that begin with an underscore."""
 _FIRST = "_first"
-"""In a plain table that does not begin with offset 0: the one that it begins with."""
+"""File with the first offset of a plain table that does not begin with offset 0."""
 
 
 class ParquetFile(Frozen, frozen=True, array_like=True):
-    """A Parquet file that holds these offsets of a stream."""
+    """A Parquet file with the offsets from `start` up to, but not including, `end` of a stream."""
 
     name: str
     """Relative to the table's folder."""
@@ -60,16 +59,17 @@ class ParquetFile(Frozen, frozen=True, array_like=True):
 
 
 def table_path(tables: str | Path, stream: str) -> str:
-    """The folder of a stream's table. What is no plain name is escaped: `a/b` becomes `a~2Fb`.
+    """Return the path of a stream's table below `tables`.
 
-    A name that would be too long for a folder is shortened, and ends with a digest of the stream's name.
+    Characters other than letters, digits, `_`, `.` and `-` are escaped: the table of stream `a/b` is `a~2Fb`. A name
+    that is too long for a folder is shortened and ends with a digest of the stream's name.
     """
     escaped = _NOT_PLAIN.sub(lambda found: f"{_ESCAPE}{ord(found[0]):02X}", stream)
     return f"{str(tables).rstrip('/')}/{bounded(escaped, stream, _ESCAPE, FILE_NAME_BYTES_MAX)}"
 
 
 def _stream_of(folder: Path) -> str:
-    """The stream whose table this folder is; a shortened name does not say, but every row does."""
+    """Return the stream of a table's folder: from the folder's name or, if that was shortened, from the first row."""
     if not is_shortened(folder.name, _ESCAPE):
         return _ESCAPED.sub(lambda found: chr(int(found[1], 16)), folder.name)
     files = _files_of(str(folder), None)
@@ -77,11 +77,11 @@ def _stream_of(folder: Path) -> str:
 
 
 def landed_streams(tables: str | Path) -> list[str]:
-    """The streams that have a table in a local folder."""
+    """Return the streams that have a table in a local folder."""
     folder = Path(tables)
     found = sorted(path for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
     streams = [_stream_of(path) for path in found if kind_of(str(path)) is not None]
-    return [stream for stream in streams if stream]  # a table that was created and has no rows yet may not say
+    return [stream for stream in streams if stream]  # the stream of an empty table with a shortened name is unknown
 
 
 def kind_of(table: str, storage: Storage = None) -> Format | None:
@@ -92,7 +92,7 @@ def kind_of(table: str, storage: Storage = None) -> Format | None:
 
 
 def landed_offset(tables: str | Path, stream: str, storage: Storage = None) -> int:
-    """The first offset that the table does not hold."""
+    """Return the next offset to land: one more than the last offset in the table, or 0 for a new table."""
     table = table_path(tables, stream)
     kind = kind_of(table, storage)
     if kind == "delta":
@@ -102,7 +102,9 @@ def landed_offset(tables: str | Path, stream: str, storage: Storage = None) -> i
 
 
 def first_landed(tables: str | Path, stream: str, storage: Storage = None) -> int:
-    """The offset that the table begins with: what the log had lost before it began is no part of it."""
+    """Return the first offset of the table. It is not 0 if the log had dropped its beginning before the first
+    `land`.
+    """
     table = table_path(tables, stream)
     if kind_of(table, storage) == "delta":
         return DeltaTable(table, storage_options=dict(storage or {})).transaction_version(_first_of(stream)) or 0
@@ -117,7 +119,7 @@ def _noted_first(folder: Path) -> int:
 
 
 def landed_files(tables: str | Path, stream: str, storage: Storage = None) -> list[str]:
-    """The files that are the table now, in the order of their offsets."""
+    """Return the files of the table's current version, in the order of their offsets."""
     return _files_of(table_path(tables, stream), storage)
 
 
@@ -125,12 +127,12 @@ def _files_of(table: str, storage: Storage) -> list[str]:
     kind = kind_of(table, storage)
     if kind == "delta":
         files = sorted(DeltaTable(table, storage_options=dict(storage or {})).file_uris())
-        return files if "://" in table else [unquote(file) for file in files]  # blanks come as %20 even in local paths
+        return files if "://" in table else [unquote(file) for file in files]  # delta-rs escapes even local paths
     return [str(Path(table) / file) for _, _, file in _ranges(Path(table))] if kind == "parquet" else []
 
 
 def _ranges(folder: Path) -> list[tuple[int, int, str]]:
-    """Offsets and names of the files that follow one another from the first offset on."""
+    """Return the offsets and names of the files that continue one another without a gap from the first offset on."""
     found: list[tuple[int, int, str]] = []
     first = _noted_first(folder)
     for start, end, name in _named(folder):
@@ -139,9 +141,9 @@ def _ranges(folder: Path) -> list[tuple[int, int, str]]:
     return found
 
 
-def held_by(name: str) -> tuple[int, int]:
-    """The offsets that a landed file of this name was filled with."""
-    found = _HELD.match(name)
+def offsets_in_name(name: str) -> tuple[int, int]:
+    """Return the offsets that the name of a landed file states; (0, 0) for any other name."""
+    found = _OFFSETS.match(name)
     return (int(found[1]), int(found[2])) if found else (0, 0)
 
 
@@ -151,7 +153,7 @@ def _named(folder: Path) -> list[tuple[int, int, str]]:
 
 
 def stray_files(tables: str | Path, stream: str) -> list[str]:
-    """Files of a plain table that lie behind a gap: something that was landed is gone."""
+    """Return the files of a plain table that follow a gap. A gap means that a landed file was deleted."""
     folder = Path(table_path(tables, stream))
     if kind_of(str(folder)) != "parquet":
         return []
@@ -164,20 +166,20 @@ def app_of(stream: str) -> str:
 
 
 def _first_of(stream: str) -> str:
-    """Under which name a Delta table notes its beginning; no stream has blanks in its name."""
+    """Return the application id under which a Delta table stores its first offset. Stream names contain no blanks."""
     return f"{app_of(stream)} first"
 
 
 def commit(table: str, stream: str, files: Sequence[ParquetFile], schema: Any, storage: Storage = None) -> None:
-    """Make these files part of a Delta table, all or none, and note the offset behind them."""
+    """Append files to a Delta table in one commit, and record the next offset as the commit's transaction version."""
     options = dict(storage or {})
     if not DeltaTable.is_deltatable(table, options):
         DeltaTable.create(table, schema=schema, storage_options=options)
     delta = DeltaTable(table, storage_options=options)
     landed = delta.transaction_version(app_of(stream))
     if landed not in (None, files[0].start):
-        # Between this look and the commit, delta-rs refuses a second transaction of the same stream.
-        raise StorageError(_taken(table, landed))
+        # If another process commits between this check and our commit, delta-rs rejects the second transaction.
+        raise StorageError(_conflict(table, landed))
     notes = [Transaction(app_of(stream), files[-1].end)]
     if landed is None and files[0].start:
         notes.append(Transaction(_first_of(stream), files[0].start))
@@ -191,62 +193,74 @@ def commit(table: str, stream: str, files: Sequence[ParquetFile], schema: Any, s
     )
 
 
-def _taken(table: str, landed: int | None) -> str:
-    return f"{table} was filled up to {landed} by somebody else: one `land` for each table at a time"
+def _conflict(table: str, landed: int | None) -> str:
+    return f"another process landed {table} up to offset {landed}: run one `land` per table at a time"
 
 
 def added(file: ParquetFile, now_ms: int, *, new: bool) -> AddAction:
-    """What a Delta log says of a file; its bounds let readers pass over it."""
+    """Return the entry of a file in the Delta log, with statistics on offsets that let readers skip the file."""
     bounds = {"minValues": {"offset": file.start}, "maxValues": {"offset": file.end - 1}, "nullCount": {"offset": 0}}
     stats = json.dumps({"numRecords": file.end - file.start, **bounds})
     return AddAction(file.name, file.size_bytes, {}, now_ms, new, stats)
 
 
-def move_in(table: str, files: Sequence[ParquetFile]) -> None:
-    """Make these files part of a plain table, one after the other: whatever is there is a prefix of the stream."""
+def append_files(table: str, files: Sequence[ParquetFile]) -> None:
+    """Append files to a plain table by renaming them in order, so that a crash leaves a prefix of the stream."""
     folder = Path(table)
-    there = _ranges(folder)
-    if there and there[-1][1] != files[0].start:
-        raise StorageError(_taken(table, there[-1][1]))
-    if files[0].start and not there:
+    present = _ranges(folder)
+    if present and present[-1][1] != files[0].start:
+        raise StorageError(_conflict(table, present[-1][1]))
+    if files[0].start and not present:
         durable.put(folder / _FIRST, f"{files[0].start}\n", mode=0o666)
     for file in files:
         os.replace(folder / file.name, folder / f"{file.start:020d}-{file.end:020d}.parquet")
 
 
 def table(spark: SparkSession, path: str | Path, storage_options: Storage = None) -> DataFrame:
-    """A landed table as it is now. Never read the folder of a Delta table as plain Parquet: it may hold more."""
-    place = str(path).rstrip("/")
-    if kind_of(place, storage_options) is None:
-        place = _meant(place)
-    files = _files_of(place, storage_options)
+    """Return the current content of a landed table as a DataFrame.
+
+    `path` is the table's folder (see `table_path`), or a folder that contains a single table. `storage_options` are
+    passed to delta-rs, for tables in an object store. A table without rows yields an empty DataFrame with the usual
+    columns. Raises `Missing` if there is no table.
+
+    Use this function instead of `spark.read.parquet`: the folder of a Delta table may contain files that are not part
+    of its current version.
+    """
+    location = str(path).rstrip("/")
+    if kind_of(location, storage_options) is None:
+        location = _resolve(location)
+    files = _files_of(location, storage_options)
     if not files:
         return spark.createDataFrame([], schema_text(headers=True))
     return spark.read.parquet(*(_PATTERN.sub(r"\\\g<0>", file) for file in files))
 
 
-def _meant(place: str) -> str:
-    """A folder with one table in it is taken for that table, one that a first batch goes to for an empty one."""
-    if "://" in place:
-        raise Missing(f"there is no table at {place}: land a stream first, or give its path by table_path")
-    inside, beside = landed_streams(place), landed_streams(Path(place).parent)
+def _resolve(location: str) -> str:
+    """Resolve a path that is not a table itself.
+
+    A folder that contains exactly one table stands for that table. A folder to which a first batch is being written is
+    an empty table.
+    """
+    if "://" in location:
+        raise Missing(f"there is no table at {location}: land a stream first, or give its path by table_path")
+    inside, beside = landed_streams(location), landed_streams(Path(location).parent)
     if len(inside) == 1:
-        return table_path(place, inside[0])
-    if _begun(Path(place)):
-        return place
+        return table_path(location, inside[0])
+    if _begun(Path(location)):
+        return location
     if inside or beside:
         names = ", ".join(inside or beside)
-        raise Missing(f"there is no table at {place}: there are tables of {names} {'in' if inside else 'beside'} it")
-    raise Missing(f"there is no table at {place}: land a stream first, or give its path by table_path")
+        raise Missing(f"there is no table at {location}: there are tables of {names} {'in' if inside else 'beside'} it")
+    raise Missing(f"there is no table at {location}: land a stream first, or give its path by table_path")
 
 
 def _begun(folder: Path) -> bool:
-    """Whether a first batch is on its way there."""
+    """Whether a first batch is being written to this folder."""
     return (folder / STAGING).is_dir() or any(folder.glob("*.parquet"))
 
 
 def arrow_schema() -> Any:
-    """The schema of every landed table."""
+    """Return the Arrow schema of all landed tables."""
     ours = {"partition": pa.int32(), "timestampType": pa.int32(), "headers": HEADERS_TYPE}
     names = [field.split()[0] for field in fields(headers=True)]
     return pa.schema([(name, ours[name] if name in ours else SCHEMA.field(name).type) for name in names])

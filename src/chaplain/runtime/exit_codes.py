@@ -1,5 +1,5 @@
-"""With what code a node's process ends; whoever starts nodes looks at it without loading one."""
+"""Exit codes of a node's process. They have a module of their own so that a supervisor need not import a node."""
 
 DONE, HALTED, REMOVED, BROKEN = 0, 1, 4, 70
-"""Stopped when asked; stopped because a promise could not be kept; stopped because the cluster removed this node; a
-fault of ours."""
+"""`DONE`: the node stopped on request. `HALTED`: it stopped because it could no longer keep a guarantee, for example
+after a failed sync. `REMOVED`: the cluster removed this node. `BROKEN`: an unexpected exception, which is a bug."""

@@ -1,5 +1,6 @@
-"""How many files and connections this process may have open, how many sessions that is enough for, and what is done
-when none is left: what was to be read is read later.
+"""The limit on file descriptors: raising it, deriving the number of sessions from it, and surviving its exhaustion.
+
+A read that finds no free descriptor raises `NoDescriptors`; the worker pool retries such a read later.
 """
 
 from __future__ import annotations
@@ -17,19 +18,24 @@ Found = TypeVar("Found")
 
 NONE_LEFT = (errno.EMFILE, errno.ENFILE)
 OWN = 256
-"""What a node needs beside its peers: the log, databases, wake-ups of its threads."""
+"""Descriptors reserved for the node itself: log segments, databases, event descriptors of its threads."""
 SESSIONS_MIN = 16
+"""A node allows this many sessions even if the limit on descriptors is smaller."""
 
 
-def take_all() -> None:
-    """Ask for as many as the system lets this process have: the usual 1,024 are soon used up by clients."""
+def raise_fd_limit() -> None:
+    """Raise the soft limit to the hard limit: clients soon use up the usual soft limit of 1,024."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with suppress(ValueError, OSError):  # a system that allows less than it says
+    with suppress(ValueError, OSError):  # some systems refuse the hard limit that they report
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def sessions_for(strangers: int) -> int:
-    """Nodes and clients may have so many sessions each: half of what strangers and our own files leave."""
+    """Return how many sessions nodes may have, and how many clients may have.
+
+    Each group gets half of the descriptors that remain after `OWN` and `strangers`, the number of connections that may
+    be open before they authenticate.
+    """
     descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if descriptors == resource.RLIM_INFINITY:
         return SESSIONS_MAX
@@ -37,11 +43,14 @@ def sessions_for(strangers: int) -> int:
 
 
 class NoDescriptors(Exception):
-    """Neither this process nor the system has one left to give. Nothing was done, and it may be done again."""
+    """The process or the system has no free file descriptor. The call had no effect and can be retried."""
 
 
-def reading(read: Callable[[Wanted], Found]) -> Callable[[Wanted], Found]:
-    """The same, for one who only reads: what it cannot open now is no damage, and no reason to stop."""
+def retry_when_exhausted(read: Callable[[Wanted], Found]) -> Callable[[Wanted], Found]:
+    """Wrap a function that only reads, so that it raises `NoDescriptors` when no descriptor is free.
+
+    Any other `OSError` means damage and stops the node; a lack of descriptors must not.
+    """
 
     def attempt(wanted: Wanted) -> Found:
         try:

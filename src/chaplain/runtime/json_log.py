@@ -1,6 +1,7 @@
-"""Structured log lines: one JSON object each, at most so many of one event a second.
+"""Structured logging: one JSON object a line, at most `LINES_PER_SECOND_MAX` lines of each event a second.
 
-What is left out is counted in the next line of that event. Secrets never get here: a `Report` carries none.
+The next line of an event reports in `left_out` how many lines the limit suppressed. Log lines contain no secrets,
+because `Report` effects contain none.
 """
 
 from __future__ import annotations
@@ -15,10 +16,11 @@ from typing import TextIO
 
 LINES_PER_SECOND_MAX = 20
 EVENTS_MAX = 1024
+"""Events whose rate is remembered. One more clears the table, and with it the counts of suppressed lines."""
 
 
 class JsonLog:
-    """Writes for one node. Any thread may call it; lines never mix because each is one write."""
+    """The log of one node. Any thread may write to it; lines do not interleave, because each line is one write."""
 
     def __init__(
         self,
@@ -32,7 +34,7 @@ class JsonLog:
         self._lines_per_second_max = lines_per_second_max
         self._monotonic_s = monotonic_s
         self._spent: dict[str, tuple[int, int, int]] = {}
-        """By event: the second, lines written in it, lines left out since the last written one."""
+        """By event: the current second, lines written in that second, lines suppressed since the last written one."""
 
     def write(
         self, event: str, detail: Mapping[str, object] = MappingProxyType({}), *, level: str = "info", peer: str = ""
@@ -54,10 +56,10 @@ class JsonLog:
             self._stream.write(line)
             self._stream.flush()
         except (OSError, ValueError):
-            return  # a node does not stop because nobody can read its log
+            return  # a node keeps running when its log cannot be written
 
     def _admit(self, event: str) -> int | None:
-        """How many lines of this event were left out before this one; None if this one is as well."""
+        """Return how many lines of this event were suppressed before this one; None if this one is suppressed, too."""
         if len(self._spent) >= EVENTS_MAX and event not in self._spent:
             self._spent.clear()
         second, written, left_out = self._spent.get(event, (-1, 0, 0))

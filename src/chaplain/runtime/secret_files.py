@@ -1,6 +1,7 @@
-"""Files with secrets: written for their owner only, and not read if others could.
+"""Reads and writes files with secrets: identities and key rings.
 
-A key that somebody else may have read is no key; so a file that is open to group or world is refused, not repaired.
+A secret file has mode 600. This module refuses to read a file that group or others can access and does not repair its
+mode: another user may have read the key already, so the operator has to decide whether to replace it.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ def read_public_key(text: str, where: str) -> bytes:
 
 
 def write_secret(file: Path, text: str) -> None:
-    """Make the file; never overwrite one, for a lost key cannot be had back."""
+    """Create the file. It never overwrites an existing file, because an overwritten key cannot be recovered."""
     try:
         durable.write_new(file, text)
     except FileExistsError:
@@ -52,8 +53,8 @@ def _read(file: Path, parse: Callable[[str], T], kind: str) -> T:
         with file.open("rb") as stream:
             mode = stat.S_IMODE(os.fstat(stream.fileno()).st_mode)
             if mode & 0o077:
-                mend = f"`chmod 600 {shlex.quote(str(file))}`"
-                raise ConfigError(f"{file} can be read by others (mode {mode:o}); run {mend}")
+                remedy = f"`chmod 600 {shlex.quote(str(file))}`"
+                raise ConfigError(f"{file} can be read by others (mode {mode:o}); run {remedy}")
             return parse(stream.read(SECRET_BYTES_MAX).decode())
     except OSError as error:
         hint = f"make one with `chaplain key new --kind {kind} --out {shlex.quote(str(file))}`"

@@ -1,7 +1,8 @@
-"""A UDP socket that everybody on an interface hears: sends `Cast`, gives `Heard`.
+"""The UDP broadcast socket for discovery beacons: sends `Cast` effects and returns received datagrams as `Heard`.
 
-Several nodes of one machine may share the port. The datagrams are hostile until the mesh has checked their MAC; here
-they are only bounded: longer ones than any beacon are dropped, and so is what comes faster than it is read.
+Several nodes on one machine can share the port. This module does not authenticate datagrams; the mesh checks their MAC.
+It only bounds them: it drops datagrams longer than any beacon, and the kernel drops those that arrive faster than the
+node reads them.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ _RECEIVE_BYTES = 256 * 1024
 
 class BeaconSocket:
     def __init__(self, address: str, port: int, interface: str = "") -> None:
-        """Send to and listen at a broadcast address, such as 127.255.255.255; on one interface if it is named."""
+        """Send to and listen on a broadcast address, such as 127.255.255.255, and only on `interface` if it is
+        given.
+        """
         self.counts: Counter[str] = Counter()
         self._target = (address, port)
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -30,7 +33,7 @@ class BeaconSocket:
         try:
             if interface:
                 self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, interface.encode())
-            # Bound to the broadcast address itself, only what was sent to it arrives.
+            # A socket bound to the broadcast address itself receives only datagrams sent to that address.
             self._socket.bind(self._target)
         except OSError as error:
             self._socket.close()
@@ -40,15 +43,16 @@ class BeaconSocket:
             raise ConfigError(message) from error
         self.fd = self._socket.fileno()
 
-    def cast(self, datagram: bytes) -> None:
-        """Best effort: a network that is down is no reason to stop."""
+    def broadcast(self, datagram: bytes) -> None:
+        """Send a datagram, best effort: the node keeps running while the network is down."""
         try:
             self._socket.sendto(datagram, self._target)
             self.counts["beacon_cast"] += 1
         except OSError:
             self.counts["beacon_cast_failed"] += 1
 
-    def heard(self) -> list[Heard]:
+    def receive(self) -> list[Heard]:
+        """Return the datagrams that wait in the socket, at most `DRAIN_DATAGRAMS_MAX`."""
         heard: list[Heard] = []
         for _ in range(DRAIN_DATAGRAMS_MAX):
             try:

@@ -1,12 +1,12 @@
-"""Work that would hold up the loop, done by a few threads: checking signatures and reading the log.
+"""A thread pool for work that would block the event loop, such as signature checks and reads of the log.
 
-Both release Python's lock while they are busy, so two threads really work side by side. Answers come back in any order;
-whoever asked put a ticket on each piece of work.
+Such work releases the GIL, so two threads run in parallel. Results come back in any order; the requester puts a ticket
+into each task to match them.
 
-A piece that finds no descriptor left goes behind the others and is done again; whatever else goes wrong in one is a
-fault of ours.
+A task that raises `NoDescriptors` goes to the end of the queue and runs again. Any other exception is a bug: the pool
+raises it in the event loop, and the node stops.
 
-Invariants: every piece of work is answered once; at most `WAITING_MAX` pieces wait, then `submit` waits, too.
+Invariants: each task has exactly one result. At most `WAITING_MAX` tasks are queued; beyond that `submit` blocks.
 """
 
 from __future__ import annotations
@@ -21,45 +21,46 @@ from chaplain.runtime.fd_limits import NoDescriptors
 
 WAITING_MAX = 1024
 PAUSE_S = 0.1
-"""How long a thread waits for somebody to close something."""
+"""How long a thread waits after `NoDescriptors` before it takes the next task."""
 THREADS = 2
 
-Answer = TypeVar("Answer")
+Result = TypeVar("Result")
 
 
 class TaskGroup(NamedTuple):
-    """Threads for some kinds of work, by type of what is wanted."""
+    """Handlers of some types of effects, and the number of threads that run them."""
 
-    doers: Mapping[type, Callable[[Any], Any]]
+    handlers: Mapping[type, Callable[[Any], Any]]
     threads: int = THREADS
-    give_up: Callable[[], object] = bool
-    """Called when all is to end: whoever is busy with something long need not bring it to its end."""
+    cancel: Callable[[], object] = bool
+    """Called at shutdown, so that a handler can abort a long task."""
 
 
-class WorkerPool(Generic[Answer]):
-    """`fd` becomes readable when `completed` has something to tell."""
+class WorkerPool(Generic[Result]):
+    """Threads that run tasks. `fd` becomes readable when `completed` has results."""
 
     def __init__(self, threads: int = THREADS) -> None:
         self.counts: Counter[str] = Counter()
         self.fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._changed = threading.Condition()
-        self._waiting: deque[Callable[[], Answer]] = deque()
-        self._done: deque[Answer] = deque()
+        self._waiting: deque[Callable[[], Result]] = deque()
+        self._done: deque[Result] = deque()
         self._failure: BaseException | None = None
         self._closing = False
-        self._threads = [threading.Thread(target=self._work, name=f"labour-{n}", daemon=True) for n in range(threads)]
+        self._threads = [threading.Thread(target=self._work, name=f"worker-{n}", daemon=True) for n in range(threads)]
         for thread in self._threads:
             thread.start()
 
-    def submit(self, piece: Callable[[], Answer]) -> None:
+    def submit(self, task: Callable[[], Result]) -> None:
+        """Queue a task. Blocks while `WAITING_MAX` tasks are queued."""
         with self._changed:
             self._changed.wait_for(lambda: len(self._waiting) < WAITING_MAX)
-            self._waiting.append(piece)
+            self._waiting.append(task)
             self._changed.notify_all()
         self.counts["labour_pieces"] += 1
 
-    def completed(self) -> list[Answer]:
-        """What is finished since the last call. Raises what went wrong in a thread, in the loop's own thread."""
+    def completed(self) -> list[Result]:
+        """Return the results since the last call. Raises an exception of a task here, in the loop's thread."""
         os.eventfd_read(self.fd)
         if self._failure is not None:
             raise self._failure
@@ -74,27 +75,27 @@ class WorkerPool(Generic[Answer]):
         os.close(self.fd)
 
     def _work(self) -> None:
-        while (piece := self._next()) is not None:
+        while (task := self._next()) is not None:
             try:
-                self._done.append(piece())
+                self._done.append(task())
             except NoDescriptors:
-                self._put_back(piece)
+                self._put_back(task)
                 continue
-            except BaseException as error:  # a fault of ours: the loop raises it and the node stops
+            except BaseException as error:  # a bug: `completed` raises it in the loop, and the node stops
                 self._failure = error
             os.eventfd_write(self.fd, 1)
 
-    def _put_back(self, piece: Callable[[], Answer]) -> None:
+    def _put_back(self, task: Callable[[], Result]) -> None:
         with self._changed:
             self.counts["labour_waits_for_descriptors"] += 1
-            self._waiting.append(piece)
+            self._waiting.append(task)
             self._changed.wait_for(lambda: self._closing, PAUSE_S)
 
-    def _next(self) -> Callable[[], Answer] | None:
+    def _next(self) -> Callable[[], Result] | None:
         with self._changed:
             self._changed.wait_for(lambda: self._waiting or self._closing)
             if self._closing:
                 return None
-            piece = self._waiting.popleft()
+            task = self._waiting.popleft()
             self._changed.notify_all()
-            return piece
+            return task

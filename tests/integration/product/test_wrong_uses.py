@@ -39,7 +39,7 @@ NO_CLUSTER = [
     Wrong("chaplain cluster up --dir /proc/new", "cannot read or write /proc/new"),
     Wrong("ulimit -f 0; chaplain cluster up --dir small", "cannot write .*File too large"),
     Wrong("chaplain cluster create --dir new --at somewhere", "tcp://address:port wanted, not 'somewhere'"),
-    Wrong("chaplain cluster create --dir new --at tcp://h:1 --http x", "address:port wanted"),
+    Wrong("chaplain cluster create --dir new --at tcp://h:1 --http x", "http must be address:port"),
     Wrong("chaplain cluster status --cluster nowhere", "no cluster at nowhere: make one with `chaplain cluster up"),
     Wrong("chaplain cluster down --cluster nowhere", "no cluster at nowhere"),
     Wrong("chaplain journal write hello --stream s", "Missing option '--cluster'.*CHAPLAIN_CLUSTER", 2),

@@ -46,7 +46,7 @@ def test_it_stops_by_itself_and_has_no_part_in_what_the_others_do(tmp_path: Path
         removed.process = None
         said: list[str] = []
         assert bring_up(cluster.directory, said.append) == []
-        assert "node 3 was removed from the cluster: it is taken off the list, and not started again" in said
+        assert "node 3 was removed from the cluster: cluster.toml no longer lists it, and it stays down" in said
         assert [node.id for node in load_cluster(cluster.directory).nodes] == [1, 2]
 
 

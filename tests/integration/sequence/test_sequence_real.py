@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from chaplain import AsyncClient, Client
-from chaplain.pipeline.source.offset_index import Index
+from chaplain.pipeline.source.offset_index import OffsetIndex
 from chaplain.runtime.cluster.local import pid_of
 from tests.integration.sequence.sequence_scenes import (
     STREAM,
@@ -70,7 +70,7 @@ async def _awaited(directory: Path) -> None:
 
 def _recorded(segments: Path) -> bool:
     """Records of the tap, as the Spark source finds them."""
-    index = Index(segments, "sequence")
+    index = OffsetIndex(segments, "sequence")
     index.refresh()
     return sum(place.count for place in index.streams.get("cli", ())) == 1
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import msgspec
 
 from chaplain.journal.storage.records import SyncHint, encode_sync_hint
-from chaplain.pipeline.verification.plan import Asked
-from chaplain.pipeline.verification.verify import prove, prove_here
+from chaplain.pipeline.verification.plan import VerifyRequest
+from chaplain.pipeline.verification.verify import prove, verify_here
 from chaplain.pipeline.verification.violations import Break
 from chaplain.segment.files import OpenSegment, list_segments, scan_file
 from chaplain.segment.pack import decode_pack, encode_pack, heads_of
@@ -57,7 +57,7 @@ class Scene:
     def breaks(self, tasks: int) -> list[Break]:
         if self.manifest is not None:
             return prove(None, path=str(self.segments), manifest=self.manifest).breaks
-        return prove_here(Asked(str(self.segments), signatures=self.signatures), tasks)[0].breaks
+        return verify_here(VerifyRequest(str(self.segments), signatures=self.signatures), tasks)[0].breaks
 
     # Choosing.
 

@@ -17,7 +17,13 @@ from chaplain.client.connect.identity_file import parse_identity_file
 from chaplain.config import NODE_FILE, endpoints_of, load_cluster, load_node
 from chaplain.errors import ConfigError
 from chaplain.link.settings import GCM, HMAC
-from chaplain.runtime.cluster.create import PORTS_VARIABLE, NodeSplit, found_cluster, free_ports, make_cluster
+from chaplain.runtime.cluster.create import (
+    PORTS_VARIABLE,
+    NodeSplit,
+    free_ports,
+    make_cluster,
+    make_distributed_cluster,
+)
 from chaplain.runtime.cluster.join import list_node, make_folder
 from chaplain.runtime.layers.executor import make_executor
 from chaplain.runtime.layers.journal import index_only_of, make_founding
@@ -97,7 +103,7 @@ def test_ports_are_looked_for_where_one_is_told_to(monkeypatch: pytest.MonkeyPat
 def test_index_only_serializers_are_in_every_nodes_file_and_newcomers_too(tmp_path: Path) -> None:
     ours = tmp_path / "ours"
     endpoints = [f"tcp://127.0.0.1:{7400 + number}" for number in range(5)]
-    found_cluster(ours, endpoints, "sqlite", "", NodeSplit(index_only=3))
+    make_distributed_cluster(ours, endpoints, "sqlite", "", NodeSplit(index_only=3))
     listed = load_cluster(ours).nodes
     assert [node.index_only for node in listed] == [True, True, True, False, False]
     assert endpoints_of(listed) == tuple(endpoints[3:])
@@ -114,7 +120,7 @@ def test_index_only_serializers_are_in_every_nodes_file_and_newcomers_too(tmp_pa
 
 def test_a_newcomer_takes_over_what_all_should_have_alike(tmp_path: Path) -> None:
     ours = tmp_path / "ours"
-    found_cluster(ours, ["tcp://127.0.0.1:7400"], "sqlite", "")
+    make_distributed_cluster(ours, ["tcp://127.0.0.1:7400"], "sqlite", "")
     file = ours / "node-1" / NODE_FILE
     alike = "[mesh]\nheartbeat_seconds = 0.5\n[journal]\nsegment_bytes = 65536\nkeep_bytes = 7\n"
     file.write_text(f'{file.read_text()}\n{alike}reserved = ["alice"]\n[record]\npools = ["chat"]\n')
@@ -153,10 +159,10 @@ def test_a_seal_that_is_none_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("split", "wrong"),
     [
-        (NodeSplit(copies=2), "index-only serializers alone"),
-        (NodeSplit(3, 3), "2 of 5 nodes hold data"),
-        (NodeSplit(5), "0 of 5 nodes hold data"),
-        (NodeSplit(6), "hold data"),
+        (NodeSplit(copies=2), "needs index-only serializers"),
+        (NodeSplit(3, 3), "2 of 5 nodes store data"),
+        (NodeSplit(5), "0 of 5 nodes store data"),
+        (NodeSplit(6), "store data"),
     ],
 )
 def test_copies_must_be_possible(tmp_path: Path, split: NodeSplit, wrong: str) -> None:
@@ -171,7 +177,7 @@ def test_copies_must_be_possible(tmp_path: Path, split: NodeSplit, wrong: str) -
         (
             16,
             NodeSplit(),
-            "at most 15 nodes serialize, not 16: found fewer and let others in with `chaplain member add`",
+            "at most 15 nodes serialize, not 16: create fewer and add others with `chaplain member add`",
         ),
         (20, NodeSplit(16), "at most 15 nodes serialize, not 16"),
         (255, NodeSplit(3), "1 to 254 nodes, not 255"),
@@ -183,14 +189,18 @@ def test_no_more_are_founded_than_a_later_set_could_name(
     with pytest.raises(ConfigError, match=wrong):
         make_cluster(tmp_path / "ours", nodes, "none", None, split)
     with pytest.raises(ConfigError, match=wrong):
-        found_cluster(tmp_path / "ours", [f"tcp://10.0.0.1:{7000 + node}" for node in range(nodes)], "none", "", split)
+        make_distributed_cluster(
+            tmp_path / "ours", [f"tcp://10.0.0.1:{7000 + node}" for node in range(nodes)], "none", "", split
+        )
     assert not (tmp_path / "ours").exists()
-    found_cluster(tmp_path / "ours", [f"tcp://10.0.0.1:{7000 + node}" for node in range(20)], "none", "", NodeSplit(15))
+    make_distributed_cluster(
+        tmp_path / "ours", [f"tcp://10.0.0.1:{7000 + node}" for node in range(20)], "none", "", NodeSplit(15)
+    )
 
 
 def test_a_file_that_names_serializers_nobody_knows_is_refused(tmp_path: Path) -> None:
-    found_cluster(tmp_path / "ours", ["tcp://127.0.0.1:7400"], "none", "")
+    make_distributed_cluster(tmp_path / "ours", ["tcp://127.0.0.1:7400"], "none", "")
     file = tmp_path / "ours" / "node-1" / NODE_FILE
     config = load_node(file, {}, {"journal.index_only": "9", "journal.copies": "1"})
-    with pytest.raises(ConfigError, match="'9', which is no node"):
+    with pytest.raises(ConfigError, match="'9', which is not a node"):
         make_founding(config, None)

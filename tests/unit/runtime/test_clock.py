@@ -97,7 +97,7 @@ def test_a_node_says_when_its_clock_was_set_and_when_it_has_followed(tmp_path) -
 
     def turn() -> list[str]:
         machine.go(2)
-        host._turn()
+        host._run_once()
         return [json.loads(line)["event"] for line in lines.getvalue().splitlines() if "clock" in line]
 
     assert turn() == []

@@ -257,12 +257,12 @@ def test_small_writes_are_on_disk_when_submit_returns(tmp_path, monkeypatch):
 def test_what_is_done_at_once_is_told_at_once_and_never_overtakes(tmp_path, monkeypatch):
     monkeypatch.setattr("chaplain.runtime.disk.writer.SLOW_NS", 10**12)
     storage = DiskWriter(DataDirectory(str(tmp_path)))
-    assert storage.at_once([write(1), write(2)]) == [Persisted(1), Persisted(2)]
+    assert storage.write_now([write(1), write(2)]) == [Persisted(1), Persisted(2)]
     assert storage.completed() == []
-    assert storage.at_once([Persist(3, (Replace("b", b"x"),))]) == []
+    assert storage.write_now([Persist(3, (Replace("b", b"x"),))]) == []
     storage.submit([Persist(3, (Replace("b", b"x"),))])
     assert select.select([storage.fd], [], [], 20)[0]
-    assert storage.at_once([write(4)]) == [], "what the thread finished was not told yet"
+    assert storage.write_now([write(4)]) == [], "what the thread finished was not told yet"
     assert finish(storage, 1) == [Persisted(3)]
     storage.close()
 

@@ -220,7 +220,7 @@ def test_a_loop_that_does_not_turn_is_not_healthy(running):
 
 
 def test_a_node_that_stops_with_frames_for_a_peer_that_reads_nothing_reports_them(tmp_path, monkeypatch):
-    monkeypatch.setattr(event_loop, "GOODBYE_NS", 50_000_000)
+    monkeypatch.setattr(event_loop, "DRAIN_NS", 50_000_000)
     monkeypatch.setattr(event_loop, "LINGER_MS", 0)
     toy = Running(tmp_path)
     monkeypatch.setattr(type(toy.sockets), "queued_bytes", property(lambda sockets: 7))

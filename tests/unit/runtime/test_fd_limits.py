@@ -26,7 +26,7 @@ from chaplain.runtime.disk.writer import DiskWriter
 from chaplain.runtime.event_loop import BackgroundTasks, EventLoop
 from chaplain.runtime.fd_limits import NoDescriptors
 from chaplain.runtime.json_log import JsonLog
-from chaplain.runtime.layers.graph import graph_errands
+from chaplain.runtime.layers.graph import graph_tasks
 from chaplain.runtime.worker_pool import WorkerPool
 from tests.support.toy_core import ToyCore
 
@@ -57,14 +57,14 @@ def test_all_are_taken_that_may_be_had():
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (min(before[0], 512), before[1]))
-        fd_limits.take_all()
+        fd_limits.raise_fd_limit()
         assert resource.getrlimit(resource.RLIMIT_NOFILE) == (before[1], before[1])
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
 def test_what_cannot_be_opened_for_want_of_descriptors_is_told_apart(tmp_path: Path):
-    read = fd_limits.reading(lambda path: path.read_bytes())
+    read = fd_limits.retry_when_exhausted(lambda path: path.read_bytes())
     (tmp_path / "there").write_bytes(b"here")
     with none_left(), pytest.raises(NoDescriptors):
         read(tmp_path / "there")
@@ -84,7 +84,7 @@ def answers(labour: WorkerPool[str], count: int) -> list[str]:
 def test_work_that_finds_no_descriptor_is_done_again_behind_the_rest():
     tries = iter((errno.EMFILE, errno.ENFILE, 0))
 
-    @fd_limits.reading
+    @fd_limits.retry_when_exhausted
     def read(wanted: str) -> str:
         if code := next(tries):
             raise OSError(code, os.strerror(code))
@@ -101,7 +101,7 @@ def test_work_that_finds_no_descriptor_is_done_again_behind_the_rest():
 
 
 def test_whatever_else_goes_wrong_still_stops_the_node():
-    @fd_limits.reading
+    @fd_limits.retry_when_exhausted
     def read(_wanted: str) -> str:
         raise OSError(errno.EIO, "the disk is broken")
 
@@ -116,19 +116,19 @@ def test_whatever_else_goes_wrong_still_stops_the_node():
 
 def test_a_node_without_descriptors_reads_later_and_says_so(tmp_path: Path):
     (tmp_path / "segments").mkdir()
-    errands = BackgroundTasks(graph_errands(tmp_path / "segments"))
+    tasks = BackgroundTasks(graph_tasks(tmp_path / "segments"))
     lines, clock = StringIO(), Clock()
     storage = DiskWriter(DataDirectory(str(tmp_path)))
     host = EventLoop(
-        ToyCore(clock.now_ns()), Sockets(b"h" * 16), storage, JsonLog("toy", lines), clock=clock, errands=errands
+        ToyCore(clock.now_ns()), Sockets(b"h" * 16), storage, JsonLog("toy", lines), clock=clock, background_tasks=tasks
     )
-    [labour] = errands.labours
+    [labour] = tasks.pools
     with none_left():
-        errands.run(ReadEvents(7, ()))
+        tasks.run(ReadEvents(7, ()))
         until = threading.Event()
         while not labour.counts["labour_waits_for_descriptors"]:
             until.wait(0.01)
-        host._turn()
+        host._run_once()
     assert select.select([labour.fd], [], [], PATIENCE_S)[0]
     assert labour.completed() == [EventsRead(7, ())]
     assert [json.loads(line)["event"] for line in lines.getvalue().splitlines()] == ["no descriptors left"]

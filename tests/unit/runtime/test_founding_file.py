@@ -45,13 +45,13 @@ def test_a_node_starts_again_with_what_it_was_founded_with(folder):
 )
 def test_a_file_that_was_edited_since_is_refused_in_words(folder, pattern, text):
     _edit(folder, pattern, text)
-    with pytest.raises(ConfigError, match=r"put back .*\[clients\].*chaplain client add"):
+    with pytest.raises(ConfigError, match=r"restore .*\[clients\].*chaplain client add"):
         make_journal(load_node(folder / "node.toml"), IDENTITY)
 
 
 def test_a_wrapping_key_that_is_gone_is_refused(folder):
     (folder / WRAPPING_FILE).unlink()
-    with pytest.raises(ConfigError, match=r"put back .*wrapping"):
+    with pytest.raises(ConfigError, match=r"restore .*wrapping"):
         make_journal(load_node(folder / "node.toml"), IDENTITY)
 
 

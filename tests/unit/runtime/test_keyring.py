@@ -9,7 +9,7 @@ import pytest
 from chaplain.errors import ConfigError
 from chaplain.link.auth.keyring import KeyRing
 from chaplain.node.keyring_store import KEYRING_FILE
-from chaplain.runtime.layers.keyring import choose_ring
+from chaplain.runtime.layers.keyring import choose_keyring
 
 FIRST, SECOND, THIRD = (bytes([number]) * 32 for number in (1, 2, 3))
 
@@ -25,39 +25,39 @@ def places(tmp_path: Path) -> tuple[Path, Path, Path]:
     configured, data = tmp_path / "etc-keyring", tmp_path / "data"
     data.mkdir()
     put(configured, FIRST)
-    assert choose_ring(configured, data).used == FIRST
+    assert choose_keyring(configured, data).used == FIRST
     put(data / KEYRING_FILE, SECOND)
     return configured, data, data / KEYRING_FILE
 
 
 def test_what_was_rotated_goes_before_what_is_configured(places: tuple[Path, Path, Path]) -> None:
     configured, data, _ = places
-    assert choose_ring(configured, data).used == SECOND
+    assert choose_keyring(configured, data).used == SECOND
     configured.unlink()
-    assert choose_ring(configured, data).used == SECOND
+    assert choose_keyring(configured, data).used == SECOND
 
 
 def test_a_configured_ring_that_was_replaced_is_not_left_aside_in_silence(places: tuple[Path, Path, Path]) -> None:
     configured, data, rotated = places
     put(configured, THIRD)
     with pytest.raises(ConfigError, match=f"remove {rotated} to use the new key"):
-        choose_ring(configured, data)
+        choose_keyring(configured, data)
     rotated.unlink()
-    assert choose_ring(configured, data).ids == KeyRing(THIRD).ids
+    assert choose_keyring(configured, data).ids == KeyRing(THIRD).ids
     put(rotated, SECOND)
-    assert choose_ring(configured, data).used == SECOND, "rotated again since then"
+    assert choose_keyring(configured, data).used == SECOND, "rotated again since then"
 
 
 def test_a_configured_ring_that_was_brought_up_to_date_is_no_other(places: tuple[Path, Path, Path]) -> None:
     configured, data, rotated = places
     put(configured, SECOND)
     put(rotated, THIRD, SECOND)
-    assert choose_ring(configured, data).used == THIRD
+    assert choose_keyring(configured, data).used == THIRD
 
 
 def test_where_both_are_one_file_replacing_it_is_enough(tmp_path: Path) -> None:
     put(tmp_path / KEYRING_FILE, FIRST)
-    assert choose_ring(tmp_path / KEYRING_FILE, tmp_path).used == FIRST
+    assert choose_keyring(tmp_path / KEYRING_FILE, tmp_path).used == FIRST
     put(tmp_path / KEYRING_FILE, SECOND)
-    assert choose_ring(tmp_path / KEYRING_FILE, tmp_path).used == SECOND
+    assert choose_keyring(tmp_path / KEYRING_FILE, tmp_path).used == SECOND
     assert [file.name for file in tmp_path.iterdir()] == [KEYRING_FILE]

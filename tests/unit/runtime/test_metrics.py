@@ -5,20 +5,22 @@ from pathlib import Path
 
 import chaplain
 from chaplain.runtime.http.server import exposition
-from chaplain.runtime.metrics import ALIKE, COUNTERS, GAUGES, help_of, page
+from chaplain.runtime.metrics import COUNTERS, GAUGES, PREFIXES, help_of, page
 
 SOURCE = Path(chaplain.__file__).parent
 PAGE = Path(__file__).parents[3] / "docs/reference/metrics.md"
 COUNTED = re.compile(r'counts\["(\w+)"\] (?:\+?=)')
-LAYERS = ("link", "mesh", "gossip", "desk", "executor", "sequence", "graph")
+LAYERS = {layer: layer for layer in ("link", "mesh", "gossip", "executor", "sequence", "graph", "node")}
+LAYERS |= {"client_service": "desk", "runtime": ""}
+"""The prefix of a package's counters, by package."""
 
 
 def counted() -> set[str]:
-    """What the sources count, under the names that monitoring sees."""
+    """Return the names of all counters in the sources, as monitoring sees them."""
     found: set[str] = set()
-    for folder in (*LAYERS, "runtime", "node"):
-        for file in (SOURCE / folder).glob("*.py"):
-            layer = "recorder" if file.name == "recorder.py" else "" if folder == "runtime" else folder
+    for folder, prefix in LAYERS.items():
+        for file in (SOURCE / folder).rglob("*.py"):
+            layer = "recorder" if file.name == "recorder.py" else prefix
             for name in COUNTED.findall(file.read_text()):
                 found.add(name if not layer or name.startswith(f"{layer}_") else f"{layer}_{name}")
     return found
@@ -41,7 +43,7 @@ def inbound_source() -> str:
 
 
 def test_every_line_says_something_of_its_own() -> None:
-    lines = [*COUNTERS.values(), *ALIKE.values()]
+    lines = [*COUNTERS.values(), *PREFIXES.values()]
     assert len(set(lines)) == len(lines)
     assert len(set(GAUGES.values())) == len(GAUGES)
 

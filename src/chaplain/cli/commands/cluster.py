@@ -116,7 +116,7 @@ def up(
         raise ConfigError(f"{directory} holds a cluster with --database {chosen}, not {database}: that stays as it is")
     elif seal is not None and seal != (chosen := load_cluster(directory).seal):
         raise ConfigError(f"{directory} holds a cluster that seals with {chosen}: --seal applies only to a new cluster")
-    started = bring_up(directory.resolve(), progress, only=node, founding=is_new)
+    started = bring_up(directory.resolve(), progress, only=node, created=is_new)
     if output == "json":
         print_json({"started": started, **_status(directory)})
     else:
@@ -160,9 +160,9 @@ def create(
 
     Copy DIR/node-I to machine I and run `chaplain node run` there. Clients need cluster.toml and client.identity.
     """
-    from chaplain.runtime.cluster.create import NodeSplit, found_cluster  # noqa: PLC0415
+    from chaplain.runtime.cluster.create import NodeSplit, make_distributed_cluster  # noqa: PLC0415
 
-    found_cluster(directory, endpoints, database, http, NodeSplit(index_only, copies), seal=seal or SEALS[0])
+    make_distributed_cluster(directory, endpoints, database, http, NodeSplit(index_only, copies), seal=seal or SEALS[0])
     folders = [str(directory / f"node-{number}") for number in range(1, len(endpoints) + 1)]
     if output == "json":
         print_json({"cluster": str(directory), "nodes": folders})

@@ -145,7 +145,7 @@ def verify(cluster: str, path: str, node: int | None, output: str, tables: str, 
     spark = _session(master, remote, cluster, path, landed=tables)
     from chaplain.pipeline import find_breaks  # noqa: PLC0415 Spark is heavy
     from chaplain.pipeline.verification.verify import signing  # noqa: PLC0415
-    from chaplain.pipeline.verification.violations import shown  # noqa: PLC0415
+    from chaplain.pipeline.verification.violations import break_fields  # noqa: PLC0415
 
     progress("verifying")
     breaks = []
@@ -160,7 +160,7 @@ def verify(cluster: str, path: str, node: int | None, output: str, tables: str, 
         known = manifest if manifest and (not breaks or Path(manifest).exists()) else None
         breaks += find_breaks(spark, tables=tables, **{**common, "manifest": known})
     for one in breaks:
-        print_json(shown(one))
+        print_json(break_fields(one))
     if breaks:
         raise click.exceptions.Exit(BREAK_FOUND)
 
@@ -247,13 +247,13 @@ def compress(cluster: str, stream: str, through: int | None, node: int | None, o
     spark = _session(master, remote)
     from chaplain.pipeline import Broken  # noqa: PLC0415 Spark is heavy
     from chaplain.pipeline import compress as run  # noqa: PLC0415
-    from chaplain.pipeline.verification.violations import shown  # noqa: PLC0415
+    from chaplain.pipeline.verification.violations import break_fields  # noqa: PLC0415
 
     try:
         freed = run(spark, cluster=cluster, stream=stream, through=through, node=node, tell=progress)
     except Broken as broken:
         for one in broken.breaks:
-            print_json(shown(one))
+            print_json(break_fields(one))
         click.echo(escaped(str(broken)), err=True)
         raise click.exceptions.Exit(BREAK_FOUND) from None
     columns = ("node", "segments", "bytes", "first", "done")

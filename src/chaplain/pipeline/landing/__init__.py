@@ -1,1 +1,1 @@
-"""Streams become Delta or Parquet tables, and state folded from them."""
+"""Lands streams as Delta or Parquet tables, and folds tables to the latest row of each key."""

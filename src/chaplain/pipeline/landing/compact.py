@@ -1,7 +1,7 @@
-"""Small files of a Delta table that follow one another become one, with their rows in the order of offsets.
+"""Compaction of a Delta table: merges consecutive small files into larger ones, with rows in the order of offsets.
 
-Decides which files are worth it. One commit takes the small ones out and puts the new one in: readers see the same rows
-before and after. delta-rs can do that, too, but does not keep the order of rows.
+This module decides which files to merge. One Delta commit replaces the small files with the new one, so readers see the
+same rows before and after. The compaction of delta-rs does not keep the order of rows.
 """
 
 from __future__ import annotations
@@ -19,20 +19,21 @@ from deltalake.transaction import RemoveAction
 from chaplain.pipeline.tables import ParquetFile, Storage, added
 
 SMALL_ROWS = 100_000
-"""A file of fewer rows is small."""
+"""A file with fewer rows than this is small."""
 FILES_MIN = 8
+"""Fewer small files than this are not merged."""
 ROWS_MAX = 1_000_000
-"""A new file holds no more than about so many."""
+"""Upper bound for the rows of a merged file."""
 KEEP_HOURS = 168
-"""For so long who reads an older version of the table still finds its files."""
+"""Replaced files are deleted after this time. Until then, readers of older versions of the table find them."""
 
 
 def compact(table: str, storage: Storage = None) -> int:
-    """Make one file of each row of small ones. Returns how many small files are left."""
+    """Merge each group of consecutive small files of a local Delta table. Return how many small files are left."""
     if "://" in table:
-        return 0  # there it is the store's business
+        return 0  # tables in object stores are not compacted here
     left = 0
-    for files in rows_of_small(list_files(table, storage)):
+    for files in groups_of_small(list_files(table, storage)):
         if len(files) < FILES_MIN:
             left += len(files)
         else:
@@ -42,9 +43,9 @@ def compact(table: str, storage: Storage = None) -> int:
 
 
 def list_files(table: str, storage: Storage = None) -> list[ParquetFile]:
-    """The files of a table by their offsets, as its log has them."""
+    """Return the files of a table's current version, in the order of their offsets."""
     actions = DeltaTable(table, storage_options=dict(storage or {})).get_add_actions(flatten=True)
-    rows: list[dict[str, Any]] = actions.to_pylist() if hasattr(actions, "to_pylist") else _listed(actions)
+    rows: list[dict[str, Any]] = actions.to_pylist() if hasattr(actions, "to_pylist") else _as_rows(actions)
     found = [
         ParquetFile(row["path"], int(row["min.offset"]), int(row["max.offset"]) + 1, int(row["size_bytes"]))
         for row in rows
@@ -52,25 +53,25 @@ def list_files(table: str, storage: Storage = None) -> list[ParquetFile]:
     return sorted(found, key=lambda file: file.start)
 
 
-def _listed(actions: Any) -> list[dict[str, Any]]:
+def _as_rows(actions: Any) -> list[dict[str, Any]]:
     import pyarrow as pa  # noqa: PLC0415
 
     listed: list[dict[str, Any]] = pa.table(actions).to_pylist()
     return listed
 
 
-def rows_of_small(files: list[ParquetFile]) -> Iterator[list[ParquetFile]]:
-    """Small files without a large one between them, in portions of bounded size."""
-    row: list[ParquetFile] = []
+def groups_of_small(files: list[ParquetFile]) -> Iterator[list[ParquetFile]]:
+    """Yield groups of consecutive small files, each with at most `ROWS_MAX` rows."""
+    group: list[ParquetFile] = []
     for file in files:
         small = file.end - file.start < SMALL_ROWS
-        if row and (not small or file.end - row[0].start > ROWS_MAX or file.start != row[-1].end):
-            yield row
-            row = []
+        if group and (not small or file.end - group[0].start > ROWS_MAX or file.start != group[-1].end):
+            yield group
+            group = []
         if small:
-            row.append(file)
-    if row:
-        yield row
+            group.append(file)
+    if group:
+        yield group
 
 
 def _replace(table: str, files: list[ParquetFile], storage: Storage) -> None:
@@ -81,8 +82,8 @@ def _replace(table: str, files: list[ParquetFile], storage: Storage) -> None:
             writer.write_table(pq.read_table(folder / file.name))
     now_ms = int(time.time() * 1000)
     new = ParquetFile(name, files[0].start, files[-1].end, (folder / name).stat().st_size)
-    gone = [RemoveAction(file.name, False, now_ms, file.size_bytes, {}) for file in files]
+    removed = [RemoveAction(file.name, False, now_ms, file.size_bytes, {}) for file in files]
     delta = DeltaTable(table, storage_options=dict(storage or {}))
     delta.create_write_transaction(
-        [*gone, added(new, now_ms, new=False)], mode="append", schema=delta.schema(), partition_by=[]
+        [*removed, added(new, now_ms, new=False)], mode="append", schema=delta.schema(), partition_by=[]
     )

@@ -1,11 +1,11 @@
-"""`land`: a stream becomes a table that other tools read, each message exactly once.
+"""`land`: copies a stream to a Delta or Parquet table, each message exactly once.
 
-Executors read ranges of the log and write them as Parquet files; then one commit makes a batch visible. What was landed
-is known from the table alone; a batch that was written but not committed is written again under other names. One
-`land` for each table at a time.
+Spark's executors read ranges of the log and write them as Parquet files; then one commit makes the batch visible. The
+table itself records how far it is landed. A batch that was written but not committed is written again under other
+names. Only one `land` may run for each table at a time.
 
-The log is looked through where this runs, once, and then only where it grew. Many small files become one as they
-follow one another, so that a table that is filled continuously stays quick to read.
+The driver indexes the log once, and later only what was appended. Consecutive small files are merged, so that a table
+that is filled continuously stays fast to read.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from pyspark.sql.types import StructType
 from chaplain.core import Frozen
 from chaplain.errors import ConfigError, Missing
 from chaplain.pipeline.landing.compact import compact
-from chaplain.pipeline.source.backends import read_span
-from chaplain.pipeline.source.live import Live, LiveSpan
-from chaplain.pipeline.source.offset_index import Index, RecordPlace, node_folders
+from chaplain.pipeline.source.backends import read_rows
+from chaplain.pipeline.source.live import LiveBackend, LiveRange
+from chaplain.pipeline.source.offset_index import OffsetIndex, RecordPlace, node_folders
 from chaplain.pipeline.source.options import Target
 from chaplain.pipeline.source.rows import Range, ranges
 from chaplain.pipeline.source.spark_errors import collect
@@ -41,48 +41,53 @@ from chaplain.pipeline.tables import (
     Format,
     ParquetFile,
     Storage,
+    append_files,
     arrow_schema,
     commit,
     kind_of,
     landed_offset,
-    move_in,
     table_path,
 )
 
 BATCH_ROWS = 5_000_000
+"""Rows of a batch, that is, of a commit."""
 ROWS_A_FILE = 1_000_000
 FILES_MIN = 2
+"""Files, and thus tasks, of a batch that is not small."""
 SMALL_ROWS = 20_000
-"""A batch of fewer rows is one file: two would only be smaller."""
+"""A batch with fewer rows is written to a single file."""
 IDLE_S = 0.1
+"""Pause before the stream is polled again if it has nothing new."""
 COMPACT_FILES = 24
-"""Small files behind one another before they are made one."""
+"""Number of consecutive small files at which they are merged."""
 _written = msgspec.msgpack.Decoder(ParquetFile)
 
 
 class LandTask(Frozen, frozen=True):
+    """What a task reads, and the file that it writes."""
+
     folder: str
     name: str
-    """Of the file, without what makes it unique."""
-    held: Range | None = None
-    """What to read, from segments or from nodes: one of the two."""
-    live: LiveSpan | None = None
+    """The file's name, without the random suffix that makes it unique."""
+    segment_range: Range | None = None
+    """The range to read from segments. Exactly one of `segment_range` and `live_range` is set."""
+    live_range: LiveRange | None = None
     fail_on_headers: bool = True
 
 
-def task_of(wanted: Range | LiveSpan, folder: str, name: str, fail_on_headers: bool = True) -> LandTask:
+def task_of(wanted: Range | LiveRange, folder: str, name: str, fail_on_headers: bool = True) -> LandTask:
     if isinstance(wanted, Range):
-        return LandTask(folder, name, held=wanted, fail_on_headers=fail_on_headers)
-    return LandTask(folder, name, live=wanted, fail_on_headers=fail_on_headers)
+        return LandTask(folder, name, segment_range=wanted, fail_on_headers=fail_on_headers)
+    return LandTask(folder, name, live_range=wanted, fail_on_headers=fail_on_headers)
 
 
-class _Part(InputPartition):
+class _Partition(InputPartition):
     def __init__(self, task: LandTask) -> None:
         self.task = task
 
 
 class LandSource(DataSource):
-    """One row for each file that a task wrote."""
+    """A data source whose tasks write files. It yields one row for each file."""
 
     @classmethod
     def name(cls) -> str:
@@ -100,33 +105,36 @@ class _Reader(DataSourceReader):
         self._tasks = tasks
 
     def partitions(self) -> list[InputPartition]:
-        return [_Part(task) for task in self._tasks]
+        return [_Partition(task) for task in self._tasks]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        yield (msgspec.msgpack.encode(write_file(cast("_Part", partition).task)),)
+        yield (msgspec.msgpack.encode(write_file(cast("_Partition", partition).task)),)
 
 
 def write_file(task: LandTask) -> ParquetFile:
-    """Write one range. A task that is run again writes under another name: what it left is never committed."""
+    """Write one range to a Parquet file.
+
+    A repeated task writes to another name. Files of failed attempts are never committed.
+    """
     schema = arrow_schema()
-    wanted = task.held or task.live
-    assert wanted is not None, "something is to be read"
+    wanted = task.segment_range or task.live_range
+    assert wanted is not None, "a task has exactly one range"
     remote = "://" in task.folder
     system, folder = fs.FileSystem.from_uri(task.folder) if remote else (fs.LocalFileSystem(), task.folder)
     name = f"{task.name}-{uuid.uuid4().hex}.parquet"
     system.create_dir(str(Path(folder, name).parent), recursive=True)
     path = f"{folder}/{name}"
     with pq.ParquetWriter(path, schema, filesystem=system, compression="zstd") as writer:
-        for batch in read_span(wanted, schema.names, True, task.fail_on_headers):
+        for batch in read_rows(wanted, schema.names, True, task.fail_on_headers):
             writer.write_batch(batch.cast(schema))
     return ParquetFile(name, wanted.start, wanted.end, int(system.get_file_info(path).size))
 
 
-class Logs:
-    """Segments that can be read here, each log looked through once and then only where it grew."""
+class SegmentLogs:
+    """The logs of local nodes. Each is indexed once, and later only what was appended."""
 
     def __init__(self, folders: list[Path]) -> None:
-        self._indexes = [Index(folder) for folder in folders]
+        self._indexes = [OffsetIndex(folder) for folder in folders]
 
     def end(self, stream: str) -> int:
         for index in self._indexes:
@@ -137,12 +145,15 @@ class Logs:
         return _first(self._places(stream))
 
     def _places(self, stream: str) -> list[RecordPlace]:
-        """Of the log that has got furthest, and of those the longest: agreed messages are the same in all."""
+        """Return the records of the log with the highest end and, among those, the lowest first offset.
+
+        Any log will do, because committed messages are the same in all of them.
+        """
         logs = [index.streams.get(stream, []) for index in self._indexes]
         return max(logs, key=lambda places: (_end(places), -_first(places)))
 
     def batch_end(self, stream: str, start: int, rows: int) -> int:
-        """Where a batch from `start` ends: behind a record, so that no table ends within a pack."""
+        """Return the end of a batch: the end of a record, so that a table never ends within a pack."""
         places = self._places(stream)
         if _end(places) - start <= rows:
             return _end(places)
@@ -150,44 +161,44 @@ class Logs:
         whole = places[at].first_offset
         return whole if whole > start else whole + places[at].count
 
-    def cut(self, stream: str, start: int, end: int, parts: int) -> list[Range]:
+    def split(self, stream: str, start: int, end: int, parts: int) -> list[Range]:
         places = self._places(stream)
         low = bisect_right(places, start, key=lambda place: place.first_offset) - 1
         high = bisect_left(places, end, key=lambda place: place.first_offset)
         return ranges(places[max(low, 0) : high], stream, start, end, parts)
 
 
-class NodeBackend:
-    """A cluster whose segments are elsewhere: its nodes are read."""
+class LiveLog:
+    """The log of a cluster without local segments, read from its nodes."""
 
     def __init__(self, target: Target) -> None:
-        self._live = Live(target)
+        self._live = LiveBackend(target)
 
     def end(self, stream: str) -> int:
         self._live.refresh(at_once=True)
-        return self._live.stretch(stream).next
+        return self._live.known_offsets(stream).next
 
     def first(self, stream: str) -> int:
-        return self._live.stretch(stream).first
+        return self._live.known_offsets(stream).first
 
     def batch_end(self, stream: str, start: int, rows: int) -> int:
-        """All there is: where packs end is known only to who has read them."""
-        return self._live.stretch(stream).next
+        """Return the end of the stream: the ends of packs are unknown before the packs are read."""
+        return self._live.known_offsets(stream).next
 
-    def cut(self, stream: str, start: int, end: int, parts: int) -> list[LiveSpan]:
-        return [one for one in self._live.cut(stream, start, end, parts) if isinstance(one, LiveSpan)]
+    def split(self, stream: str, start: int, end: int, parts: int) -> list[LiveRange]:
+        return [one for one in self._live.split(stream, start, end, parts) if isinstance(one, LiveRange)]
 
 
-def open_watch(cluster: str, path: str) -> Logs | NodeBackend:
+def open_log(cluster: str, path: str) -> SegmentLogs | LiveLog:
     if bool(cluster) == bool(path):
         raise ConfigError("give either the cluster's folder or a path to segments")
     folders = [Path(path)] if path else node_folders(cluster)
     there = [folder for folder in folders if folder.is_dir()]
     if there:
-        return Logs(there)
+        return SegmentLogs(there)
     if path:
         raise Missing(f"there are no segments in {path}: give a node's segments as path")
-    return NodeBackend(Target(cluster=cluster))
+    return LiveLog(Target(cluster=cluster))
 
 
 def _first(places: list[RecordPlace]) -> int:
@@ -206,48 +217,65 @@ def land(
     cluster: str = "",
     path: str = "",
     once: bool = False,
-    format: Format = "delta",  # noqa: A002 as Spark calls it
+    format: Format = "delta",  # noqa: A002 Spark's name
     storage_options: Storage = None,
     batch_rows: int = BATCH_ROWS,
     tell: Callable[[int], None] = lambda rows: None,
     until: Callable[[], bool] = lambda: False,
     fail_on_malformed_headers: bool = True,
 ) -> int:
-    """Land what the stream has that its table has not; with `once`, or when `until` says so, return how many that was.
+    """Copy the messages of `stream` that its table does not contain yet; return how many were landed.
 
-    `tell` is given how many messages were landed in all, after each batch; `until` is asked between batches. Without a
-    session this process does the tasks' work itself, one after the other: enough for a trickle, and for tests. Headers
-    that do not follow their form are an error that names the offset; without `fail_on_malformed_headers` they land as
-    one header with an empty name.
+    The table is `table_path(tables, stream)`. The function resumes where an earlier call stopped and lands each
+    message exactly once. It runs until `until()` returns true, or, with `once`, until the table is up to date. Only
+    one call may run for each table at a time.
+
+    Arguments:
+        spark: The session whose executors write the files. With None this process writes them itself, one after the
+            other, which is enough for low rates and tests.
+        stream: The stream to land.
+        tables: The folder of the tables, or the URL of one in an object store.
+        cluster: The cluster's folder. Its nodes are read if their segments are not on this machine.
+        path: A node's folder of segments, instead of `cluster`.
+        once: Return when the table contains everything that the stream has now.
+        format: `"delta"` or `"parquet"`.
+        storage_options: Options of delta-rs for tables in an object store.
+        batch_rows: Rows of a batch. Each batch is one commit.
+        tell: Called after each batch with the number of messages landed so far in this call.
+        until: Called after each batch and while the stream is idle.
+        fail_on_malformed_headers: Raise `Malformed` for malformed headers. If false, they land as one header with an
+            empty name.
+
+    Raises `Missing` if the stream does not exist (with `once`) or if the log dropped messages before they were landed.
     """
-    watch = open_watch(cluster, path)
+    log = open_log(cluster, path)
     if spark is not None:
         spark.dataSource.register(LandSource)
     table = table_path(tables, stream)
     if kind_of(table, storage_options) not in (None, format):
-        raise ConfigError(f"{table} is no table of format {format}: choose another folder, or the other format")
+        raise ConfigError(f"{table} is not a table of format {format}: choose another folder, or the other format")
     if format == "delta" and (escape := re.search("%[0-9A-Fa-f]{2}", table)):
-        raise ConfigError(f"{table}: a Delta table cannot be kept under a name with {escape[0]}: choose another folder")
-    shutil.rmtree(Path(table) / STAGING, ignore_errors=True)  # what an earlier run wrote and did not move in
+        raise ConfigError(f"{table}: a Delta table's path cannot contain {escape[0]}: choose another folder")
+    shutil.rmtree(Path(table) / STAGING, ignore_errors=True)  # files that an interrupted call wrote but did not append
     start = landed_offset(tables, stream, storage_options)
     landed, small = 0, COMPACT_FILES
     while True:
-        head = watch.end(stream)
+        head = log.end(stream)
         if once and not head:
             raise Missing(f"there is no stream {stream!r}")
         if head > start:
-            start = _begin(table, stream, start, watch.first(stream))
-            end = watch.batch_end(stream, start, batch_rows)
-            cut: Sequence[Range | LiveSpan] = watch.cut(stream, start, end, _parts(end - start))
+            start = _next_to_land(table, stream, start, log.first(stream))
+            end = log.batch_end(stream, start, batch_rows)
+            wanted: Sequence[Range | LiveRange] = log.split(stream, start, end, _parts(end - start))
             prefix = f"{STAGING}/" if format == "parquet" else ""
-            names = [f"{prefix}{one.start:020d}-{one.end:020d}" for one in cut]
-            pairs = zip(cut, names, strict=True)
+            names = [f"{prefix}{one.start:020d}-{one.end:020d}" for one in wanted]
+            pairs = zip(wanted, names, strict=True)
             files = _write(spark, [task_of(one, table, name, fail_on_malformed_headers) for one, name in pairs])
             if format == "delta":
                 commit(table, stream, files, arrow_schema(), storage_options)
                 small = compact(table, storage_options) if small + 1 >= COMPACT_FILES else small + 1
             else:
-                move_in(table, files)
+                append_files(table, files)
             landed, start = landed + end - start, end
             tell(landed)
         elif once:
@@ -258,8 +286,8 @@ def land(
             return landed
 
 
-def _begin(table: str, stream: str, landed: int, first: int) -> int:
-    """Where to go on. A table that has nothing yet begins with what the log still has; none goes on behind a gap."""
+def _next_to_land(table: str, stream: str, landed: int, first: int) -> int:
+    """Return the next offset to land. An empty table begins with the log's first offset; a table never gets a gap."""
     if landed and landed < first:
         raise Missing(
             f"offsets {landed} to {first - 1} of {stream!r} were dropped before they landed in {table}: "
@@ -273,7 +301,7 @@ def _parts(rows: int) -> int:
 
 
 def _write(spark: SparkSession | None, tasks: list[LandTask]) -> list[ParquetFile]:
-    """Have each task write its file."""
+    """Run the tasks and return the files that they wrote."""
     if spark is None:
         return [write_file(task) for task in tasks]
     text = base64.b64encode(msgspec.msgpack.encode(tasks)).decode()

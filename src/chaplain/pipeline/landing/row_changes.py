@@ -1,13 +1,13 @@
-"""Row changes of executors, folded: the fingerprint that the executors have themselves, computed by Spark.
+"""Computes the fingerprint of an executor's database in Spark, from the recorded row changes.
 
     rows = (spark.read.format("chaplain").option("path", "DIR/node-1/databases/rows/main").option("kind", "rows")
             .option("subscribe", "main").load())
     fingerprint(fold(rows)).hex() == client.status()["databases"]["main"]["fingerprint"]
 
-or, in one go, with a look at whether they are all there: `fingerprint_at(spark, path, "main")`.
+`fingerprint_at(spark, path, "main")` does the same in one call and checks that the row changes are complete.
 
-Decides nothing about what is summed: that is `executor.fingerprint`. Hashes are Spark's own `sha2`; sums of 256 bits
-are eight sums of 32.
+`executor.fingerprint` defines the fingerprint. This module computes its hashes with Spark's `sha2`, and its sums of 256
+bits as eight sums of 32 bits.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 as everybody calls it
+from pyspark.sql import functions as F  # noqa: N812 the usual name
 
 from chaplain.errors import Missing
 from chaplain.executor.fingerprint import MODULUS, SCHEMA_KEY, RowTally, fingerprint_of
@@ -25,21 +25,21 @@ from chaplain.pipeline.source.spark_errors import collect
 _LIMBS = 8
 _LIMB_BITS = 32
 _FIXED_TEXT, _TEXT_8 = 0xA0, 0xD9
-"""How MessagePack begins a text: up to 31 octets, up to 255; then two octets say how many."""
+"""First octets of a MessagePack string: fixstr (up to 31 octets) and str 8 (up to 255). str 16 has a 2-octet length."""
 
 
 def fingerprint_at(spark: SparkSession, path: str | Path, stream: str) -> bytes:
-    """Of a stream's database, from the row changes in a node's folder."""
+    """Return the fingerprint of a stream's database, from the row changes in a node's folder."""
     reader = spark.read.format("chaplain").option("path", str(path)).option("kind", "rows")
     rows = reader.option("subscribe", stream).load()
     first = collect(rows.agg(F.min("offset")))[0][0]
-    if first != 0:  # a node that took its database from another has only what came after
+    if first != 0:  # a node that copied its database from another node has only the changes since then
         raise Missing(f"the row changes of {stream!r} in {path} begin with offset {first}: take another node's")
     return fingerprint(fold(rows))
 
 
 def fingerprint(folded: DataFrame) -> bytes:
-    """Of one stream's database, from the latest row of every key."""
+    """Return the fingerprint of one stream's database, from the latest row of every key."""
     schema = folded.where(F.col("key") == F.lit(SCHEMA_KEY)).select("value").collect()
     if not schema:
         raise Missing("no schema among the row changes: are they whole, from offset 0 on, and folded?")
@@ -47,7 +47,7 @@ def fingerprint(folded: DataFrame) -> bytes:
 
 
 def tallies(folded: DataFrame) -> dict[str, RowTally]:
-    """How many rows each table has, and what their hashes add up to."""
+    """Return, by table, the number of rows and the sum of their hashes."""
     there = folded.where((F.length("value") > 0) & (F.col("key") != F.lit(SCHEMA_KEY)))
     size = F.unhex(F.lpad(F.hex(F.length("key")), 8, "0"))
     digest = F.sha2(F.concat(size, F.col("key"), F.col("value")), 256)
@@ -68,7 +68,7 @@ def _sum(limbs: list[int]) -> bytes:
 
 
 def _table(key: Column) -> Column:
-    """The first text of the MessagePack array that a key is."""
+    """Return the table's name: a key is a MessagePack array whose first element is the name."""
     first = _number(key, 2, 1)
     short = F.substring(key, F.lit(3), first - _FIXED_TEXT)
     middle = F.substring(key, F.lit(4), _number(key, 3, 1))

@@ -1,1 +1,1 @@
-"""One HTML page with plots of what a log contains."""
+"""Writes an HTML page with plots about landed streams."""

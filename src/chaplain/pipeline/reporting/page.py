@@ -1,7 +1,7 @@
-"""The page that `report` writes: facts in, one HTML text out.
+"""Renders the HTML page of `report` from the gathered facts.
 
-Decides what is shown and in which words. Refuses to know where facts come from. The page loads nothing: style and plots
-are in it.
+This module decides what the page shows. It does not know where the facts come from. The page is self-contained: it
+loads no style sheets, scripts or images.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from chaplain.pipeline.verification.violations import FIELDS, Break
 
 
 class ReportBucket(Frozen, frozen=True):
-    """What was written to one stream in one stretch of time."""
+    """What was written to one stream in one time interval."""
 
     stream: str
     start_s: float
@@ -24,8 +24,8 @@ class ReportBucket(Frozen, frozen=True):
     octets: int
 
 
-class Reign(Frozen, frozen=True):
-    """One regime: from its first message to its last."""
+class RegimeSpan(Frozen, frozen=True):
+    """One regime (term), from its first message to its last."""
 
     regime: int
     first_s: float
@@ -45,19 +45,21 @@ class Share(Frozen, frozen=True):
 
 
 class Facts(Frozen, frozen=True):
+    """Everything that the page shows."""
+
     buckets: list[ReportBucket]
     bucket_s: float
-    """How long a stretch is."""
-    reigns: list[Reign]
+    """The length of an interval."""
+    regimes: list[RegimeSpan]
     clients: list[Share]
     nodes: list[Share]
     breaks: list[Break]
     pauses: list[tuple[float, float]]
-    """The longest times without a message: when they began, and seconds."""
+    """The longest intervals without a message: start time and duration in seconds."""
     latencies: tuple[tuple[float, float], ...] = ()
-    """When a write was acknowledged, and after how many milliseconds; only who wrote can know."""
+    """Time of each acknowledgement and the write's latency in milliseconds. Only the writer can measure them."""
     promises: tuple[tuple[str, str, str, bool], ...] = ()
-    """Promise, what was promised, what was found, and whether it was kept."""
+    """Name of a promise, the promised value, the value found, and whether the promise was kept."""
 
 
 BRIEF_S = 10.0
@@ -108,7 +110,7 @@ def _clock(seconds: float) -> str:
 
 
 def _ticking(facts: Facts) -> Callable[[float], str]:
-    """How a plot names its times: as finely as it must."""
+    """Return a function that formats times, as precisely as the plotted time span needs."""
     times = [one.start_s for one in facts.buckets]
     span_s = max(times) - min(times) if times else 0
     if span_s > DAY_S:
@@ -124,7 +126,7 @@ def _moment(seconds: float) -> str:
 
 def _head(facts: Facts, title: str) -> str:
     rows, octets = sum(one.rows for one in facts.buckets), sum(one.octets for one in facts.buckets)
-    times = [reign.first_s for reign in facts.reigns] + [reign.last_s for reign in facts.reigns]
+    times = [span.first_s for span in facts.regimes] + [span.last_s for span in facts.regimes]
     span = f"{_moment(min(times))} to {_moment(max(times))} UTC" if times else "nothing has landed yet"
     count = len(facts.breaks)
     broken = f'<b class="bad">{count} break{"s" if count > 1 else ""}</b>'
@@ -134,7 +136,7 @@ def _head(facts: Facts, title: str) -> str:
         (f"<b>{number(octets)}B</b>", "of values"),
         (f"<b>{len({one.stream for one in facts.buckets})}</b>", "streams"),
         (f"<b>{len({one.who for one in facts.clients})}</b>", "writers"),
-        (f"<b>{max(0, len(facts.reigns) - 1)}</b>", "failovers"),
+        (f"<b>{max(0, len(facts.regimes) - 1)}</b>", "failovers"),
         (whole, "as proven from the rows"),
     ]
     listed = "".join(f"<div>{value}<span>{name}</span></div>" for value, name in tiles)
@@ -153,18 +155,18 @@ def _promises(facts: Facts) -> str:
 
 
 def _failovers(facts: Facts) -> list[VerticalMark]:
-    return [VerticalMark(reign.first_s, f"regime {reign.regime}") for reign in facts.reigns[1:]]
+    return [VerticalMark(span.first_s, f"regime {span.regime}") for span in facts.regimes[1:]]
 
 
 def _rates(facts: Facts) -> str:
     streams = sorted({one.stream for one in facts.buckets})
     series = [Series(name, _filled(facts, name)) for name in streams]
     plot = lines("Messages a second", series, "messages a second", _ticking(facts), _failovers(facts))
-    return f"<h2>Rates</h2><p>Messages a second, in stretches of {facts.bucket_s:g} s.</p>{plot}"
+    return f"<h2>Rates</h2><p>Messages a second, in intervals of {facts.bucket_s:g} s.</p>{plot}"
 
 
 def _filled(facts: Facts, stream: str) -> list[tuple[float, float]]:
-    """Stretches without a message are zero, not left out."""
+    """Return the rate in each interval; intervals without a message have rate 0."""
     mine = {one.start_s: one.rows for one in facts.buckets if one.stream == stream}
     starts = [one.start_s for one in facts.buckets]
     count = round((max(starts) - min(starts)) / facts.bucket_s) + 1
@@ -184,14 +186,14 @@ def _latency(facts: Facts) -> str:
 
 
 def _regimes(facts: Facts) -> str:
-    points = [(at, float(reign.regime)) for reign in facts.reigns for at in (reign.first_s, reign.last_s)]
+    points = [(at, float(span.regime)) for span in facts.regimes for at in (span.first_s, span.last_s)]
     plot = lines("Regime", [Series("regime", points)], "regime", _ticking(facts), steps=True, whole=True)
     rows = []
-    for before, reign in zip([None, *facts.reigns], facts.reigns, strict=False):
-        gap = "" if before is None else f"{reign.first_s - before.last_s:.3f} s"
+    for before, span in zip([None, *facts.regimes], facts.regimes, strict=False):
+        gap = "" if before is None else f"{span.first_s - before.last_s:.3f} s"
         rows.append(
-            f"<tr><td>{reign.regime}<td>{_moment(reign.first_s)}<td>{_moment(reign.last_s)}"
-            f"<td class=n>{reign.rows:,}<td class=n>{gap}</tr>"
+            f"<tr><td>{span.regime}<td>{_moment(span.first_s)}<td>{_moment(span.last_s)}"
+            f"<td class=n>{span.rows:,}<td class=n>{gap}</tr>"
         )
     head = "<tr><th>regime<th>first message<th>last message<th class=n>messages<th class=n>since the one before</tr>"
     words = "A new regime is a new master. The last column is the time in which nothing was ordered."
@@ -222,7 +224,7 @@ def _totals(shares: Sequence[Share]) -> list[tuple[str, float]]:
 
 def _members(facts: Facts) -> str:
     plot = bars("Members", _totals(facts.nodes), "messages taken")
-    return f"<h2>Members</h2><p>Through which nodes messages came in.</p>{plot}{_shares(facts.nodes, 'node')}"
+    return f"<h2>Members</h2><p>The nodes that accepted the messages.</p>{plot}{_shares(facts.nodes, 'node')}"
 
 
 def _gaps(facts: Facts) -> str:
@@ -233,7 +235,7 @@ def _gaps(facts: Facts) -> str:
         )
         found = f"<table><tr>{''.join(f'<th>{name}' for name in FIELDS)}</tr>{rows}</table>"
     else:
-        found = '<p class="good">No offset is missing, none is there twice, every pack has its digest.</p>'
+        found = '<p class="good">No offset is missing or repeated, and every pack matches its digest.</p>'
     pauses = "".join(f"<tr><td>{_moment(at)}<td class=n>{seconds:.3f} s</tr>" for at, seconds in facts.pauses)
     quiet = f"<table><tr><th>longest pauses<th></tr>{pauses}</table>" if pauses else ""
     return f"<h2>Gaps</h2>{found}{quiet}"

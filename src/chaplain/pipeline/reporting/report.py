@@ -1,7 +1,7 @@
-"""`report`: one HTML file about landed streams.
+"""`report`: writes an HTML file about landed streams.
 
-Decides which facts are gathered, with three small queries a table: the page is as large for a thousand rows as for a
-billion. What it looks like, `report_page` decides.
+This module gathers the facts with three aggregating queries, so that the page for a billion rows is as large as the
+page for a thousand. `page` decides what it looks like.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from typing import Any
 
 import msgspec
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 as everybody calls it
+from pyspark.sql import functions as F  # noqa: N812 the usual name
 
 from chaplain.errors import Missing
-from chaplain.pipeline.reporting.page import Facts, Reign, ReportBucket, Share, page
+from chaplain.pipeline.reporting.page import Facts, RegimeSpan, ReportBucket, Share, page
 from chaplain.pipeline.tables import Storage, landed_streams, table, table_path
 from chaplain.pipeline.verification.table_proof import find_table_breaks
 from chaplain.pipeline.verification.verify import prove
@@ -38,9 +38,21 @@ def report(
     latencies: Sequence[tuple[float, float]] = (),
     promises: Sequence[tuple[str, str, str, bool]] = (),
 ) -> None:
-    """Write a page about every stream that has landed in these tables, or about one. With a log, it is proven, too.
+    """Write a self-contained HTML page about landed streams: rates, failovers, writers, gaps and breaks.
 
-    `latencies`, (time in seconds, milliseconds), and `promises`, (promise, promised, found, kept), are shown if given.
+    Arguments:
+        spark: The session that reads and verifies the tables.
+        tables: The folder of the landed tables.
+        out: The HTML file to write.
+        stream: Report on this stream only. Default: all streams in `tables`.
+        cluster: A cluster's folder: verify its log as well, and show the breaks.
+        path: A node's folder of segments to verify, instead of `cluster`.
+        title: The page's title.
+        storage_options: Options of delta-rs for tables in an object store.
+        latencies: Measured latencies to plot, as (time in seconds, milliseconds).
+        promises: Rows of a table to show, as (promise, promised, found, kept).
+
+    Raises `Missing` if no stream has landed.
     """
     streams = [one for one in landed_streams(tables) if stream in ("", one)]
     if not streams:
@@ -61,13 +73,13 @@ def gather(frames: Sequence[DataFrame], breaks: list[Any]) -> Facts:
     for frame in frames[1:]:
         rows = rows.unionByName(frame.select(*columns, F.unix_micros("timestamp").alias("at")))
     bounds = rows.agg(F.min("at").alias("low"), F.max("at").alias("high")).collect()[0]
-    low, high = bounds.low or 0, bounds.high or 0  # a table may have nothing in it yet
+    low, high = bounds.low or 0, bounds.high or 0  # both are null for an empty table
     width = bucket_width((high - low) / _MICRO)
     grouped = _grouped(rows, low, width)
     return Facts(
         _buckets(grouped, low / _MICRO, width),
         width,
-        _reigns(grouped),
+        _regime_spans(grouped),
         _shares(grouped, "client_id", "lane"),
         _shares(grouped, "ingest_node", "node"),
         breaks,
@@ -76,14 +88,14 @@ def gather(frames: Sequence[DataFrame], breaks: list[Any]) -> Facts:
 
 
 def bucket_width(span_s: float) -> float:
-    """A round number of seconds, so that there are at most so many stretches."""
+    """Return a round number of seconds that splits the time span into at most `BUCKETS` intervals."""
     wanted = max(span_s / BUCKETS, 0.1)
     sizes = [base * 10.0**power for power in range(-1, 9) for base in (1, 2, 5)]
     return next(size for size in sizes if size >= wanted)
 
 
 def _grouped(rows: DataFrame, low_us: int, width_s: float) -> list[Any]:
-    """Everything that the plots show, in a few thousand rows at most."""
+    """Aggregate the rows to a few thousand groups at most, which contain everything that the plots show."""
     bucket = F.floor((F.col("at") - F.lit(low_us)) / F.lit(width_s * _MICRO)).alias("bucket")
     sums = [
         F.count("*").alias("rows"),
@@ -103,12 +115,12 @@ def _buckets(grouped: list[Any], low_s: float, width_s: float) -> list[ReportBuc
     return [ReportBucket(name, low_s + place * width_s, *one) for (name, place), one in sorted(sums.items())]
 
 
-def _reigns(grouped: list[Any]) -> list[Reign]:
-    found: dict[int, Reign] = {}
+def _regime_spans(grouped: list[Any]) -> list[RegimeSpan]:
+    found: dict[int, RegimeSpan] = {}
     for row in grouped:
-        old = found.get(row.regime, Reign(row.regime, row.first / _MICRO, row.last / _MICRO, 0))
+        old = found.get(row.regime, RegimeSpan(row.regime, row.first / _MICRO, row.last / _MICRO, 0))
         first, last = min(old.first_s, row.first / _MICRO), max(old.last_s, row.last / _MICRO)
-        found[row.regime] = Reign(row.regime, first, last, old.rows + row.rows)
+        found[row.regime] = RegimeSpan(row.regime, first, last, old.rows + row.rows)
     return [found[regime] for regime in sorted(found)]
 
 
@@ -124,7 +136,7 @@ def _shares(grouped: list[Any], column: str, word: str) -> list[Share]:
 
 
 def _pauses(rows: DataFrame) -> list[tuple[float, float]]:
-    """The longest times between messages that follow one another, from the times of messages alone."""
+    """Return the longest intervals between consecutive messages."""
     times = rows.select("message_index", "at").distinct().orderBy("at").select("at")
     found: list[tuple[float, float]] = []
     before: int | None = None

@@ -1,1 +1,1 @@
-"""Spark rows become journal messages, each batch once."""
+"""Writes Spark rows to a journal, each batch exactly once."""

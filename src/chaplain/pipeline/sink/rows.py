@@ -1,7 +1,7 @@
-"""Rows that Spark hands over to batches of the journal: columns are taken as a whole, and cut into packs by size.
+"""Converts the rows of a DataFrame to batches for the journal, column by column, split into packs by size.
 
-Decides which columns there must be and of which types, with the meaning and errors of Spark's Kafka sink. Knows nothing
-of Spark's writers and of clients.
+This module defines the required columns and their types, with the meaning and errors of Spark's Kafka sink. It knows
+neither Spark's writers nor the client.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ _OCTETS = (BinaryType, StringType)
 
 
 def check_schema(schema: StructType, topic: str) -> None:
-    """Whether a frame can be written. Columns of other names are left out, as Kafka's sink does."""
+    """Refuse a DataFrame that cannot be written. Unknown columns are ignored, as Kafka's sink does."""
     kinds: dict[str, DataType] = {field.name: field.dataType for field in schema.fields}
     if "value" not in kinds:
-        raise ConfigError("a column value is needed: what is to be written, binary or string")
+        raise ConfigError("a column value is needed: the content of each message, binary or string")
     if not topic and "topic" not in kinds:
-        raise ConfigError("set the option topic, or have a column topic: the stream to write to")
+        raise ConfigError("set the option topic, or add a column topic: the stream to write to")
     for name in ("value", "key"):
         if name in kinds and not isinstance(kinds[name], _OCTETS):
             raise ConfigError(f"column {name} must be binary or string, not {kinds[name].simpleString()}")
@@ -50,7 +50,7 @@ def _are_headers(kind: DataType) -> bool:
 
 
 def batches(rows: Any, topic: str) -> Iterator[Batch]:
-    """The rows of one Arrow batch, stream by stream, in order within each."""
+    """Convert one Arrow batch, stream by stream. The order of rows within a stream is kept."""
     if rows.num_rows == 0:
         return
     if topic:
@@ -67,7 +67,7 @@ def _cut(rows: Any, stream: str) -> Iterator[Batch]:
     journal_stream(stream)
     values = _octets(rows, "value")
     if values.null_count:
-        raise ConfigError("a row has no value: the journal keeps no empty place; leave such rows out")
+        raise ConfigError("a row has no value: a journal has no empty messages; filter such rows out")
     keys, headers = _octets(rows, "key"), _headers(rows)
     sizes = _sizes(values) + (0 if keys is None else _sizes(keys))
     sizes = sizes + (0 if headers is None else np.array([len(one or b"") for one in headers], np.int64))
@@ -89,7 +89,7 @@ def _cut(rows: Any, stream: str) -> Iterator[Batch]:
 
 
 def cut_points(sizes: Any) -> Iterator[tuple[int, int]]:
-    """Neighbours that go into one batch; a long row goes alone."""
+    """Yield the bounds of batches of consecutive rows. A row longer than `BATCH_BYTES` is a batch of its own."""
     ends = np.cumsum(sizes)
     start = 0
     while start < len(sizes):
@@ -101,7 +101,7 @@ def cut_points(sizes: Any) -> Iterator[tuple[int, int]]:
 
 
 def _octets(rows: Any, name: str) -> Any:
-    """A column as binary; None if it is not there, or has nothing in it."""
+    """Return a column as binary; None if it does not exist or is optional and contains only nulls."""
     if name not in rows.schema.names:
         return None
     column = rows.column(name)
@@ -124,11 +124,11 @@ def _headers(rows: Any) -> Sequence[bytes | None] | None:
 
 
 def _encoded(cell: Sequence[Mapping[str, Any] | None]) -> bytes:
-    """One row's headers. Kafka lets two have one name; here the second would take the place of the first."""
+    """Encode one row's headers. Kafka allows equal names; here the second would replace the first, so it is refused."""
     names = [one["key"] for one in cell if one is not None]
     if len(names) != len(cell) or None in names or len({*names}) != len(names):
-        raise ConfigError(f"a row has headers {names}: each has a name, and another one than the rest of its row")
+        raise ConfigError(f"a row has headers {names}: each header of a row needs a name that is unique in the row")
     try:
         return encode_headers({one["key"]: one["value"] or b"" for one in cell if one is not None})
-    except ValueError as wrong:
-        raise ConfigError(f"a row has headers that cannot be written: {wrong}") from None
+    except ValueError as error:
+        raise ConfigError(f"a row has headers that cannot be written: {error}") from None

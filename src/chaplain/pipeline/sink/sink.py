@@ -1,11 +1,14 @@
-"""`write` and `writeStream` to the journal, each batch once: tasks stage, the driver commits.
+"""`write` and `writeStream` to the journal, exactly once, by two-phase commit: tasks stage rows, the driver commits
+them.
 
-Decides what a batch is called. Every attempt of a task has a connection, hence a lane, of its own, so nothing of
-another attempt can meet it. The journal remembers, for each app, the last version that was committed: a batch that
-Spark runs again stages its rows again, and its commit changes nothing. What no commit names is never written.
+Every attempt of a task has its own connection and lane (producer id), so attempts cannot interfere. The journal
+remembers the last committed version of each application. If Spark repeats a batch, the tasks stage its rows again, and
+the repeated commit has no effect. Staged rows that no commit names never become visible.
 
-    app       txnAppId; of a streaming query without one, its id, which its checkpoint holds
-    version   the batch's number; of a batch write txnVersion
+This module decides the application and the version of a batch:
+
+    app       txnAppId; for a streaming query without txnAppId the query's id in its checkpoint
+    version   the batch id of a streaming query; txnVersion of a batch write
 """
 
 from __future__ import annotations
@@ -36,6 +39,8 @@ SINK = ("topic", "txnAppId", "txnVersion", "checkpointLocation", *TARGETS)
 
 
 class SinkOptions(Frozen, frozen=True):
+    """The parsed options of a write."""
+
     target: Target
     topic: str
     app: str
@@ -48,14 +53,14 @@ def parse_sink(given: Mapping[str, str], streaming: bool) -> SinkOptions:
     check_names(found, SINK)
     target = parse_target(found)
     if target.folder:
-        raise ConfigError("segments are only read: give cluster, or endpoints and identityFile, to write")
+        raise ConfigError("segments are read-only: give cluster, or endpoints and identityFile, to write")
     app, version = found.get("txnappid", ""), found.get("txnversion")
     if app.startswith(_QUERY) or len(app) > STRING_BYTES_MAX or app.encode().translate(None, VCHAR):
         raise ConfigError(f"txnAppId {app!r}: up to {STRING_BYTES_MAX} visible ASCII characters, not 'query:…'")
     if streaming and version is not None:
         raise ConfigError("txnVersion is for batch writes: a streaming query's versions are the numbers of its batches")
     if not streaming and bool(app) != (version is not None):
-        raise ConfigError("txnAppId and txnVersion go together: who writes, and which of its writes this is")
+        raise ConfigError("txnAppId and txnVersion must be set together: they identify the writer and its write")
     checkpoint = found.get("checkpointlocation", "")
     return SinkOptions(target, found.get("topic", ""), app, _version(version), checkpoint)
 
@@ -70,14 +75,14 @@ def _version(text: str | None) -> int | None:
 
 @dataclass
 class StagedRows(WriterCommitMessage):
-    """What one attempt of a task staged."""
+    """The ranges of requests that one attempt of a task staged."""
 
     spans: tuple[RequestRange, ...]
     rows: int
 
 
 def stage(options: SinkOptions, rows: Iterator[Any]) -> StagedRows:
-    """Have the rows of one task put into the log, without a place."""
+    """Write the rows of one task to the log without offsets (staged)."""
     count = 0
     with connect(options.target, TIMEOUT_S) as client:
         stager = TwoPhaseWriter(client._context)
@@ -89,7 +94,7 @@ def stage(options: SinkOptions, rows: Iterator[Any]) -> StagedRows:
 
 
 def commit_all(options: SinkOptions, messages: list[WriterCommitMessage | None], app: str, version: int) -> None:
-    """Give everything that the tasks staged its place, in the order of the tasks."""
+    """Commit everything that the tasks staged: the journal assigns offsets, in the order of the tasks."""
     staged = [message for message in messages if isinstance(message, StagedRows)]
     spans = tuple(span for message in staged for span in message.spans)
     if spans:
@@ -98,6 +103,8 @@ def commit_all(options: SinkOptions, messages: list[WriterCommitMessage | None],
 
 
 class SinkWriter(DataSourceArrowWriter):
+    """Writes a batch query."""
+
     def __init__(self, options: SinkOptions, schema: StructType, overwrite: bool) -> None:
         _check(options, schema, overwrite)
         self._options = options
@@ -109,10 +116,12 @@ class SinkWriter(DataSourceArrowWriter):
         commit_all(self._options, messages, self._options.app, self._options.version or 0)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Nothing to do: what is not committed is forgotten."""
+        """Nothing to do: staged rows without a commit never become visible."""
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
+    """Writes the batches of a streaming query."""
+
     def __init__(self, options: SinkOptions, schema: StructType, overwrite: bool) -> None:
         _check(options, schema, overwrite)
         self._options = options
@@ -124,24 +133,24 @@ class StreamWriter(DataSourceStreamArrowWriter):
         commit_all(self._options, messages, self._options.app or query_of(self._options.checkpoint), batchId)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 Spark's name
-        """Nothing to do: what is not committed is forgotten."""
+        """Nothing to do: staged rows without a commit never become visible."""
 
 
 def _check(options: SinkOptions, schema: StructType, overwrite: bool) -> None:
     check_schema(schema, options.topic)
     if overwrite:
-        raise ConfigError("a journal is only appended to: use mode append")
+        raise ConfigError("a journal is append-only: use mode append")
 
 
 def query_of(checkpoint: str) -> str:
-    """The app that a streaming query is, by its id: another checkpoint is another query."""
+    """Return the application id of a streaming query: the query's id in its checkpoint's metadata."""
     try:
         place = urlparse(checkpoint)
         if not checkpoint or place.scheme not in ("", "file"):
             raise OSError("not on this machine")
         return _QUERY + str(json.loads((Path(unquote(place.path)) / "metadata").read_text())["id"])
-    except (OSError, ValueError, KeyError) as wrong:
+    except (OSError, ValueError, KeyError) as error:
         raise ConfigError(
-            f"the query's id cannot be read from checkpointLocation {checkpoint!r} ({wrong}): set txnAppId to a"
-            " name that is this query's alone"
+            f"the query's id cannot be read from checkpointLocation {checkpoint!r} ({error}): set txnAppId to a"
+            " name that only this query uses"
         ) from None

@@ -1,1 +1,1 @@
-"""Streams as Spark DataFrames: options, planning, reading segments and live nodes."""
+"""Streams as Spark DataFrames: options, planning, and reading from segment files or from running nodes."""

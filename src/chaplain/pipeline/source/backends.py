@@ -1,7 +1,8 @@
-"""Where the source takes streams from: segment files, or the nodes of a cluster.
+"""The two backends of the Spark source: segment files, and the running nodes of a cluster.
 
-Decides which of the two a target means, and hides it from whoever plans and reads. A cluster's folder means its nodes;
-if none of them answers, the segments of the one that got furthest, if Spark can read them here.
+This module chooses the backend of a target and hides the difference from planning and reading. For a cluster's folder
+it reads from the nodes. If no node answers, it reads the segments of the node with the longest log, if they are on this
+machine.
 """
 
 from __future__ import annotations
@@ -12,30 +13,30 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from chaplain.errors import Unreachable
-from chaplain.pipeline.source.live import LOOK_EVERY_S, Live, LiveSpan, read_live
-from chaplain.pipeline.source.offset_index import Index, node_folders, open_index
+from chaplain.pipeline.source.live import LOOK_EVERY_S, LiveBackend, LiveRange, read_live
+from chaplain.pipeline.source.offset_index import OffsetIndex, node_folders, open_index
 from chaplain.pipeline.source.options import JOURNAL, KnownOffsets, Target
 from chaplain.pipeline.source.rows import OffsetRange, Range, ranges, read_range
 
 
-class Origin(Protocol):
-    """What a query is planned with."""
+class SourceBackend(Protocol):
+    """What planning needs to know about the streams of a target."""
 
     @property
     def streams(self) -> Sequence[str]: ...
 
     def refresh(self, at_once: bool = True) -> None:
-        """Look again, unless that was done just now."""
+        """Update the known offsets; without `at_once` only if the last update is older than `LOOK_EVERY_S`."""
 
-    def check_right(self, stream: str) -> None:
-        """Raise `Refused` if a stream is not listed because it may not be read."""
+    def check_access(self, stream: str) -> None:
+        """Raise `Refused` if a stream is not listed because this client has no right to read it."""
 
-    def stretch(self, stream: str) -> KnownOffsets: ...
+    def known_offsets(self, stream: str) -> KnownOffsets: ...
 
-    def cut(self, stream: str, start: int, end: int, parts: int) -> Sequence[OffsetRange]: ...
+    def split(self, stream: str, start: int, end: int, parts: int) -> Sequence[OffsetRange]: ...
 
 
-def stretch(index: Index, stream: str) -> KnownOffsets:
+def known_offsets(index: OffsetIndex, stream: str) -> KnownOffsets:
     places = index.streams.get(stream, [])
     if not places:
         return KnownOffsets(0, 0, ())
@@ -45,7 +46,7 @@ def stretch(index: Index, stream: str) -> KnownOffsets:
 
 
 class FolderBackend:
-    """Segments in a folder."""
+    """Reads segments in a folder."""
 
     def __init__(self, target: Target) -> None:
         self._index = open_index(target.folder, target.cluster, target.kind)
@@ -60,21 +61,21 @@ class FolderBackend:
             self._index.refresh()
             self._looked_s = time.monotonic()
 
-    def check_right(self, stream: str) -> None:
-        """Whoever can read files may read them."""
+    def check_access(self, stream: str) -> None:
+        """Nothing to check: the permissions of the files decide."""
 
-    def stretch(self, stream: str) -> KnownOffsets:
-        return stretch(self._index, stream)
+    def known_offsets(self, stream: str) -> KnownOffsets:
+        return known_offsets(self._index, stream)
 
-    def cut(self, stream: str, start: int, end: int, parts: int) -> Sequence[OffsetRange]:
+    def split(self, stream: str, start: int, end: int, parts: int) -> Sequence[OffsetRange]:
         return ranges(self._index.streams.get(stream, []), stream, start, end, parts)
 
 
-def open_origin(target: Target) -> Origin:
+def open_backend(target: Target) -> SourceBackend:
     if target.folder or target.kind != JOURNAL or (target.cluster and not _has_nodes(target.cluster)):
         return FolderBackend(target)
     try:
-        return Live(target)
+        return LiveBackend(target)
     except Unreachable:
         if not target.cluster or not node_folders(target.cluster):
             raise
@@ -82,16 +83,16 @@ def open_origin(target: Target) -> Origin:
 
 
 def _has_nodes(cluster: str) -> bool:
-    """Whether somebody wrote down where the nodes are; a bare folder of nodes' folders has only files."""
+    """Whether the nodes' addresses are known. A folder that contains only nodes' folders has no `cluster.toml`."""
     where = Path(cluster)
     return where.is_file() or (where / "cluster.toml").exists() or not node_folders(where)
 
 
-def read_span(
+def read_rows(
     wanted: OffsetRange, columns: Sequence[str], fail_on_loss: bool, fail_on_headers: bool = True
 ) -> Iterator[Any]:
-    """The rows of a span, from wherever it says."""
-    if isinstance(wanted, LiveSpan):
+    """Read the rows of a range, from segments or from nodes."""
+    if isinstance(wanted, LiveRange):
         return read_live(wanted, columns, fail_on_loss, fail_on_headers)
     assert isinstance(wanted, Range)
     return read_range(wanted, columns, fail_on_loss, fail_on_headers)

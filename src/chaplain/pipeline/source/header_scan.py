@@ -1,9 +1,10 @@
-"""Walks the heads of a log, file by file, and says where none can be read.
+"""Scans the record headers of a log, file by file, and reports where no header can be read.
 
-Decides what stands in which file. Bodies are not read, and nothing is judged: that a stretch is unreadable is a fact
-like any other. Refuses to know which records belong together.
+The scan does not read bodies and judges nothing: an unreadable range is reported as a `Gap`, as a record is reported
+as a `ScannedRecord`. It does not know which records form a message.
 
-Invariants: spots come in the order of the files; whatever lies between two of them and is no record is a gap.
+Invariants: records are reported in the order of the files; any octets between two records that are not a record are
+reported as a gap.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ LOG = "journal"
 HEAD_MOST = HEAD_BYTES + STREAM_BYTES_MAX + 1
 
 
-class Spot(Frozen, frozen=True):
-    """One record, by what its head says."""
+class ScannedRecord(Frozen, frozen=True):
+    """The header of one record, and where the record is."""
 
     path: str
     sequence: int
@@ -39,33 +40,33 @@ class Spot(Frozen, frozen=True):
 
 
 class Gap(Frozen, frozen=True):
-    """Here stands no record, or no file, though the log goes on behind or is known to."""
+    """A place without a valid record, or a missing file, although the log continues after it."""
 
     reason: str
     file: str = ""
 
 
 class ScanEnd(Frozen, frozen=True):
-    """Where the walk ended."""
+    """Where the scan ended."""
 
     position: int
     sealed: bool
-    """The last record said that the log goes on in a file that is not there."""
+    """Whether the last record states that the log continues in another file, which does not exist."""
 
 
-class Start(Frozen, frozen=True):
-    """Where an earlier walk had come to."""
+class ScanStart(Frozen, frozen=True):
+    """A position at which a scan can resume: where the last message of an earlier scan begins."""
 
     sequence: int
     identity: bytes
     position: int
 
 
-Step: TypeAlias = Spot | Gap | ScanEnd
+Step: TypeAlias = ScannedRecord | Gap | ScanEnd
 
 
-def walk(folder: Path | str, log: str = LOG, start: Start | None = None) -> Iterator[Step]:
-    """Everything from `start` on, which must be there: see `stands`."""
+def scan_headers(folder: Path | str, log: str = LOG, start: ScanStart | None = None) -> Iterator[Step]:
+    """Scan the log from its beginning, or from `start`, which must still be valid (see `begins_at`)."""
     ending, expected, position = ScanEnd(0, sealed=False), None, None
     files = list_segments(folder, log)
     if start is not None:
@@ -76,10 +77,10 @@ def walk(folder: Path | str, log: str = LOG, start: Start | None = None) -> Iter
             if file.sequence != (file.sequence if expected is None else expected):
                 yield Gap(_absent(expected or 0, file.sequence))
             expected = file.sequence + 1
-            walker = _Walker(file, last=number + 1 == len(files))
-            yield from walker.steps(position)
-            ending, position = walker.ending or ending, None
-        # A file that the last one names as its next has been made since they were listed, or is gone.
+            scanner = _FileScanner(file, last=number + 1 == len(files))
+            yield from scanner.scan(position)
+            ending, position = scanner.ending or ending, None
+        # The last record announces another file: either it was created after the files were listed, or it is missing.
         files = [file for file in list_segments(folder, log) if ending.sealed and file.sequence >= (expected or 0)]
     yield ending
 
@@ -89,8 +90,8 @@ def _absent(first: int, behind: int) -> str:
     return f"{names} is gone" if behind - first == 1 else f"{names} are gone"
 
 
-def stands(folder: Path | str, start: Start, index: int, chain: bytes, log: str = LOG) -> bool:
-    """Whether that message still begins there."""
+def begins_at(folder: Path | str, start: ScanStart, index: int, chain: bytes, log: str = LOG) -> bool:
+    """Whether the message with this index and chain hash still begins at `start`."""
     for file in list_segments(folder, log):
         if file.sequence == start.sequence:
             try:
@@ -103,8 +104,8 @@ def stands(folder: Path | str, start: Start, index: int, chain: bytes, log: str 
     return False
 
 
-class _Walker:
-    """One file."""
+class _FileScanner:
+    """Scans one file."""
 
     def __init__(self, file: SegmentFile, last: bool) -> None:
         self._file = file
@@ -112,11 +113,11 @@ class _Walker:
         self._last = last
         self.ending: ScanEnd | None = None
 
-    def steps(self, position: int | None) -> Iterator[Step]:
+    def scan(self, position: int | None) -> Iterator[Step]:
         try:
             segment = OpenSegment(self._file.path)
         except (Malformed, FileNotFoundError):
-            if not self._last:  # the last one may be about to begin
+            if not self._last:  # the node may be creating the last file right now
                 yield self._gap(f"{self._name} has no valid header")
             return
         with segment:
@@ -132,24 +133,24 @@ class _Walker:
         while True:
             try:
                 head = decode_head(segment.peek(position, HEAD_MOST), identity, position, crc)
-            except Malformed as wrong:
-                later = self._behind(segment, position)
+            except Malformed as error:
+                later = self._next_valid(segment, position)
                 if later is None:
                     if not self._last:
-                        yield self._gap(f"nothing valid in {self._name} from position {position} on: {wrong}")
+                        yield self._gap(f"nothing valid in {self._name} from position {position} on: {error}")
                     self.ending = ScanEnd(position, sealed=False)
                     return
-                yield self._gap(f"nothing valid in {self._name} at position {position}: {wrong}")
+                yield self._gap(f"nothing valid in {self._name} at position {position}: {error}")
                 position = later
                 continue
             if head.record.kind in (Kind.END, Kind.ROLL):
                 self.ending = ScanEnd(position, sealed=head.record.kind == Kind.ROLL)
                 return
-            yield self._spot(head)
+            yield self._scanned(head)
             position = head.end
 
-    def _behind(self, segment: OpenSegment, position: int) -> int | None:
-        """Where the next valid record is."""
+    def _next_valid(self, segment: OpenSegment, position: int) -> int | None:
+        """Return the position of the next valid record after an unreadable range; None if there is none."""
         whole = segment.read(segment.header.base, segment.header.size_bytes)
         found = scan(whole, segment.header, position)
         gap = next((one for one in found.findings if one.position == position), None)
@@ -158,9 +159,9 @@ class _Walker:
     def _gap(self, reason: str) -> Gap:
         return Gap(reason, self._name)
 
-    def _spot(self, head: Head) -> Spot:
+    def _scanned(self, head: Head) -> ScannedRecord:
         record = head.record
-        return Spot(
+        return ScannedRecord(
             str(self._file.path),
             self._file.sequence,
             head.position,

@@ -1,11 +1,11 @@
-"""Streams read from the nodes themselves, over the client: how long they are, and their packs.
+"""The backend that reads streams from running nodes, through the Python client.
 
-Decides how a process connects, when it asks again, and how it goes on after a node was lost. Packs travel as they were
-written and become Arrow batches where they are used; nobody looks at single messages. Whatever is asked for was agreed
-when it was planned, so a node that has not got so far is waited for.
+This module decides how a process connects, how often it polls, and how it resumes after it lost a node. Packs are
+transferred as they were written and become Arrow batches in the task; no code loops over single messages. A planned
+range contains only committed messages, so a task waits for a node that has not received them yet.
 
-One client a process and cluster: connecting costs more than reading a little. The secret stays in its file on the
-machine that connects.
+Each process has one client per cluster, because connecting costs more than a small read. Secrets stay in their file on
+the machine that connects.
 """
 
 from __future__ import annotations
@@ -28,27 +28,29 @@ from chaplain.segment.record import Record
 T = TypeVar("T")
 
 LOOK_EVERY_S = 0.1
-"""How old an answer about the length of streams may be: Spark asks dozens of times a second."""
+"""How long the known lengths of streams are reused: Spark asks for them dozens of times a second."""
 ANSWER_S = 10.0
+"""Time-out of a request."""
 PATIENCE_S = 60.0
-"""How long a range may bring nothing, through whatever node, before its task fails and Spark tries again."""
-_AGAIN_S = 0.1
-_PASSING = (Unreachable, Closed, Missing, Unknown, Busy)
-"""What another node, or the same one a little later, may not say."""
+"""If no node sends anything of a range for this long, its task fails, and Spark retries the task."""
+_RETRY_S = 0.1
+"""Pause between retries."""
+_TRANSIENT = (Unreachable, Closed, Missing, Unknown, Busy)
+"""Transient errors: a retry, or another node, may succeed."""
 
 
-class LiveSpan(OffsetRange, frozen=True):
-    """Offsets that are read from a cluster's nodes."""
+class LiveRange(OffsetRange, frozen=True):
+    """A range of offsets that is read from a cluster's nodes."""
 
     target: Target
 
 
 _clients: dict[tuple[int, Target], Client] = {}
-"""By process, too: a fork must not use its parent's connections."""
+"""By process id and target: a forked process must not use its parent's connections."""
 
 
 def client_of(target: Target) -> Client:
-    """The client of this process for a cluster."""
+    """Return this process's client for a cluster."""
     key = (os.getpid(), target)
     if key not in _clients:
         _clients[key] = connect(target)
@@ -56,7 +58,7 @@ def client_of(target: Target) -> Client:
 
 
 def connect(target: Target, timeout_s: float = ANSWER_S) -> Client:
-    """A connection of one's own."""
+    """Open a connection that is not shared."""
     identity = target.identity_file or None
     if target.endpoints:
         return Client.connect(endpoints=target.endpoints, identity=identity, timeout=timeout_s)
@@ -64,7 +66,7 @@ def connect(target: Target, timeout_s: float = ANSWER_S) -> Client:
 
 
 def forget(target: Target) -> None:
-    """Begin anew with the next question."""
+    """Close this process's client, so that the next request opens a new connection."""
     client = _clients.pop((os.getpid(), target), None)
     if client is not None:
         client.close()
@@ -77,26 +79,26 @@ def _close_all() -> None:
             forget(target)
 
 
-class LiveStretch(KnownOffsets, frozen=True):
-    """A stream of which only the length is known; times are looked up where they lie."""
+class LiveOffsets(KnownOffsets, frozen=True):
+    """The offsets of a stream on running nodes. Timestamps are read from the nodes when they are needed."""
 
     target: Target = Target()
     stream: str = ""
 
     def since(self, time_ns: int) -> int | None:
-        """Times of a stream never fall, so halving finds the place."""
+        """Find the offset by binary search: the timestamps of a stream never decrease."""
         low, high = self.first, self.next
         while low < high:
-            portion = _look(self.target, self.stream, (low + high) // 2)
-            if portion.timestamp_ns >= time_ns:
-                high = portion.first_offset
+            chunk = _chunk_at(self.target, self.stream, (low + high) // 2)
+            if chunk.timestamp_ns >= time_ns:
+                high = chunk.first_offset
             else:
-                low = portion.first_offset + _messages(portion)
+                low = chunk.first_offset + _messages(chunk)
         return low if low < self.next else None
 
 
-class Live:
-    """What the source plans with, from the nodes of a cluster."""
+class LiveBackend:
+    """Plans queries with the offsets that the nodes of a cluster report."""
 
     def __init__(self, target: Target) -> None:
         self._target = target
@@ -110,97 +112,97 @@ class Live:
         return sorted(self._heads)
 
     def refresh(self, at_once: bool = True) -> None:
-        """Ask how long streams are, unless that was done just now. A node that is behind takes nothing back."""
+        """Query the streams' offsets. The answer of a node that lags behind does not reduce known offsets."""
         if not at_once and time.monotonic() - self._looked_s < LOOK_EVERY_S:
             return
-        for record in _persist(self._target, lambda client: client.streams()):
+        for record in _retry(self._target, lambda client: client.streams()):
             self._heads[record.stream] = max(record.next_offset, self._heads.get(record.stream, 0))
             self._firsts[record.stream] = max(record.first_offset, self._firsts.get(record.stream, 0))
         self._looked_s = time.monotonic()
 
-    def check_right(self, stream: str) -> None:
-        """Nodes do not list what one may not read; whoever asks for it by name is told so."""
+    def check_access(self, stream: str) -> None:
+        """Try to read from the stream: nodes do not list streams without read permission, but refuse reads of them."""
         try:
             with client_of(self._target).journal(stream).read(0, 1, timeout=ANSWER_S) as reader:
                 next(reader.portions(), None)
         except Refused:
             raise
         except ChaplainError:
-            return  # it is not there, or not now: that is for others to say
+            return  # the stream does not exist or is not available now, which the caller reports
 
-    def stretch(self, stream: str) -> KnownOffsets:
-        return LiveStretch(self._firsts.get(stream, 0), self._heads.get(stream, 0), (), self._target, stream)
+    def known_offsets(self, stream: str) -> KnownOffsets:
+        return LiveOffsets(self._firsts.get(stream, 0), self._heads.get(stream, 0), (), self._target, stream)
 
-    def cut(self, stream: str, start: int, end: int, parts: int) -> list[OffsetRange]:
-        return [LiveSpan(stream, low, high, self._target) for low, high in cuts(start, end, parts)]
+    def split(self, stream: str, start: int, end: int, parts: int) -> list[OffsetRange]:
+        return [LiveRange(stream, low, high, self._target) for low, high in cuts(start, end, parts)]
 
 
 def read_live(
-    wanted: LiveSpan, columns: Sequence[str], fail_on_loss: bool = True, fail_on_headers: bool = True
+    wanted: LiveRange, columns: Sequence[str], fail_on_loss: bool = True, fail_on_headers: bool = True
 ) -> Iterator[Any]:
-    """The rows of a span in Arrow batches, the same as from segments."""
+    """Read the rows of a range as Arrow batches, identical to those from segments."""
     return rows_of(_records(wanted, fail_on_loss), wanted, columns, fail_on_loss, fail_on_headers)
 
 
-def _records(wanted: LiveSpan, fail_on_loss: bool) -> Iterator[Record]:
-    """Goes on behind what has come when a node is lost."""
-    reached = wanted.start
+def _records(wanted: LiveRange, fail_on_loss: bool) -> Iterator[Record]:
+    """Yield the records of a range. After the loss of a node, resume after the last received record."""
+    next_offset = wanted.start
     until_s = time.monotonic() + PATIENCE_S
-    while reached < wanted.end:
+    while next_offset < wanted.end:
         try:
-            for portion in _portions(wanted.target, wanted.stream, reached, wanted.end):
-                yield record_of(wanted.stream, portion)
-                reached, until_s = portion.stop, time.monotonic() + PATIENCE_S
-            if reached < wanted.end:
+            for chunk in _chunks(wanted.target, wanted.stream, next_offset, wanted.end):
+                yield record_of(wanted.stream, chunk)
+                next_offset, until_s = chunk.stop, time.monotonic() + PATIENCE_S
+            if next_offset < wanted.end:
                 raise Unreachable(f"nothing came for {ANSWER_S:g} s")
-        except Dropped as wrong:
+        except Dropped as error:
             if fail_on_loss:
                 raise
-            kept = _first_kept(wanted.target, wanted.stream)
-            if kept <= reached:  # another node has more
-                _wait(wanted.target, wrong, until_s)
-            reached = max(reached, kept)
-        except _PASSING as wrong:
-            _wait(wanted.target, wrong, until_s)
-        except ChaplainError as wrong:
+            kept = _first_retained(wanted.target, wanted.stream)
+            if kept <= next_offset:  # the answer came from another node, which still has these offsets
+                _wait(wanted.target, error, until_s)
+            next_offset = max(next_offset, kept)
+        except _TRANSIENT as error:
+            _wait(wanted.target, error, until_s)
+        except ChaplainError as error:
             if fail_on_loss:
-                raise Missing(f"{wanted.stream!r}: offset {reached} cannot be read ({wrong})") from wrong
+                raise Missing(f"{wanted.stream!r}: offset {next_offset} cannot be read ({error})") from error
             return
 
 
-def _wait(target: Target, wrong: ChaplainError, until_s: float) -> None:
-    """Before trying again; or give up."""
+def _wait(target: Target, error: ChaplainError, until_s: float) -> None:
+    """Wait before a retry, with a new connection unless data is `Missing`. Raise the error when the time is over."""
     if time.monotonic() > until_s:
-        raise wrong
-    if not isinstance(wrong, Missing):
+        raise error
+    if not isinstance(error, Missing):
         forget(target)
-    time.sleep(_AGAIN_S)
+    time.sleep(_RETRY_S)
 
 
-def _persist(target: Target, question: Callable[[Client], T]) -> T:
-    """Ask until somebody answers, within reason."""
+def _retry(target: Target, request: Callable[[Client], T]) -> T:
+    """Repeat a request after transient errors, for at most `ANSWER_S`."""
     until_s = time.monotonic() + ANSWER_S
     while True:
         try:
-            return question(client_of(target))
-        except _PASSING as wrong:
-            _wait(target, wrong, until_s)
+            return request(client_of(target))
+        except _TRANSIENT as error:
+            _wait(target, error, until_s)
 
 
-def _first_kept(target: Target, stream: str) -> int:
-    listed = _persist(target, lambda client: client.streams())
+def _first_retained(target: Target, stream: str) -> int:
+    listed = _retry(target, lambda client: client.streams())
     return next((one.first_offset for one in listed if one.stream == stream), 0)
 
 
-def _portions(target: Target, stream: str, start: int, end: int) -> Iterator[ReadChunk]:
-    """Follows, because the node may still be on its way to what another one has already."""
+def _chunks(target: Target, stream: str, start: int, end: int) -> Iterator[ReadChunk]:
+    """Read with `follow`, because this node may not have received yet what another node has."""
     with client_of(target).journal(stream).read(start, end, follow=True, timeout=ANSWER_S) as reader:
         yield from reader.portions()
 
 
-def _look(target: Target, stream: str, offset: int) -> ReadChunk:
-    return _persist(target, lambda _: next(_portions(target, stream, offset, offset + 1)))
+def _chunk_at(target: Target, stream: str, offset: int) -> ReadChunk:
+    return _retry(target, lambda _: next(_chunks(target, stream, offset, offset + 1)))
 
 
-def _messages(portion: ReadChunk) -> int:
-    return sum(head.count for head in heads_of(portion.packs))
+def _messages(chunk: ReadChunk) -> int:
+    return sum(head.count for head in heads_of(chunk.packs))

@@ -1,14 +1,13 @@
-"""Where the agreed records of a log lie: from the heads of records alone, bodies are not read.
+"""An index of a log's committed records by stream and offset, built from record headers only.
 
-Decides which record of which file belongs to which offsets of a stream. Goes on where it stopped when asked again.
-Refuses to judge bodies: whoever reads one checks it, and takes a copy if it is damaged.
+The index decides which record of which file contains which offsets of a stream. Each `refresh` continues where the last
+one stopped. It does not check bodies: the reader of a record checks its body and reads a copy if the body is damaged.
 
-A node that finds a message damaged writes it again behind the end
-(docs/decisions/repair-of-damaged-records.md). Such a copy is noted with the place
-of the first, or is listed in its place if damage hides where that was.
+A node that finds a damaged message writes it again at the end of the log (docs/decisions/repair-of-damaged-records.md).
+The index lists such a copy with the place of the original, or in place of the original if damage hides that.
 
-Invariants: a place is listed once it is agreed, and once only; places are in the order of the log, and none is before
-its beginning, as the checkpoint beside it says.
+Invariants: each committed record is listed exactly once; records are in the order of the log; none lies before the
+beginning of the log, which the checkpoint beside it states.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ _HEAD_MOST = HEAD_BYTES + STREAM_BYTES_MAX + 1
 
 
 class RecordPlace(Frozen, frozen=True):
-    """One agreed record: where it is, and what its head says."""
+    """The place of a committed record, and the fields of its header."""
 
     path: str
     position: int
@@ -46,15 +45,15 @@ class RecordPlace(Frozen, frozen=True):
     count: int
     timestamp_ns: int
     copies: tuple[tuple[str, int, int], ...] = ()
-    """File, position and size of the same record, where it was written again."""
+    """File, position and size of further copies of the record."""
 
 
-class _Again:
-    """What was passed over of a message."""
+class _UnconfirmedRecords:
+    """Records of one message version that the agreement did not confirm at their place."""
 
     def __init__(self) -> None:
         self.places: dict[int, list[RecordPlace]] = {}
-        """Of each part."""
+        """By number of the part."""
         self._parts = 0
 
     def add(self, record: Record, place: RecordPlace) -> None:
@@ -66,31 +65,34 @@ class _Again:
         return len(self.places) == self._parts
 
 
-class Index:
-    """The places of one folder's log."""
+class OffsetIndex:
+    """The index of the log in one folder."""
 
     def __init__(self, folder: Path | str, log: str = LOG) -> None:
         self._folder = Path(folder)
         self._log = log
         self.agreement = Agreement()
         self._pending: dict[int, tuple[Record, RecordPlace]] = {}
-        self._again: dict[tuple[int, bytes], _Again] = {}
-        """By index and hash: what was passed over, until it is known what it is good for."""
+        self._unconfirmed: dict[tuple[int, bytes], _UnconfirmedRecords] = {}
+        """By index and hash: unconfirmed records, until `_assign_unconfirmed` knows whether they are copies of a
+        listed message.
+        """
         self._first = 0
-        """With which message the log begins, once that was asked."""
+        """The first message of the log, according to the checkpoint; 0 until it was read."""
         self._sequence = -1
         self._position = 0
         self.places: list[RecordPlace] = []
         self.streams: dict[str, list[RecordPlace]] = {}
         self.damaged: list[tuple[str, int]] = []
-        """Files and positions at which no record could be read though others follow."""
+        """Files and positions at which no record can be read although records follow."""
 
     @property
     def last(self) -> int:
-        """The last agreed message; 0 if there is none."""
+        """The index of the last committed message; 0 if there is none."""
         return self.places[-1].index if self.places else 0
 
     def refresh(self) -> None:
+        """Add the records that were written since the last call."""
         self._first = 0
         files = [file for file in list_segments(self._folder, self._log) if file.sequence >= self._sequence]
         for number, file in enumerate(files):
@@ -106,8 +108,8 @@ class Index:
                 if file.sequence != self._sequence:
                     self._sequence, self._position = file.sequence, segment.header.records_start
                 for head in self._heads(segment, str(file.path), final=number + 1 < len(files)):
-                    self._take(head, str(file.path))
-        self._mend()
+                    self._add(head, str(file.path))
+        self._assign_unconfirmed()
 
     def _heads(self, segment: OpenSegment, path: str, final: bool) -> Iterator[Head]:
         while True:
@@ -123,7 +125,7 @@ class Index:
             yield head
 
     def _skip(self, segment: OpenSegment, path: str, final: bool) -> bool:
-        """Go behind a stretch in which nothing is valid; False if nothing valid follows, or it may be half written."""
+        """Skip an unreadable range. Return False if no valid record follows, or if a record may be half written."""
         whole = segment.read(segment.header.base, segment.header.size_bytes)
         found = scan(whole, segment.header, self._position).findings
         gap = next((one for one in found if one.position == self._position), None)
@@ -133,41 +135,53 @@ class Index:
         self._position = gap.end
         return True
 
-    def _take(self, head: Head, path: str) -> None:
+    def _add(self, head: Head, path: str) -> None:
         record = head.record
         if record.kind != Kind.MARK:
             self._pending[id(record)] = record, _place(head, path)
-        for shown in self.agreement.feed(record):
-            _, place = self._pending.pop(id(shown))
-            self._skip_to(place.index)
+        for confirmed in self.agreement.feed(record):
+            _, place = self._pending.pop(id(confirmed))
+            self._forget_before_snapshot(place.index)
             self.places.append(place)
             if place.kind == Kind.BATCH:
                 self.streams.setdefault(place.stream, []).append(place)
         if self.agreement.passed >= 0:
-            self._keep_passed()
+            self._keep_unconfirmed()
 
-    def _keep_passed(self) -> None:
-        """What was not shown and will not be: written again, replaced, or without the message behind to confirm it."""
+    def _keep_unconfirmed(self) -> None:
+        """Keep records that the agreement will not confirm any more.
+
+        They were written again, were replaced, or the next message, which would confirm them, is unreadable.
+        """
         for key, (record, place) in list(self._pending.items()):
             if record.index <= self.agreement.passed:
-                self._again.setdefault((record.index, record.chain_hash), _Again()).add(record, place)
+                self._unconfirmed.setdefault((record.index, record.chain_hash), _UnconfirmedRecords()).add(
+                    record, place
+                )
                 del self._pending[key]
 
-    def _mend(self) -> None:
-        """From behind, since each message is named by the one after it."""
-        for index, chain in sorted(self._again, reverse=True):
-            again = self._again[index, chain]
-            first = self._at(index)
+    def _assign_unconfirmed(self) -> None:
+        """Assign unconfirmed records: as copies of a listed message, or as a message that damage had hidden.
+
+        It goes from the last index to the first, because each message states the hash of the one before it.
+        """
+        for index, chain in sorted(self._unconfirmed, reverse=True):
+            unconfirmed = self._unconfirmed[index, chain]
+            first = self._record_at(index)
             if first is not None:
                 if first.chain_hash == chain:
-                    self._note(index, [copy for part in again.places.values() for copy in part])
-                del self._again[index, chain]
-            elif again.whole and (behind := self._at(index + 1)) is not None and behind.previous_hash == chain:
-                self._list(again)
-                del self._again[index, chain]
+                    self._add_copies(index, [copy for part in unconfirmed.places.values() for copy in part])
+                del self._unconfirmed[index, chain]
+            elif (
+                unconfirmed.whole
+                and (behind := self._record_at(index + 1)) is not None
+                and behind.previous_hash == chain
+            ):
+                self._insert(unconfirmed)
+                del self._unconfirmed[index, chain]
 
-    def _at(self, index: int) -> Record | None:
-        """What the head of a listed message says. Few are asked for, and the hashes of all would fill memory."""
+    def _record_at(self, index: int) -> Record | None:
+        """Read the header of a listed message. Few are needed, and storing the hashes of all would fill the memory."""
         at = bisect_left(self.places, index, key=lambda place: place.index)
         if at == len(self.places) or self.places[at].index != index:
             return None
@@ -176,26 +190,27 @@ class Index:
             return decode_head(segment.read(place.position, _HEAD_MOST), segment.header.identity, place.position).record
         return None
 
-    def _note(self, index: int, copies: list[RecordPlace]) -> None:
+    def _add_copies(self, index: int, copies: list[RecordPlace]) -> None:
         for places in (self.places, *[self.streams.get(stream, []) for stream in {copy.stream for copy in copies}]):
             at = bisect_left(places, index, key=lambda place: place.index)
             while at < len(places) and places[at].index == index:
                 places[at] = _with_copies(places[at], copies)
                 at += 1
 
-    def _list(self, again: _Again) -> None:
-        """The message was never shown: damage hid it where it stood first, or the one behind it."""
-        for _, (place, *copies) in sorted(again.places.items()):
+    def _insert(self, unconfirmed: _UnconfirmedRecords) -> None:
+        """Insert a message that was never confirmed, because damage hides its first copy or the message after it."""
+        for _, (place, *copies) in sorted(unconfirmed.places.items()):
             whole = _with_copies(place, copies)
             insort(self.places, whole, key=lambda place: place.index)
             if whole.kind == Kind.BATCH:
                 insort(self.streams.setdefault(whole.stream, []), whole, key=lambda place: place.first_offset)
 
-    def _skip_to(self, index: int) -> None:
-        """A node that takes a checkpoint from others goes on behind it, in the file that it wrote to before.
+    def _forget_before_snapshot(self, index: int) -> None:
+        """Forget all records if the node has installed a snapshot and continues its log after it.
 
-        What is there from before is no part of its log any more. That is asked only if something is missing, and then
-        what was said is true: the checkpoint is on disk before anything that follows it.
+        Such a node continues in the file that it wrote to before, but the older records do not belong to its log any
+        more. The checkpoint is read only if messages are missing; it is up to date then, because a node writes the
+        checkpoint to disk before any message after it.
         """
         if not self.last < index - 1 or not self.places:
             return
@@ -206,7 +221,7 @@ class Index:
 
 
 def _beginning(checkpoint: Path) -> int:
-    """The first message of a log; 1, if no checkpoint says otherwise."""
+    """Return the index of the log's first message according to the checkpoint; 1 without a checkpoint."""
     try:
         with checkpoint.open("rb") as stream:
             return first_of(stream.read(CHECKPOINT_HEAD_BYTES))
@@ -231,8 +246,8 @@ def _place(head: Head, path: str) -> RecordPlace:
 
 def _with_copies(place: RecordPlace, copies: list[RecordPlace]) -> RecordPlace:
     same = [copy for copy in copies if _named(copy) == _named(place)]
-    told = tuple((copy.path, copy.position, copy.size_bytes) for copy in same)
-    return msgspec.structs.replace(place, copies=place.copies + told) if same else place
+    found = tuple((copy.path, copy.position, copy.size_bytes) for copy in same)
+    return msgspec.structs.replace(place, copies=place.copies + found) if same else place
 
 
 def _named(place: RecordPlace) -> tuple[int, int, str, int, int]:
@@ -240,15 +255,15 @@ def _named(place: RecordPlace) -> tuple[int, int, str, int, int]:
 
 
 def node_folders(cluster: str | Path) -> list[Path]:
-    """The segments of a cluster's nodes, as far as they are on this machine; of its folder, or of its file."""
+    """Return the folders of segments of a cluster's nodes on this machine, given its folder or its `cluster.toml`."""
     where = Path(cluster)
     return sorted((where.parent if where.is_file() else where).glob("node-*/segments"))
 
 
-def open_index(folder: str, cluster: str, log: str = LOG) -> Index:
-    """The index of a folder, or of that node of a cluster on this machine which has got furthest."""
+def open_index(folder: str, cluster: str, log: str = LOG) -> OffsetIndex:
+    """Return the index of a folder, or of the local node of a cluster that has the longest log."""
     folders = [Path(folder)] if folder else node_folders(cluster)
-    indexes = [Index(one, log) for one in folders if one.is_dir()]
+    indexes = [OffsetIndex(one, log) for one in folders if one.is_dir()]
     if not indexes:
         raise Missing(f"there are no segments in {folder or cluster}: give a node's segments as path")
     for index in indexes:
@@ -257,7 +272,7 @@ def open_index(folder: str, cluster: str, log: str = LOG) -> Index:
 
 
 def read_places(places: list[RecordPlace]) -> Iterator[Record]:
-    """The records at these places, checked. Raises `Malformed` for one that is not what it was, nor are its copies."""
+    """Read and check the records at these places. Raises `Malformed` if a record and all its copies are damaged."""
     path = ""
     with ExitStack() as opened:
         for place in places:
@@ -288,7 +303,7 @@ def read_place(segment: OpenSegment, place: RecordPlace) -> Record:
     head = decode_head(data, segment.header.identity, place.position)
     record = head.record
     if (record.index, record.stream, record.first_offset) != (place.index, place.stream, place.first_offset):
-        raise Malformed(f"{place.path}: another record stands at {place.position}")
+        raise Malformed(f"{place.path}: there is another record at {place.position}")
     return _with_body(record, decode_body(data, head))
 
 

@@ -1,7 +1,7 @@
 """Options of the source, with the meaning, defaults and errors of Spark's Kafka source.
 
-Decides which options are right and which offsets they stand for, given what a stream has. Refuses to know Spark and
-files. A stream is a topic with the one partition 0.
+This module validates options and resolves them to offsets, given the offsets that a stream has. It knows neither Spark
+nor files. A stream corresponds to a Kafka topic with the single partition 0.
 """
 
 from __future__ import annotations
@@ -44,41 +44,43 @@ SOURCE = (
     *TARGETS,
 )
 _SPARKS = ("checkpointlocation", "queryname")
-"""What Spark reads itself and passes along, whoever it is for; so is what begins with two underscores."""
+"""Options of Spark itself, which it passes to every source. Spark's other ones begin with two underscores."""
 _SECRETS = ("identity", "secret", "key")
 _UNITS_S = {"": 0.001, "ms": 0.001, "s": 1, "sec": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
 
 
 class Bound(Frozen, frozen=True):
-    """Where to begin or end: an offset for each stream, -2 and -1 as Kafka has them, or a time."""
+    """A start or an end: offsets by stream, with Kafka's -2 (earliest) and -1 (latest), or timestamps."""
 
     every: int = EARLIEST
-    """For all streams that `offsets` does not name."""
+    """The offset of all streams that `offsets` does not name."""
     offsets: dict[str, int] | None = None
     times_ms: dict[str, int] | None = None
     time_ms: int | None = None
     later: Literal["error", "latest"] = "error"
-    """What a time stands for behind which nothing was written."""
+    """What to do if no message was written at or after the timestamp."""
 
 
 JOURNAL = "journal"
 KINDS = (JOURNAL, "pool", "event", "sequence", "graph", "rows")
-"""Kinds of streams, each with a log of that name in a node's segments."""
+"""Kinds of streams. A node's segments contain one log of each kind."""
 
 
 class Target(Frozen, frozen=True):
-    """Where streams are: a folder of segments, or a cluster by its folder or by endpoints. Never holds a secret."""
+    """Where the streams are: a folder of segments, a cluster's folder, or endpoints. It never contains a secret."""
 
     folder: str = ""
     cluster: str = ""
     endpoints: tuple[str, ...] = ()
     identity_file: str = ""
-    """A path on whichever machine connects; empty: CHAPLAIN_IDENTITY there, or the cluster's own."""
+    """A path on the machine that connects. If empty, `CHAPLAIN_IDENTITY` there, or the cluster's default identity."""
     kind: str = JOURNAL
-    """Which kind of stream; all but the journal's are read from segments, where a node recorded them."""
+    """The kind of stream. All kinds except the journal are read from segments, where a node recorded them."""
 
 
 class Options(Frozen, frozen=True):
+    """The parsed options of a query."""
+
     target: Target
     names: tuple[str, ...]
     pattern: str
@@ -88,7 +90,7 @@ class Options(Frozen, frozen=True):
     max_offsets: int
     min_offsets: int
     max_delay_s: float
-    """A batch smaller than `min_offsets` waits no longer than this."""
+    """A batch with fewer rows than `min_offsets` is delayed at most this long."""
     headers: bool
     fail_on_loss: bool
     fail_on_headers: bool = True
@@ -127,7 +129,7 @@ def parse(given: Mapping[str, str], streaming: bool) -> Options:
 
 
 def check(given: Mapping[str, str]) -> None:
-    """Whatever is wrong in batch queries and streaming ones alike."""
+    """Check everything that batch and streaming queries have in common."""
     check_names(given, SOURCE)
     ends = ("ending", "startingoffsets")
     shared = {key: value for key, value in given.items() if not key.lower().startswith(ends)}
@@ -138,8 +140,9 @@ def check(given: Mapping[str, str]) -> None:
 
 
 def check_names(given: Mapping[str, str], known: Sequence[str]) -> None:
-    """An option that is misspelt would change nothing, and nobody would know. What is like none of ours is somebody
-    else's, and let through as Kafka's source does.
+    """Refuse misspelt options, which would otherwise be ignored silently.
+
+    An option that resembles none of `known` is ignored, as Spark's Kafka source does: it may be for another component.
     """
     spelt = {name.lower(): name for name in known}
     for key in given:
@@ -152,7 +155,9 @@ def check_names(given: Mapping[str, str], known: Sequence[str]) -> None:
 
 
 def check_named(options: Options, streams: Sequence[str]) -> None:
-    """Offsets or times that are given by stream are given for each, as with Kafka: a name may be mistyped."""
+    """Refuse offsets or timestamps by stream that omit a subscribed stream or name another one, as Kafka's source
+    does.
+    """
     for side, bound in (("starting", options.starting), ("ending", options.ending)):
         named = bound.offsets if bound.offsets is not None else bound.times_ms
         if named is None:
@@ -165,7 +170,7 @@ def check_named(options: Options, streams: Sequence[str]) -> None:
 
 
 def parse_target(given: Mapping[str, str]) -> Target:
-    """Where to read from, or write to."""
+    """Parse the options that say where to read from or write to."""
     found = {key.lower(): value for key, value in given.items()}
     if any(secret in found for secret in _SECRETS):
         raise ConfigError("an identity is never an option's value: give its file's path on the workers as identityFile")
@@ -184,7 +189,7 @@ def parse_target(given: Mapping[str, str]) -> Target:
 
 
 def duration_s(name: str, text: str) -> float:
-    """Seconds that a time like 500ms, 10s or 15m says; a bare number counts milliseconds, as Spark has it."""
+    """Parse a duration such as 500ms, 10s or 15m. A number without a unit means milliseconds, as in Spark."""
     matched = re.fullmatch(r"\s*(\d+)\s*([a-z]*)\s*", text.lower())
     unit = _UNITS_S.get(matched[2]) if matched else None
     if matched is None or unit is None:
@@ -200,14 +205,14 @@ def _subscription(found: Mapping[str, str]) -> tuple[tuple[str, ...], str]:
     if chosen == ["subscribepattern"]:
         try:
             re.compile(value)
-        except re.error as wrong:
-            raise ConfigError(f"subscribePattern {value!r} is no pattern: {wrong}") from None
+        except re.error as error:
+            raise ConfigError(f"subscribePattern {value!r} is no pattern: {error}") from None
         return (), value
     if chosen == ["subscribe"]:
         names = dict.fromkeys(name.strip() for name in value.split(",") if name.strip())
         if not names:
             raise ConfigError(f"subscribe names no stream, only {value!r}: give names with commas")
-        return tuple(names), ""  # who names a stream twice gets it once
+        return tuple(names), ""  # a stream that is named twice is read once
     assigned = _object("assign", value)
     if any(partitions != [0] for partitions in assigned.values()):
         raise ConfigError('assign: a stream has the one partition 0, as in {"orders":[0]}')
@@ -215,7 +220,7 @@ def _subscription(found: Mapping[str, str]) -> tuple[tuple[str, ...], str]:
 
 
 def _bound(found: Mapping[str, str], side: str, default: int) -> Bound:
-    """Kafka's order: a timestamp for all, then timestamps by stream, then offsets."""
+    """Parse a start or an end. As with Kafka, a global timestamp precedes timestamps by stream, and these offsets."""
     strategy = found.get("startingoffsetsbytimestampstrategy", "error") if side == "starting" else "latest"
     if strategy not in ("error", "latest"):
         raise ConfigError(f"startingOffsetsByTimestampStrategy is error or latest, not {strategy!r}")
@@ -269,7 +274,7 @@ def _number(name: str, text: str) -> int:
 
 
 def _positive(found: Mapping[str, str], name: str) -> int:
-    """0 if it is not given."""
+    """Parse a positive number; 0 if the option is not set."""
     if name.lower() not in found:
         return 0
     number = _number(name, found[name.lower()])
@@ -286,56 +291,60 @@ def _flag(found: Mapping[str, str], name: str, default: bool) -> bool:
 
 
 class KnownOffsets(Frozen, frozen=True):
-    """What is known of a stream: its offsets, and for each of its records the first offset and the time."""
+    """The offsets of a stream that the log contains: from `first` up to, but not including, `next`."""
 
     first: int
     next: int
     times: Sequence[tuple[int, int]] = ()
+    """The first offset and the timestamp of each record."""
 
     def since(self, time_ns: int) -> int | None:
-        """The first offset that was written at this time or later."""
+        """Return the first offset that was written at this time or later; None if there is none."""
         return next((first for first, written_ns in self.times if written_ns >= time_ns), None)
 
 
-def resolve(bound: Bound, stream: str, stretch: KnownOffsets, fail_on_loss: bool) -> int:
-    """The offset that a bound stands for, at which reading begins."""
-    offset = _meant(bound, stream, stretch, fail_on_loss)
-    return min(kept_from(stream, offset, stretch, fail_on_loss), stretch.next)
+def resolve(bound: Bound, stream: str, known: KnownOffsets, fail_on_loss: bool) -> int:
+    """Return the offset at which reading starts."""
+    offset = _bound_offset(bound, stream, known, fail_on_loss)
+    return min(skip_dropped(stream, offset, known, fail_on_loss), known.next)
 
 
-def resolve_end(bound: Bound, stream: str, stretch: KnownOffsets, fail_on_loss: bool) -> int:
-    """The same for the first offset that is not read. That one itself is no loss."""
-    offset = _meant(bound, stream, stretch, fail_on_loss)
-    if fail_on_loss and offset < stretch.first:
-        raise _absent(stream, offset, stretch)
-    return min(offset, stretch.next)
+def resolve_end(bound: Bound, stream: str, known: KnownOffsets, fail_on_loss: bool) -> int:
+    """Return the offset before which reading ends. An end at the first retained offset is not a data loss."""
+    offset = _bound_offset(bound, stream, known, fail_on_loss)
+    if fail_on_loss and offset < known.first:
+        raise _missing(stream, offset, known)
+    return min(offset, known.next)
 
 
-def _meant(bound: Bound, stream: str, stretch: KnownOffsets, fail_on_loss: bool) -> int:
+def _bound_offset(bound: Bound, stream: str, known: KnownOffsets, fail_on_loss: bool) -> int:
     time_ms = bound.time_ms if bound.time_ms is not None else (bound.times_ms or {}).get(stream)
     if time_ms is not None:
-        offset = stretch.since(time_ms * 1_000_000)
+        offset = known.since(time_ms * 1_000_000)
         if offset is None and bound.later == "error":
             raise Missing(f"nothing was written to {stream!r} at or after {time_ms} ms: set another timestamp")
-        return stretch.next if offset is None else offset
+        return known.next if offset is None else offset
     offset = (bound.offsets or {}).get(stream, bound.every)
     if offset in (EARLIEST, LATEST):
-        return stretch.first if offset == EARLIEST else stretch.next
-    if fail_on_loss and offset > stretch.next:
-        raise _absent(stream, offset, stretch)
+        return known.first if offset == EARLIEST else known.next
+    if fail_on_loss and offset > known.next:
+        raise _missing(stream, offset, known)
     return offset
 
 
-def kept_from(stream: str, offset: int, stretch: KnownOffsets, fail_on_loss: bool) -> int:
-    """Where to begin if that was the place: what was dropped before the first one kept is a loss, and told."""
-    if offset >= stretch.first:
+def skip_dropped(stream: str, offset: int, known: KnownOffsets, fail_on_loss: bool) -> int:
+    """Return `offset`, or the first retained offset if `offset` was dropped.
+
+    A dropped offset is a data loss: an error, or a warning without `fail_on_loss`.
+    """
+    if offset >= known.first:
         return offset
     if fail_on_loss:
-        raise _absent(stream, offset, stretch)
-    log.warning("%r: offsets %d to %d were dropped, and are left out", stream, offset, stretch.first - 1)
-    return stretch.first
+        raise _missing(stream, offset, known)
+    log.warning("%r: offsets %d to %d were dropped, and are left out", stream, offset, known.first - 1)
+    return known.first
 
 
-def _absent(stream: str, offset: int, stretch: KnownOffsets) -> Missing:
-    held = f"offsets {stretch.first} to {stretch.next - 1}" if stretch.next > stretch.first else "nothing"
-    return Missing(f"{stream!r} holds {held}, not {offset}: choose others, or set failOnDataLoss to false")
+def _missing(stream: str, offset: int, known: KnownOffsets) -> Missing:
+    held = f"offsets {known.first} to {known.next - 1}" if known.next > known.first else "nothing"
+    return Missing(f"{stream!r} has {held}, not {offset}: choose others, or set failOnDataLoss to false")

@@ -1,6 +1,6 @@
-"""Records to the rows that Spark gets: Arrow batches with the columns of the source, trimmed to a range of offsets.
+"""Converts records to rows for Spark: Arrow batches with the columns of the source, restricted to a range of offsets.
 
-Decides which columns there are and their types. Loops over packs and batches, never over rows.
+This module defines the columns and their types. It loops over packs and batches, never over rows.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ _BACK = (
     "pack_digest binary",
 )
 LOG_APPEND_TIME = 1
-"""What Kafka calls a time that the log gave, not the writer."""
+"""Kafka's `timestampType` of a timestamp that the log assigned, not the producer."""
 _CONSTANTS = {"partition": 0, "timestampType": LOG_APPEND_TIME}
 MALFORMED_NAME = ""
-"""The name under which a malformed header cell is shown, as in the client."""
+"""The header name under which a malformed cell is shown, as in the Python client."""
 HEADERS_TYPE = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
 
 def fields(headers: bool) -> tuple[str, ...]:
-    """Columns with their types."""
+    """Return the columns with their types, as in a Spark DDL schema."""
     return (*_FRONT, "timestampType int", *((_HEADERS,) if headers else ()), *_BACK)
 
 
@@ -51,7 +51,7 @@ def schema_text(headers: bool) -> str:
 
 
 class OffsetRange(Frozen, frozen=True):
-    """Offsets from `start` up to, not with, `end` of one stream."""
+    """The offsets of a stream from `start` up to, but not including, `end`."""
 
     stream: str
     start: int
@@ -59,18 +59,18 @@ class OffsetRange(Frozen, frozen=True):
 
 
 class Range(OffsetRange, frozen=True):
-    """With the records that hold them."""
+    """A range of offsets, with the places of the records that contain them."""
 
     places: tuple[RecordPlace, ...]
 
 
 def ranges(places: Sequence[RecordPlace], stream: str, start: int, end: int, parts: int) -> list[Range]:
-    """Cut offsets into about as many ranges, each with the records that hold it."""
+    """Split offsets into about `parts` ranges, each with the places of its records."""
     return [_range(places, stream, low, high) for low, high in cuts(start, end, parts)]
 
 
 def cuts(start: int, end: int, parts: int) -> list[tuple[int, int]]:
-    """About as many stretches of equal length; none if there is nothing to cut."""
+    """Split offsets into about `parts` ranges of equal length; none if there are no offsets."""
     step = max(1, -(-(end - start) // max(1, parts)))
     return [(low, min(low + step, end)) for low in range(start, end, step)]
 
@@ -83,7 +83,7 @@ def _range(places: Sequence[RecordPlace], stream: str, start: int, end: int) -> 
 def read_range(
     wanted: Range, columns: Sequence[str], fail_on_loss: bool = True, fail_on_headers: bool = True
 ) -> Iterator[Any]:
-    """The rows of a range in Arrow batches. A loss is an error, or what can be read is given."""
+    """Read the rows of a range as Arrow batches. Lost rows are an error; without `fail_on_loss` they are left out."""
     return rows_of(_records(wanted, fail_on_loss), wanted, columns, fail_on_loss, fail_on_headers)
 
 
@@ -94,7 +94,7 @@ def rows_of(
     fail_on_loss: bool,
     fail_on_headers: bool = True,
 ) -> Iterator[Any]:
-    """What these records hold of a span, wherever they came from."""
+    """Convert the records' rows within a range, from any backend. Check at the end that no row is missing."""
     needed = [name for name in arrow.COLUMNS if name in columns or name == "offset"]
     rows = 0
     for batch in arrow.to_record_batches(records, needed):
@@ -103,14 +103,14 @@ def rows_of(
         yield _shaped(kept, columns, wanted.stream, fail_on_headers)
     if rows == wanted.end - wanted.start:
         return
-    found = f"{wanted.stream!r}: {rows} messages stand where offsets {wanted.start} to {wanted.end - 1} should"
+    found = f"{wanted.stream!r}: found {rows} messages instead of offsets {wanted.start} to {wanted.end - 1}"
     if fail_on_loss:
         raise Missing(f"{found}: verify the log, read another node, or set failOnDataLoss to false")
-    log.warning("%s; what is lost is left out", found)
+    log.warning("%s; lost messages are left out", found)
 
 
 def _kept(batch: Any, column: Any, wanted: OffsetRange) -> Any:
-    """The rows whose offsets are wanted. Counted by numpy, for the reason that `numbers` has."""
+    """Return the rows within the range. It compares with numpy, for the reason that `arrow.numbers` states."""
     offsets = arrow.values_of(column)
     inside = (offsets >= wanted.start) & (offsets < wanted.end)
     if column.null_count:
@@ -123,19 +123,19 @@ def _records(wanted: Range, fail_on_loss: bool) -> Iterator[Record]:
         try:
             yield from read_places([place])
         except (ChaplainError, FileNotFoundError):
-            continue  # asked for: what is lost is left out
+            continue  # failOnDataLoss is false: leave out what is lost
     if fail_on_loss:
         try:
             yield from read_places(list(wanted.places))
-        except (ChaplainError, FileNotFoundError) as wrong:
+        except (ChaplainError, FileNotFoundError) as error:
             raise Missing(
-                f"{wanted.stream!r}: offsets {wanted.start} to {wanted.end - 1} cannot be read ({wrong}): "
+                f"{wanted.stream!r}: offsets {wanted.start} to {wanted.end - 1} cannot be read ({error}): "
                 "read another node, or set failOnDataLoss to false"
-            ) from wrong
+            ) from error
 
 
 def _shaped(batch: Any, columns: Sequence[str], stream: str, fail_on_headers: bool) -> Any:
-    """The columns in the order Spark asked for."""
+    """Return a batch with the columns in the order that Spark requested."""
     arrays = [_column(batch, name, stream, fail_on_headers) for name in columns]
     return pa.RecordBatch.from_arrays(arrays, names=list(columns))
 
@@ -152,20 +152,20 @@ def _column(batch: Any, name: str, stream: str, fail_on_headers: bool) -> Any:
 
 
 def _header_lists_with_malformed(batch: Any, stream: str, fail_on_headers: bool) -> Any:
-    """Headers of which some do not follow their form: an error that names the first, or lists cell by cell.
+    """Convert a column with malformed headers: raise an error that names the first one, or convert cell by cell.
 
-    A malformed cell is kept whole, as the value of the one header that no message can have: its name is empty. Ingest
-    nodes refuse such cells; earlier versions did not.
+    A malformed cell becomes a single header with an empty name, which no valid header has, and the whole cell as its
+    value. Ingest nodes refuse malformed headers; earlier versions did not.
     """
     raw, offsets = batch.column("headers").to_pylist(), batch.column("offset")
-    wrong = malformed(raw)
-    first = min(wrong)
-    found = f"{stream!r}: the headers at offset {offsets[first]} cannot be read ({wrong[first]})"
+    malformed_cells = malformed(raw)
+    first = min(malformed_cells)
+    found = f"{stream!r}: the headers at offset {offsets[first]} cannot be read ({malformed_cells[first]})"
     if fail_on_headers:
         raise Malformed(f"{found}: set failOnMalformedHeaders to false to read them under an empty name")
-    for at in wrong:
+    for at in malformed_cells:
         log.warning("%r: the headers at offset %s cannot be read; they are under an empty name", stream, offsets[at])
-    lists = [None if cell is None else _pairs(cell, at in wrong) for at, cell in enumerate(raw)]
+    lists = [None if cell is None else _pairs(cell, at in malformed_cells) for at, cell in enumerate(raw)]
     return pa.array(lists, HEADERS_TYPE)
 
 
@@ -175,7 +175,7 @@ def _pairs(cell: bytes, is_malformed: bool) -> list[dict[str, Any]]:
 
 
 def header_lists(cells: Any) -> Any:
-    """A column of headers as octets, taken apart: lists of names and values. All cells must follow their form."""
+    """Convert a column of encoded headers to lists of names and values. Raises `Malformed` if a cell is malformed."""
     if cells.null_count == len(cells):
         return pa.nulls(len(cells), HEADERS_TYPE)
     there = cells.drop_null()
@@ -197,7 +197,7 @@ def header_lists(cells: Any) -> Any:
 
 
 def _gathered(data: Any, starts: Any, sizes: Any) -> Any:
-    """A binary column of these slices of the data."""
+    """Return a binary column of these slices of the data."""
     ends = np.concatenate(([0], np.cumsum(sizes))).astype(np.int32)
     places = np.arange(int(ends[-1])) + np.repeat(starts - ends[:-1], sizes)
     buffers = [None, pa.py_buffer(ends), pa.py_buffer(np.ascontiguousarray(data[places]))]

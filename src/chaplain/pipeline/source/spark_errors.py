@@ -1,7 +1,7 @@
-"""Answers of Spark, with errors of ours coming back as ours.
+"""Runs Spark queries and translates Spark's exceptions back into those of `chaplain.errors`.
 
-What a task or a plan raises reaches the driver as an error of Spark's, many lines long, with the one that matters
-within it.
+An exception that a task or the planning code raises reaches the driver as a `PySparkException` with a long text that
+contains the original one.
 """
 
 from __future__ import annotations
@@ -20,34 +20,34 @@ _OURS = re.compile(r"chaplain\.errors\.(\w+): (.+)")
 
 
 def collect(frame: DataFrame) -> list[Any]:
-    """All rows. Raises what we raised, wherever that was."""
+    """Return all rows. Raises the `ChaplainError` of a task as such."""
     try:
         return list(frame.collect())
-    except PySparkException as wrong:
-        raise translated(wrong) from wrong
+    except PySparkException as error:
+        raise translated(error) from error
 
 
 def each(frame: DataFrame) -> Iterator[Any]:
-    """One row after the other, in the same way."""
+    """Yield one row after the other. Raises the `ChaplainError` of a task as such."""
     try:
         yield from frame.toLocalIterator()
-    except PySparkException as wrong:
-        raise translated(wrong) from wrong
+    except PySparkException as error:
+        raise translated(error) from error
 
 
-def translated(wrong: PySparkException) -> Exception:
-    found = _OURS.findall(str(wrong))
+def translated(error: PySparkException) -> Exception:
+    found = _OURS.findall(str(error))
     if not found:
-        return wrong
+        return error
     name, words = found[-1]
     kind = getattr(errors, name, ChaplainError)
     return kind(words) if isinstance(kind, type) and issubclass(kind, ChaplainError) else ChaplainError(words)
 
 
-def sentence(wrong: PySparkException) -> Exception:
-    """The same for who wants no trace: Spark's own errors by the first line of theirs."""
-    ours = translated(wrong)
-    if ours is not wrong:
+def sentence(error: PySparkException) -> Exception:
+    """Like `translated`, but shorten errors of Spark itself to their first line, for the command line."""
+    ours = translated(error)
+    if ours is not error:
         return ours
-    first = next((line.strip() for line in str(wrong).splitlines() if line.strip()), type(wrong).__name__)
+    first = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
     return ChaplainError(f"Spark failed: {first}")

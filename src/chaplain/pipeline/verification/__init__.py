@@ -1,1 +1,1 @@
-"""Proof that a log or a table is complete and in order, and the names of what is not."""
+"""Verifies that a log or a landed table is complete, unchanged and in order, and reports every break."""

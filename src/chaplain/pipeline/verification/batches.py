@@ -1,7 +1,7 @@
-"""What one message brought: batches of packs, each what the message and its verdict say it is.
+"""Verifies the batches of packs of one message against the message and its verdict.
 
-Decides whether packs are whole, were ordered as they are, and, if asked, who signed them. Names the cause rather than
-what follows from it. Refuses to know what came before the message.
+This module decides whether packs are intact, have the offsets that the verdict assigned and, on request, the signature
+of their writer. It reports causes rather than consequences. It does not know the messages before.
 """
 
 from __future__ import annotations
@@ -41,30 +41,30 @@ from chaplain.segment.record import Kind, Record
 
 _SIZE = struct.Struct("<I")
 MESSAGES_NAMED_MAX = 64
-"""Damaged messages of a record that are named one by one; beyond that the packs are."""
-_DATA_FROM = 2
-"""The part at which batches begin, behind the message and its skeleton."""
+"""Up to this number, damaged messages of a record are reported one by one; beyond it, whole packs are reported."""
+_FIRST_BATCH_PART = 2
+"""The number of the part at which batches begin, after the message itself and its record layout."""
 
 
 class Keys(NamedTuple):
-    """Who may have signed: by lane, the signature type and the key."""
+    """The signature type and the key of each lane's owner."""
 
     cluster: str
     lanes: Mapping[int, tuple[int, bytes]]
 
 
 class Damage(NamedTuple):
-    """A part that cannot be read; `body` are its octets if only they are wrong."""
+    """A part that cannot be read. `body` contains its octets if the header is valid and only they are damaged."""
 
     reason: str
     head: Record | None = None
     body: bytes = b""
     file: str = ""
-    twin: bytes = b""
-    """The octets that another node has in their place, if one was asked."""
+    peer_body: bytes = b""
+    """The body of another node's copy, if there is one."""
 
 
-Part = Record | Damage
+MessagePart = Record | Damage
 
 
 def damage_break(stream: str, offset: int, damage: Damage, last: int = -1) -> Break:
@@ -74,8 +74,8 @@ def damage_break(stream: str, offset: int, damage: Damage, last: int = -1) -> Br
     return Break(stream, offset, "damaged", expected, damage.reason, file=damage.file, last=last)
 
 
-class Wanted(NamedTuple):
-    """A batch that the verdict says is there."""
+class ExpectedBatch(NamedTuple):
+    """A batch that should exist according to the verdict."""
 
     stream: str
     first_offset: int
@@ -84,62 +84,67 @@ class Wanted(NamedTuple):
 
 
 class Batches:
-    """The batches of one message. Counts and breaks go to the run."""
+    """Verifies the batches of one message. Counts and breaks go to the proof segment."""
 
-    def __init__(self, held: SelectedMessage, parts: Sequence[Part], run: ProofSegment, keys: Keys | None) -> None:
-        self._held = held
+    def __init__(
+        self, message: SelectedMessage, parts: Sequence[MessagePart], segment: ProofSegment, keys: Keys | None
+    ) -> None:
+        self._message = message
         self._parts = parts
-        self._run = run
+        self._segment = segment
         self._keys = keys
         self.found: list[Record] = []
-        """As the message says they should be."""
+        """The batches, with stream, offset and count as the message states them."""
         self.digests: dict[str, list[bytes] | None] = {}
-        """Of the packs of each stream; None if one is not known, or known to be wrong."""
+        """The digests of each stream's packs; None if one is unknown or wrong."""
         self.ids: list[tuple[int, int, int, str, int]] = []
-        """Client, first id, requests, stream and offset of each pack that took its ids with its offsets."""
+        """Client, first request id, number of requests, stream and offset of each pack, except packs that were staged
+        by an earlier message."""
 
     def check(self, body: Body | None, verdict: ExecutionVerdict | None) -> bool:
-        """Whether everything is there and right."""
-        before = len(self._run.breaks)
-        wanted = [] if body is None or verdict is None else _wanted(body, verdict, self._parts[_DATA_FROM:])
+        """Verify all batches. Return whether everything is present and correct."""
+        before = len(self._segment.breaks)
+        batches = (
+            [] if body is None or verdict is None else _expected_batches(body, verdict, self._parts[_FIRST_BATCH_PART:])
+        )
         for number, part in enumerate(self._parts[1:], 1):
-            if number >= _DATA_FROM:
-                place = number - _DATA_FROM
-                self._batch(part, wanted[place] if place < len(wanted) else None, body)
+            if number >= _FIRST_BATCH_PART:
+                place = number - _FIRST_BATCH_PART
+                self._batch(part, batches[place] if place < len(batches) else None, body)
             elif isinstance(part, Damage):
-                self._damaged(LOG, self._held.index, part)
-        if self._held.told or len(self._run.breaks) > before or body is None:
+                self._damaged(LOG, self._message.index, part)
+        if self._message.reported or len(self._segment.breaks) > before or body is None:
             return False
-        return self._references(body, wanted)
+        return self._references(body, batches)
 
     def _break(self, stream: str, offset: int, kind: str, expected: object, found: object) -> None:
-        self._run.breaks.append(Break(stream, offset, kind, str(expected), str(found)))
+        self._segment.breaks.append(Break(stream, offset, kind, str(expected), str(found)))
 
     def _damaged(self, stream: str, offset: int, damage: Damage, last: int = -1) -> None:
-        if not self._held.told:
-            self._run.breaks.append(damage_break(stream, offset, damage, last))
+        if not self._message.reported:
+            self._segment.breaks.append(damage_break(stream, offset, damage, last))
 
-    def _batch(self, part: Part, plan: Wanted | None, body: Body | None) -> None:
+    def _batch(self, part: MessagePart, plan: ExpectedBatch | None, body: Body | None) -> None:
         if isinstance(part, Damage):
             self._damaged_batch(part, plan)
             return
-        record = part if plan is None else self._as_planned(part, plan)
+        record = part if plan is None else self._compare_header(part, plan)
         if body is not None:
-            self._header(record, body)
+            self._check_header(record, body)
         try:
             digests = self._packs(record)
-        except Malformed as wrong:
-            self._break(record.stream, record.first_offset, "malformed", "packs", wrong)
+        except Malformed as error:
+            self._break(record.stream, record.first_offset, "malformed", "packs", error)
             digests = None
         self.found.append(record)
         self._add(record.stream, digests)
 
-    def _damaged_batch(self, part: Damage, plan: Wanted | None) -> None:
+    def _damaged_batch(self, part: Damage, plan: ExpectedBatch | None) -> None:
         head = part.head
         if plan is None and head is not None:
-            plan = Wanted(head.stream, head.first_offset, head.count, Reference(0, 0, 0))
+            plan = ExpectedBatch(head.stream, head.first_offset, head.count, Reference(0, 0, 0))
         if plan is None:
-            self._damaged(LOG, self._held.index, part)
+            self._damaged(LOG, self._message.index, part)
             return
         whole = [(plan.first_offset, plan.first_offset + plan.rows - 1)]
         for first, last in _bad_messages(part, plan.first_offset) or _bad_packs(part, plan.first_offset) or whole:
@@ -147,31 +152,31 @@ class Batches:
         self.found.append(Record(Kind.BATCH, stream=plan.stream, first_offset=plan.first_offset, count=plan.rows))
         self._add(plan.stream, None)
 
-    def _as_planned(self, part: Record, plan: Wanted) -> Record:
-        """What the head of a batch says against what the verdict says of it; the verdict is taken for right."""
+    def _compare_header(self, part: Record, plan: ExpectedBatch) -> Record:
+        """Compare a batch's header with the verdict. Return the record with the values of the verdict."""
         origin = Reference(part.origin_node, part.origin_journal, part.origin_index)
-        said = {"stream": part.stream, "offset": part.first_offset, "count": part.count, "origin": _shown(origin)}
-        meant = {"stream": plan.stream, "offset": plan.first_offset, "count": plan.rows}
-        meant["origin"] = _shown(plan.reference)
-        differ = [name for name in said if said[name] != meant[name]]
+        stated = {"stream": part.stream, "offset": part.first_offset, "count": part.count, "origin": _shown(origin)}
+        planned = {"stream": plan.stream, "offset": plan.first_offset, "count": plan.rows}
+        planned["origin"] = _shown(plan.reference)
+        differ = [name for name in stated if stated[name] != planned[name]]
         if differ:
-            expected = ", ".join(f"{name} {meant[name]}" for name in differ)
-            found = ", ".join(f"{name} {said[name]}" for name in differ)
+            expected = ", ".join(f"{name} {planned[name]}" for name in differ)
+            found = ", ".join(f"{name} {stated[name]}" for name in differ)
             self._break(plan.stream, plan.first_offset, "header", expected, found)
         return msgspec.structs.replace(part, stream=plan.stream, first_offset=plan.first_offset, count=plan.rows)
 
-    def _header(self, record: Record, body: Body) -> None:
+    def _check_header(self, record: Record, body: Body) -> None:
         first = self._parts[0]
-        assert isinstance(first, Record), "there is a body"
-        said = (record.timestamp_ns, record.regime, record.previous_hash)
-        meant = (body.timestamp_ns, body.regime, first.previous_hash)
-        if said != meant:
-            found = f"time {said[0]}, regime {said[1]}, previous {said[2].hex()}"
-            expected = f"time {meant[0]}, regime {meant[1]}, previous {meant[2].hex()}"
+        assert isinstance(first, Record), "a body was decoded from the first part"
+        stated = (record.timestamp_ns, record.regime, record.previous_hash)
+        planned = (body.timestamp_ns, body.regime, first.previous_hash)
+        if stated != planned:
+            found = f"time {stated[0]}, regime {stated[1]}, previous {stated[2].hex()}"
+            expected = f"time {planned[0]}, regime {planned[1]}, previous {planned[2].hex()}"
             self._break(record.stream, record.first_offset, "header", expected, found)
 
     def _packs(self, batch: Record) -> list[bytes] | None:
-        """The digests of a batch's packs; None if they cannot be right."""
+        """Verify a batch's packs. Return their digests, or None if one is wrong."""
         view = octets(batch.body)
         offset, sound = batch.first_offset, True
         found: list[bytes] = []
@@ -181,24 +186,24 @@ class Batches:
             if stated != real:
                 sound = False
                 last = offset + head.count - 1
-                self._run.breaks.append(Break(batch.stream, offset, "digest", stated.hex(), real.hex(), last=last))
+                self._segment.breaks.append(Break(batch.stream, offset, "digest", stated.hex(), real.hex(), last=last))
             elif self._keys is not None:
                 self._signature(self._keys, batch.stream, offset, head, bytes(raw[: head.tables_at - head.start]))
             found.append(stated)
-            if head.message_type != STAGED:  # it took its ids when it was staged
+            if head.message_type != STAGED:  # a staged pack used its request ids when it was staged
                 self.ids.append((head.client_id, head.first_id, head.requests, batch.stream, offset))
             offset += head.count
         if offset - batch.first_offset != batch.count:
             sound = False
             self._break(batch.stream, batch.first_offset, "count", batch.count, offset - batch.first_offset)
-        self._run.rows += offset - batch.first_offset
-        self._run.packs += len(found)
+        self._segment.rows += offset - batch.first_offset
+        self._segment.packs += len(found)
         return found if sound else None
 
     def _signature(self, keys: Keys, stream: str, offset: int, head: PackHead, front: bytes) -> None:
         signature_type, key = keys.lanes.get(head.client_id, (0, b""))
         if signature_type == SignatureType.HMAC_SHA256 == head.signature_type:
-            self._run.unchecked += 1
+            self._segment.unchecked += 1
             return
         signature = front[PACK_HEAD_BYTES : PACK_HEAD_BYTES + head.signature_bytes]
         covered = signed_octets(keys.cluster, stream, stated_digest(front))
@@ -209,36 +214,36 @@ class Batches:
             )
             self._break(stream, offset, "signature", f"a signature {owner}", signature.hex())
 
-    def _references(self, body: Body, wanted: list[Wanted]) -> bool:
-        """Whether what the message refers to is there, octet by octet."""
+    def _references(self, body: Body, batches: list[ExpectedBatch]) -> bool:
+        """Verify that the ingest messages that the message orders are present, octet by octet."""
         try:
             payloads = [
                 one.payload for one in decode_records([part for part in self._parts[1:] if isinstance(part, Record)])
             ]
             if len(payloads) != len(body.data_entries):
                 raise Malformed(f"{len(payloads)} ingest messages")
-        except Malformed as wrong:
-            self._break(LOG, self._held.index, "incomplete", f"{len(body.data_entries)} ingest messages", wrong)
+        except Malformed as error:
+            self._break(LOG, self._message.index, "incomplete", f"{len(body.data_entries)} ingest messages", error)
             return False
         sound = True
         for entry, payload in zip(body.data_entries, payloads, strict=True):
             real = payload_digest(payload)
             if real != entry.digest:
                 sound = False
-                mine = [plan for plan in wanted if plan.reference == entry.reference]
-                stream, offset = (mine[0].stream, mine[0].first_offset) if mine else (LOG, self._held.index)
+                mine = [plan for plan in batches if plan.reference == entry.reference]
+                stream, offset = (mine[0].stream, mine[0].first_offset) if mine else (LOG, self._message.index)
                 self._break(stream, offset, "digest", f"ingest message {entry.digest.hex()}", real.hex())
                 self.digests.update({plan.stream: None for plan in mine})
         return sound
 
     def _add(self, stream: str, found: list[bytes] | None) -> None:
-        """Once a stream's digests are not all known, they stay so."""
+        """Append digests of a stream. Once a digest is unknown, all digests of the stream count as unknown."""
         known = self.digests.setdefault(stream, [])
         self.digests[stream] = None if known is None or found is None else [*known, *found]
 
 
 def split_first(part: Record) -> tuple[bytes, bytes]:
-    """Body and verdict of a message's first record."""
+    """Split a message's first record into body and verdict."""
     data = bytes(part.body)
     if len(data) < _SIZE.size:
         raise Malformed("log: the first record of a message is too short")
@@ -248,25 +253,27 @@ def split_first(part: Record) -> tuple[bytes, bytes]:
     return data[_SIZE.size : end], data[end:]
 
 
-def _wanted(body: Body, verdict: ExecutionVerdict, parts: Sequence[Part]) -> list[Wanted]:
-    """The batches of a message, in order: see `journal.filing`."""
-    said = [entry for entry in verdict.entries if isinstance(entry, DataVerdict)]
-    firsts = _first_offsets(verdict, said, parts)
-    wanted: list[Wanted] = []
-    for entry, decided in zip(body.data_entries, said, strict=False):
+def _expected_batches(body: Body, verdict: ExecutionVerdict, parts: Sequence[MessagePart]) -> list[ExpectedBatch]:
+    """Return the batches that a message should have, in the order of `journal.storage.record_layout`."""
+    stated = [entry for entry in verdict.entries if isinstance(entry, DataVerdict)]
+    firsts = _first_offsets(verdict, stated, parts)
+    batches: list[ExpectedBatch] = []
+    for entry, decided in zip(body.data_entries, stated, strict=False):
         counts: dict[str, int] = {}
         for pack in decided.packs:
             if pack.reason == Reason.APPLIED:
                 counts[pack.stream] = counts.get(pack.stream, 0) + pack.messages
         for stream, count in counts.items():
-            wanted.append(Wanted(stream, firsts[stream], count, entry.reference))
+            batches.append(ExpectedBatch(stream, firsts[stream], count, entry.reference))
             firsts[stream] += count
-    return wanted
+    return batches
 
 
-def _first_offsets(verdict: ExecutionVerdict, said: list[DataVerdict], parts: Sequence[Part]) -> dict[str, int]:
-    """Where the message goes on in each stream: stated three times, and what two of them say holds."""
-    packs = [pack for entry in reversed(said) for pack in reversed(entry.packs) if pack.reason == Reason.APPLIED]
+def _first_offsets(
+    verdict: ExecutionVerdict, stated: list[DataVerdict], parts: Sequence[MessagePart]
+) -> dict[str, int]:
+    """Return the first offset of the message in each stream. It is stated in three places; the majority counts."""
+    packs = [pack for entry in reversed(stated) for pack in reversed(entry.packs) if pack.reason == Reason.APPLIED]
     of_packs = {pack.stream: pack.base_offset for pack in packs}
     of_streams = {one.stream: one.first_offset for one in verdict.streams}
     of_heads = {part.stream: part.first_offset for part in reversed(parts) if isinstance(part, Record)}
@@ -277,11 +284,12 @@ def _first_offsets(verdict: ExecutionVerdict, said: list[DataVerdict], parts: Se
 
 
 def _bad_messages(damage: Damage, offset: int) -> list[tuple[int, int]]:
-    """The messages of which an octet is not what another node has; nothing if that is not known of all octets.
+    """Return the offsets of the messages that differ from another node's copy.
 
-    An octet of a pack's head, or of its padding, belongs to no message.
+    Return an empty list if a differing octet cannot be attributed to a message, because it lies in a pack's header or
+    padding, or if there is no copy.
     """
-    ours, theirs = octets(damage.body), octets(damage.twin)
+    ours, theirs = octets(damage.body), octets(damage.peer_body)
     if len(ours) != len(theirs):
         return []
     differing = np.flatnonzero(ours != theirs)
@@ -297,7 +305,7 @@ def _bad_messages(damage: Damage, offset: int) -> list[tuple[int, int]]:
 
 
 def row_at(view: Octets, head: PackHead, at: int) -> int | None:
-    """Which message of a pack an octet belongs to; None if it belongs to none alone."""
+    """Return the number of the message within a pack to which an octet belongs; None if it belongs to no message."""
     words = view[head.tables_at : head.data_at].view("<u4")
     sizes = words[head.tabled_requests :][: head.count * column_count(head.columns)].astype(np.int64)
     if at < head.data_at:
@@ -309,7 +317,9 @@ def row_at(view: Octets, head: PackHead, at: int) -> int | None:
 
 
 def _bad_packs(damage: Damage, offset: int) -> list[tuple[int, int]]:
-    """First and last offsets of the packs that are not what their digests say, as far as they can be told apart."""
+    """Return the first and last offsets of packs that do not match their digests; empty if packs cannot be
+    separated.
+    """
     try:
         heads = heads_of(octets(damage.body))
     except Malformed:

@@ -1,10 +1,11 @@
-"""`compress`: makes the log smaller, once it is proven: a checkpoint that lets nodes drop what it covers.
+"""`compress`: verifies a log, then has the nodes take a checkpoint and drop the beginning of the log.
 
-    prove everything ──▶ ask for a checkpoint that releases it ──▶ wait until the nodes have dropped it
+    verify the log ──▶ request a checkpoint ──▶ wait until the nodes have dropped the messages that it covers
 
-Decides whether what is to go is proven. Refuses to decide whether it can go: nodes do, when a quorum has the checkpoint
-and nobody needs the log. One log holds all streams in one order, so what goes of one stream goes of all: every stream
-is proven, and the log goes up to the message that has the last offset.
+This module decides whether the messages to drop are verified. The nodes decide whether they can drop them: a quorum
+must have the checkpoint, and no node or reader may need the messages. One log contains all streams in one order, so
+dropping the beginning of one stream drops that part of all streams: every stream is verified, and the log is dropped up
+to the message with the last offset.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _ANSWER_S = 10.0
 
 
 class Broken(Refused):
-    """What was to be dropped is not whole: nothing is dropped."""
+    """Raised if the verification found breaks, which `breaks` lists. Nothing is dropped."""
 
     def __init__(self, breaks: list[Break]) -> None:
         first = breaks[0]
@@ -42,17 +43,19 @@ class Broken(Refused):
 
 
 class Freed(Frozen, frozen=True):
-    """What became of one node's log."""
+    """What one node dropped."""
 
     node: int
     segments: int
-    """That went."""
+    """Number of dropped segment files."""
     bytes: int
+    """Their size."""
     first: int
-    """The message that its log begins with now."""
+    """The index of the message with which the node's log begins now."""
     done: bool
-    """Nothing that was released is left."""
+    """Whether the node has dropped everything that the checkpoint released."""
     left_bytes: int = 0
+    """The size of the remaining log."""
 
 
 def compress(
@@ -65,10 +68,20 @@ def compress(
     wait: float = WAIT_S,
     tell: Callable[[str], None] = lambda text: None,
 ) -> list[Freed]:
-    """Drop the log up to offset `through` of a stream, or up to its end, on every node that can be reached.
+    """Verify the log, then drop its beginning on every reachable node, up to an offset of a stream.
 
-    Everything in the log is proven first: that of the node that got furthest, or of `node`, which is then asked for the
-    checkpoint, too. `Broken` if something does not hold; `Refused` if it is not proven so far.
+    Arguments:
+        spark: The session whose executors verify the log. With None this process verifies it itself.
+        cluster: The cluster's folder.
+        stream: The stream to which `through` refers. The log contains all streams in one order, so the same part of all
+            other streams is dropped as well.
+        through: The last offset to drop. Default: the last offset of the stream.
+        node: Verify the log of this local node, and request the checkpoint from it. Default: the longest log.
+        wait: Seconds to wait until the nodes have dropped the messages.
+        tell: Called with a sentence about each step.
+
+    Returns what each reachable node dropped. Raises `Broken` if the verification finds a break, and `Refused` if the
+    verified log does not reach the offset; nothing is dropped then.
     """
     cluster = str(cluster)
     with Client.connect(cluster, node=node, timeout=_ANSWER_S) as client:
@@ -79,7 +92,7 @@ def compress(
         raise Broken(proof.breaks)
     proven = proof.state.point.index if proof.state.point is not None else 0
     if proven < index:
-        raise Refused(f"the log is proven up to message {proven}, and {index} was to go: try again")
+        raise Refused(f"the log is verified up to message {proven} only, not up to {index}: try again")
     before = {node: log for node, log in _logs(cluster).items() if log}
     with Client.connect(cluster, node=node, timeout=_ANSWER_S) as client:
         position = client.checkpoint(index)
@@ -89,18 +102,18 @@ def compress(
 
 
 def _segments_of(cluster: str, node: int) -> Path:
-    """Where the files of one node are, if it is on this machine."""
+    """Return the folder of segments of a local node."""
     return find_cluster(cluster).parent / f"node-{node}" / "segments"
 
 
 def _index_of(client: Client, stream: str, through: int | None) -> int:
-    """The last message that has nothing of the stream behind the offset."""
+    """Return the index of the last cluster message that contains no offset of the stream after `through`."""
     known = next((one for one in client.streams() if one.stream == stream), None)
     if known is None:
         raise Missing(f"there is no stream {stream!r}")
     last = known.next_offset - 1 if through is None else through
     if not known.first_offset <= last < known.next_offset:
-        raise Missing(f"{stream!r} holds offsets {known.first_offset} to {known.next_offset - 1}, not {last}")
+        raise Missing(f"{stream!r} has offsets {known.first_offset} to {known.next_offset - 1}, not {last}")
     with client.journal(stream).read(last, last + 1) as reader:
         portion = next(reader.portions())
     end = portion.first_offset + sum(head.count for head in heads_of(portion.packs))
@@ -108,7 +121,7 @@ def _index_of(client: Client, stream: str, through: int | None) -> int:
 
 
 def _logs(cluster: str) -> dict[int, dict[str, Any]]:
-    """What each node says of its log; nothing, if it is not reached."""
+    """Return the log's status on each node; empty for a node that cannot be reached."""
     found: dict[int, dict[str, Any]] = {}
     for node in load_cluster(find_cluster(cluster)).nodes:
         found[node.id] = {}
@@ -118,7 +131,7 @@ def _logs(cluster: str) -> dict[int, dict[str, Any]]:
 
 
 def _await(cluster: str, position: int, wait_s: float) -> dict[int, dict[str, Any]]:
-    """Until every node that is reached has dropped what it can, or for so long."""
+    """Wait until every reachable node has dropped what the checkpoint released, or `wait_s` is over."""
     until_s = time.monotonic() + wait_s
     while True:
         logs = _logs(cluster)

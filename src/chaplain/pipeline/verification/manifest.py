@@ -1,10 +1,11 @@
-"""A signed note of how far a log is proven, so that the next proof goes on from there.
+"""The manifest: a signed record of how far a log is verified, from which the next verification continues.
 
     {"chaplain manifest": 1, "proven": {…}, "signer": "…", "signature": "…"}
 
-The signature, by an Ed25519 identity, covers the octets of `proven`. A proof goes on only from a manifest that was
-signed by the identity it is given: whoever can change the log and the manifest, but has not that key, gains nothing.
-What is proven is not read again; that it is still the same is known from its last hash.
+The signature, by an Ed25519 identity, covers the octets of `proven`. A verification accepts only a manifest that was
+signed with the identity that it is given: an attacker who can change the log and the manifest, but does not have the
+key, cannot hide a change. The verified part of the log is not read again; its last hash shows whether the log still
+continues it.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from chaplain.client.connect.identity_file import parse_identity_file
 from chaplain.core import Frozen
 from chaplain.errors import ConfigError, Malformed
 from chaplain.link.auth.identity import KEY_BYTES, SIGNATURE_BYTES, Identity, from_text, to_text, verify
-from chaplain.pipeline.source.header_scan import Start
+from chaplain.pipeline.source.header_scan import ScanStart
 from chaplain.pipeline.verification.keys import Signers
 from chaplain.pipeline.verification.proof_segments import ProofState
 from chaplain.wire.packed import unpack
@@ -33,16 +34,16 @@ IDENTITY_VARIABLE = "CHAPLAIN_IDENTITY"
 
 
 class Proven(Frozen, frozen=True):
-    """Everything that the next proof is measured against."""
+    """Everything that the next verification needs to continue."""
 
     cluster: str
     state: ProofState
-    start: Start | None
-    """Where the last message begins, in the file in which it was found."""
+    start: ScanStart | None
+    """The file and position at which the last verified message begins."""
     rows: int
-    """Messages of streams that were proven in all."""
+    """Number of stream messages verified so far."""
     signers: Signers | None = None
-    """Who may sign what follows; None if signatures were not checked."""
+    """Who may sign later messages; None if signatures were not verified."""
 
 
 _proven = msgspec.msgpack.Decoder(Proven)
@@ -62,7 +63,7 @@ def encode(proven: Proven, identity: Identity) -> str:
 
 
 def decode(text: str, signer: bytes) -> Proven:
-    """What this signer has proven. `Malformed` if it is not what it signed."""
+    """Decode a manifest. Raises `Malformed` unless `signer` signed exactly this content."""
     try:
         note = json.loads(text)
         body = base64.b64decode(note["proven"], validate=True)
@@ -70,44 +71,47 @@ def decode(text: str, signer: bytes) -> Proven:
         signature = from_text(note["signature"], SIGNATURE_BYTES, "manifest: signature")
         if note["chaplain manifest"] != FORMAT:
             raise Malformed("manifest: of another version")
-    except (ValueError, KeyError, TypeError, RecursionError) as wrong:
-        raise Malformed(f"manifest: {wrong!r}") from None
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise Malformed(f"manifest: {error!r}") from None
     if key != signer:
-        raise Malformed("manifest: signed by somebody else")
+        raise Malformed("manifest: signed by another identity")
     if not verify(key, LABEL, body, signature):
-        raise Malformed("manifest: the signature does not hold")
+        raise Malformed("manifest: the signature is invalid")
     return unpack(_proven, body, "manifest")
 
 
 def read(path: Path, identity: Identity) -> Proven | None:
-    """What the manifest says; None if there is none yet."""
+    """Read a manifest; None if the file does not exist."""
     if not path.exists():
         return None
     try:
         return decode(path.read_text(), identity.key)
-    except Malformed as wrong:
-        raise ConfigError(f"{path}: {wrong}: give {_WHOSE}, or remove it to prove everything again") from None
+    except Malformed as error:
+        raise ConfigError(f"{path}: {error}: give {_WHOSE}, or remove it to verify everything again") from None
 
 
 def write(path: Path, proven: Proven, identity: Identity) -> None:
-    """Whole or not at all."""
+    """Write the manifest atomically."""
     durable.put(path, encode(proven, identity), mode=0o666)
 
 
-_WHOSE = "the identity that signed it (of a proof of a cluster, that cluster's client)"
+_WHOSE = "the identity that signed it (for a cluster, by default the cluster's client)"
 
 
 def signer_for(path: Path, given: str, *, to_write: bool = True) -> Identity:
-    """The identity that was given, or the environment names, or a key of the manifest's own, made when first needed."""
+    """Return the identity that signs a manifest.
+
+    That is the given one, the one in `CHAPLAIN_IDENTITY`, or a key beside the manifest, which is created if `to_write`.
+    """
     chosen = given or os.environ.get(IDENTITY_VARIABLE, "")
     if chosen:
         try:
             return parse_identity_file(Path(chosen).read_text()).identity
-        except (OSError, Malformed) as wrong:
-            raise ConfigError(f"identity {chosen}: {wrong}") from None
+        except (OSError, Malformed) as error:
+            raise ConfigError(f"identity {chosen}: {error}") from None
     own = path.with_name(path.name + ".identity")
     if not own.exists() and not to_write:
-        raise ConfigError(f"{path} was not signed with a key of its own: give {_WHOSE}")
+        raise ConfigError(f"{path} has no key beside it: give {_WHOSE}")
     if not own.exists():
         own.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(own, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

@@ -1,6 +1,6 @@
-"""Reads the records of messages whose places are known, for tasks: checked, or with what is wrong with them.
+"""Reads the records of messages at known places, in Spark tasks: each is checked, or described as damaged.
 
-Decides whether a record can be read, wherever it was written. Refuses to know what is in it.
+This module decides whether a record can be read from any of its copies. It does not interpret the content.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from typing import Self
 import msgspec
 
 from chaplain.errors import Malformed
-from chaplain.pipeline.source.header_scan import Spot, walk
-from chaplain.pipeline.verification.batches import Damage, Keys, Part
+from chaplain.pipeline.source.header_scan import ScannedRecord, scan_headers
+from chaplain.pipeline.verification.batches import Damage, Keys, MessagePart
 from chaplain.pipeline.verification.chain_selection import Place, SelectedMessage
-from chaplain.pipeline.verification.checker import RunChecker
+from chaplain.pipeline.verification.checker import SegmentChecker
 from chaplain.pipeline.verification.proof_segments import ProofSegment
 from chaplain.pipeline.verification.violations import Break
 from chaplain.segment.files import OpenSegment
 from chaplain.segment.record import Record, decode_body, decode_head
 
 
-class PartReader:
-    """Keeps one file open at a time. A file that was recycled meanwhile is an error when it is left."""
+class RecordReader:
+    """Reads records, with one file open at a time. Raises an error if the node recycled a file while it was read."""
 
     def __init__(self) -> None:
         self._path = ""
@@ -48,8 +48,8 @@ class PartReader:
             self._segment, self._path = OpenSegment(path), path
         return self._segment
 
-    def read(self, places: Sequence[Place], reason: str) -> Part:
-        """The first that can be read of what was written, first and again; what else can be read must be the same."""
+    def read(self, places: Sequence[Place], reason: str) -> MessagePart:
+        """Return the first readable copy of a record. Copies that differ from it count as damage."""
         if not places:
             return Damage(reason or "no record of it")
         found = [self._read(place) for place in places]
@@ -61,34 +61,34 @@ class PartReader:
                 return Damage(reason, head, bytes(part.body), Path(places[found.index(part)][0]).name)
         return readable[0] if readable else found[0]
 
-    def _read(self, place: Place) -> Part:
+    def _read(self, place: Place) -> MessagePart:
         path, position, size_bytes = place
         try:
             segment = self._open(path)
             data = segment.peek(position, size_bytes)
             head = decode_head(data, segment.header.identity, position)
-        except (Malformed, FileNotFoundError) as wrong:
-            return Damage(str(wrong), file=Path(path).name)
+        except (Malformed, FileNotFoundError) as error:
+            return Damage(str(error), file=Path(path).name)
         try:
             return msgspec.structs.replace(head.record, body=decode_body(data, head))
-        except Malformed as wrong:
+        except Malformed as error:
             body = data[head.body_at : head.body_at + head.body_bytes]
-            return Damage(str(wrong), head.record, body, Path(path).name)
+            return Damage(str(error), head.record, body, Path(path).name)
 
 
-class Twins:
-    """Records of other nodes' logs, looked up only when a record of ours is damaged. Each log is walked once."""
+class PeerCopies:
+    """Copies of records in other nodes' logs. A log is scanned once, when the first damaged record needs it."""
 
     def __init__(self, folders: Sequence[str]) -> None:
         self._folders = folders
         self._places: list[dict[tuple[int, int, bytes], Place]] | None = None
 
-    def of(self, held: SelectedMessage, parts: list[Part]) -> list[Part]:
-        """The parts, each damaged one with what another node has in its place."""
+    def attach(self, message: SelectedMessage, parts: list[MessagePart]) -> list[MessagePart]:
+        """Return the parts, each damaged one with the content of another node's copy."""
         if not self._folders or not any(isinstance(part, Damage) and part.body for part in parts):
             return parts
         return [
-            part._replace(twin=self._find((held.index, number, held.chain)))
+            part._replace(peer_body=self._find((message.index, number, message.chain)))
             if isinstance(part, Damage) and part.body
             else part
             for number, part in enumerate(parts)
@@ -99,7 +99,7 @@ class Twins:
             self._places = [_places(folder) for folder in self._folders]
         for places in self._places:
             if name in places:
-                with PartReader() as reader:
+                with RecordReader() as reader:
                     part = reader.read([places[name]], "")
                 if isinstance(part, Record):
                     return bytes(part.body)
@@ -107,24 +107,29 @@ class Twins:
 
 
 def _places(folder: str) -> dict[tuple[int, int, bytes], Place]:
-    spots = [step for step in walk(folder) if isinstance(step, Spot)]
-    return {(spot.index, spot.part, spot.chain): (spot.path, spot.position, spot.size_bytes) for spot in spots}
+    records = [step for step in scan_headers(folder) if isinstance(step, ScannedRecord)]
+    return {
+        (record.index, record.part, record.chain): (record.path, record.position, record.size_bytes)
+        for record in records
+    }
 
 
 def check(messages: Iterable[SelectedMessage], keys: Keys | None = None, siblings: Sequence[str] = ()) -> ProofSegment:
-    """Prove messages that follow one another. `siblings` are folders with other nodes' copies of the log."""
-    checker, twins = RunChecker(keys), Twins(siblings)
-    breaks = checker.run.breaks
-    with PartReader() as reader:
-        for held in messages:
+    """Verify consecutive messages. `siblings` are folders with other nodes' copies of the log."""
+    checker, peer_copies = SegmentChecker(keys), PeerCopies(siblings)
+    breaks = checker.segment.breaks
+    with RecordReader() as reader:
+        for message in messages:
             before = len(breaks)
-            checker.message(held, twins.of(held, [reader.read(places, held.reason) for places in held.places]))
+            checker.check(
+                message, peer_copies.attach(message, [reader.read(places, message.reason) for places in message.places])
+            )
             if len(breaks) > before:
-                breaks[before:] = [_placed(one, held) for one in breaks[before:]]
-    return checker.run
+                breaks[before:] = [_placed(one, message) for one in breaks[before:]]
+    return checker.segment
 
 
-def _placed(one: Break, held: SelectedMessage) -> Break:
-    """What is wrong with a message is wrong in its file, if all of it is in one."""
-    files = {path for places in held.places for path, _, _ in places}
+def _placed(one: Break, message: SelectedMessage) -> Break:
+    """Add the file name to a break, if all records of the message are in one file."""
+    files = {path for places in message.places for path, _, _ in places}
     return one if one.file or len(files) != 1 else msgspec.structs.replace(one, file=Path(files.pop()).name)

@@ -1,9 +1,11 @@
-"""Proof of a landed table from its rows alone: offsets, order, and packs put together again from their messages.
+"""Verifies the rows of one file of a landed table: offsets, order, and the digests of packs.
 
-Decides whether rows are what was written: a pack is rebuilt from its rows, octet by octet, and must have the digest
-that each of them carries. Refuses to know where rows come from. Loops over packs, and over rows only for headers.
+Each row contains the digest of the pack in which it was written. This module rebuilds every pack from its rows,
+octet by octet, and compares the digests. It does not know where rows come from. It loops over packs, and over rows
+only for headers.
 
-Invariant: what is at the ends of a file is handed on, so that a pack that lies in two files is judged as one.
+Invariant: the packs at both ends of a file are passed on, so that a pack that is split over two files is verified as
+one.
 """
 
 from __future__ import annotations
@@ -46,7 +48,7 @@ _SLOTS = [*SLOT_BYTES.items(), (0, 0)]
 
 
 class MessageRows(msgspec.Struct, array_like=True):
-    """Rows of one cluster message that follow one another."""
+    """Consecutive rows of one cluster message."""
 
     index: int
     first_offset: int
@@ -54,71 +56,71 @@ class MessageRows(msgspec.Struct, array_like=True):
     digests: bytes
 
 
-class TableRun(msgspec.Struct):
-    """What was found in one file, and its ends."""
+class FileProof(msgspec.Struct):
+    """The result of one file: its breaks, and the values at its ends, which the neighbouring files must continue."""
 
     rows: int = 0
     first_offset: int = -1
     next_offset: int = -1
     head: bytes = b""
-    """Rows of the first pack, in Arrow's form: there may be more of it elsewhere."""
+    """The rows of the first pack, as an Arrow stream. The pack may begin in the file before."""
     tail: bytes = b""
-    """Rows of the last pack, if it is another."""
+    """The rows of the last pack, if it is not the first. The pack may continue in the next file."""
     first: tuple[int, int, int] = (0, 0, 0)
-    """Message, regime and time, in microseconds, of the first row."""
+    """Message index, regime and time in microseconds of the first row; `last` has those of the last row."""
     last: tuple[int, int, int] = (0, 0, 0)
     breaks: list[Break] = []
     messages: list[MessageRows] = []
 
 
-def check_rows(stream: str, batches: Iterable[Any], chains: bool = False) -> TableRun:
-    """The rows of one file, in Arrow tables."""
-    run = TableRun()
+def check_rows(stream: str, batches: Iterable[Any], chains: bool = False) -> FileProof:
+    """Verify the rows of one file. With `chains`, also collect what the stream's hash chain is computed from."""
+    proof = FileProof()
     carried: Any = None
     for table in batches:
         if not table.num_rows:
             continue
-        _follow(run, stream, table, chains)
+        _check_order(proof, stream, table, chains)
         whole = table if carried is None else pa.concat_tables([carried, table])
         packs = list(_packs(whole))
         for number, (start, end) in enumerate(packs[:-1]):
             rows = whole.slice(start, end - start)
-            if not run.head and not number:
-                run.head = _to_bytes(rows)
+            if not proof.head and not number:
+                proof.head = _to_bytes(rows)
             else:
-                run.breaks += check_pack(stream, rows)
+                proof.breaks += check_pack(stream, rows)
         carried = whole.slice(packs[-1][0])
     if carried is not None:
-        if run.head:
-            run.tail = _to_bytes(carried)
+        if proof.head:
+            proof.tail = _to_bytes(carried)
         else:
-            run.head = _to_bytes(carried)
-    return run
+            proof.head = _to_bytes(carried)
+    return proof
 
 
-def _follow(run: TableRun, stream: str, table: Any, chains: bool) -> None:
-    """Offsets without a gap, in the order in which messages were agreed."""
+def _check_order(proof: FileProof, stream: str, table: Any, chains: bool) -> None:
+    """Check that offsets have no gap, and that message indexes, regimes and times do not decrease."""
     offsets = _numbers(table, "offset")
     facts = [_numbers(table, "message_index"), _numbers(table, "regime"), _times(table)]
-    if run.first_offset < 0:
-        run.first_offset = int(offsets[0])
-        run.first = (int(facts[0][0]), int(facts[1][0]), int(facts[2][0]))
+    if proof.first_offset < 0:
+        proof.first_offset = int(offsets[0])
+        proof.first = (int(facts[0][0]), int(facts[1][0]), int(facts[2][0]))
     else:
-        offsets = np.concatenate(([run.next_offset - 1], offsets))
-        facts = [np.concatenate(([last], fact)) for last, fact in zip(run.last, facts, strict=True)]
-    run.breaks += jumps(stream, offsets)
+        offsets = np.concatenate(([proof.next_offset - 1], offsets))
+        facts = [np.concatenate(([last], fact)) for last, fact in zip(proof.last, facts, strict=True)]
+    proof.breaks += jumps(stream, offsets)
     for kind, fact in zip(("order", "regime", "time"), facts, strict=True):
         for at in np.flatnonzero(np.diff(fact) < 0).tolist():
-            run.breaks.append(Break(stream, int(offsets[at + 1]), kind, f"{fact[at]} or more", str(fact[at + 1])))
-    wrong = pc.index(pc.not_equal(table.column("topic"), stream), True).as_py()
-    if wrong >= 0:
-        found = str(table.column("topic")[wrong])
-        run.breaks.append(Break(stream, int(_numbers(table, "offset")[wrong]), "header", f"topic {stream}", found))
-    run.rows += table.num_rows
-    run.next_offset = int(offsets[-1]) + 1
-    run.last = (int(facts[0][-1]), int(facts[1][-1]), int(facts[2][-1]))
+            proof.breaks.append(Break(stream, int(offsets[at + 1]), kind, f"{fact[at]} or more", str(fact[at + 1])))
+    error = pc.index(pc.not_equal(table.column("topic"), stream), True).as_py()
+    if error >= 0:
+        found = str(table.column("topic")[error])
+        proof.breaks.append(Break(stream, int(_numbers(table, "offset")[error]), "header", f"topic {stream}", found))
+    proof.rows += table.num_rows
+    proof.next_offset = int(offsets[-1]) + 1
+    proof.last = (int(facts[0][-1]), int(facts[1][-1]), int(facts[2][-1]))
     if chains:
-        _note_messages(run, table)
+        _note_messages(proof, table)
 
 
 def jumps(stream: str, offsets: Any) -> Iterator[Break]:
@@ -131,7 +133,7 @@ def jumps(stream: str, offsets: Any) -> Iterator[Break]:
             yield Break(stream, found, "repeated", f"offset {before + 1}", f"offset {found}")
 
 
-def _note_messages(run: TableRun, table: Any) -> None:
+def _note_messages(proof: FileProof, table: Any) -> None:
     indexes, offsets = _numbers(table, "message_index"), _numbers(table, "offset")
     digests = _digests(table)
     bounds = np.concatenate(([0], np.flatnonzero(np.diff(indexes)) + 1, [len(indexes)]))
@@ -139,13 +141,16 @@ def _note_messages(run: TableRun, table: Any) -> None:
         mine = digests[start:end]
         new = np.concatenate(([True], mine[1:] != mine[:-1]))
         join_message(
-            run.messages,
+            proof.messages,
             MessageRows(int(indexes[start]), int(offsets[start]), end - start, mine[new].tobytes()),
         )
 
 
 def join_message(messages: list[MessageRows], more: MessageRows) -> None:
-    """Append, or add to the last one if it is the same message; a pack at both ends of the cut counts once."""
+    """Append rows of a message, or add them to the last entry if that is the same message.
+
+    A pack that is split between the two counts once.
+    """
     last = messages[-1] if messages else None
     if last is None or last.index != more.index:
         messages.append(more)
@@ -156,27 +161,30 @@ def join_message(messages: list[MessageRows], more: MessageRows) -> None:
 
 
 def _packs(table: Any) -> Iterator[tuple[int, int]]:
-    """Where packs begin and end: rows that follow one another and carry the same digest."""
+    """Yield the bounds of packs: consecutive rows with the same digest."""
     digests = _digests(table)
     starts = np.concatenate(([0], np.flatnonzero(digests[1:] != digests[:-1]) + 1, [len(digests)]))
     return zip(starts[:-1].tolist(), starts[1:].tolist(), strict=True)
 
 
 def check_pack(stream: str, rows: Any) -> list[Break]:
-    """Whether these rows are a pack with the digest that they carry."""
+    """Return a break if the pack rebuilt from these rows does not have the digest that the rows contain."""
     rows = rows.combine_chunks()
     stated = rows.column("pack_digest")[0].as_py()
     found = b""
     for found in _rebuilt(rows):
         if found == stated:
             return []
-    shown = stated.hex() if stated else "a digest"
+    expected = stated.hex() if stated else "a digest"
     first, last = (int(rows.column("offset")[at].as_py()) for at in (0, rows.num_rows - 1))
-    return [Break(stream, first, "digest", shown, found.hex(), last=last)]
+    return [Break(stream, first, "digest", expected, found.hex(), last=last)]
 
 
 def _rebuilt(rows: Any) -> Iterator[bytes]:
-    """The digests that a pack of these rows may have: what they do not tell has few possible values."""
+    """Yield the possible digests of a pack with these rows.
+
+    Rows do not contain everything in a pack's header, but the missing values have few possibilities: all are tried.
+    """
     keyed, headed = _any(rows, "key"), _any(rows, "headers")
     tabled = bool(_numbers(rows, "message_no").any())
     known = [[True] if there else [False, True] for there in (keyed, headed, tabled)]
@@ -214,7 +222,7 @@ def _any(rows: Any, name: str) -> bool:
 
 
 def _cells(rows: Any, name: str) -> tuple[bytes, bytes]:
-    """The table of sizes and the octets of a binary column."""
+    """Return the table of sizes and the octets of a binary column, as they are in a pack."""
     column = rows.column(name)
     cells = column.chunk(0) if column.num_chunks else pa.array([], pa.binary())
     bounds = np.frombuffer(cells.buffers()[1], np.int32)[cells.offset : cells.offset + len(cells) + 1]
@@ -233,7 +241,7 @@ def _header_cells(rows: Any) -> tuple[bytes, bytes]:
 
 
 def _header_cell(pairs: list[dict[str, Any]] | None) -> bytes | None:
-    """The octets that a row's headers were written as. A cell that did not follow the form landed whole."""
+    """Return the encoded headers of a row. A malformed cell was landed as it is, under an empty name."""
     if pairs is None:
         return None
     named = {pair["key"]: pair["value"] for pair in pairs}
@@ -251,7 +259,7 @@ def _times(table: Any) -> Any:
 
 
 def _digests(table: Any) -> Any:
-    """As numpy compares them. One of another length is like no other."""
+    """Return the digests as a numpy array. A value of another length is padded, so that it equals no digest."""
     cells = pc.fill_null(table.column("pack_digest"), b"")
     if not pc.all(pc.equal(pc.binary_length(cells), HASH_BYTES)).as_py():
         cells = pc.binary_slice(pc.binary_join_element_wise(cells, bytes(HASH_BYTES), b""), 0, HASH_BYTES)

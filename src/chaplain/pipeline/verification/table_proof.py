@@ -1,7 +1,8 @@
-"""`verify` of landed tables: files are checked in parallel, and joined here by their offsets.
+"""Verifies landed tables: tasks check the files in parallel (`table_check`), and the driver joins the results by
+offset.
 
-Decides whether files continue one another, and, with a manifest, whether the whole is the stream that was proven. How
-rows are checked: `table_check`.
+This module decides whether files continue one another and, with a manifest, whether the table is the stream that was
+verified in the log.
 """
 
 from __future__ import annotations
@@ -22,40 +23,40 @@ from chaplain.journal.execution.state import stream_genesis, stream_hash
 from chaplain.pipeline.source.spark_errors import collect
 from chaplain.pipeline.tables import (
     first_landed,
-    held_by,
     kind_of,
     landed_files,
     landed_offset,
     landed_streams,
+    offsets_in_name,
     stray_files,
     table_path,
 )
 from chaplain.pipeline.verification.manifest import Proven
 from chaplain.pipeline.verification.table_check import (
     COLUMNS,
+    FileProof,
     MessageRows,
-    TableRun,
     check_pack,
     check_rows,
     from_bytes,
     join_message,
 )
-from chaplain.pipeline.verification.violations import Break, told
+from chaplain.pipeline.verification.violations import Break, deduplicate
 from chaplain.segment.layout import HASH_BYTES
 
 ROWS_A_STEP = 65_536
-_table_runs = msgspec.msgpack.Decoder(TableRun)
+_proof_decoder = msgspec.msgpack.Decoder(FileProof)
 
 
-class _Part(InputPartition):
+class _Partition(InputPartition):
     def __init__(self, stream: str, file: str, chains: bool) -> None:
         self.stream = stream
         self.file = file
         self.chains = chains
 
 
-class TableRunsSource(DataSource):
-    """One row a file: its run, as msgpack."""
+class TableProofSource(DataSource):
+    """A data source whose tasks check files. It yields one row for each file, with its `FileProof`."""
 
     @classmethod
     def name(cls) -> str:
@@ -74,28 +75,28 @@ class _Reader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         files = _files(self._tables, self._stream)
-        return [_Part(self._stream, file, self._chains) for file in files] or [_Part(self._stream, "", False)]
+        return [_Partition(self._stream, file, self._chains) for file in files] or [_Partition(self._stream, "", False)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        part = cast("_Part", partition)
+        part = cast("_Partition", partition)
         if part.file:
             yield (msgspec.msgpack.encode(check_file(part.stream, part.file, part.chains)),)
 
 
-def check_file(stream: str, file: str, chains: bool = False) -> TableRun:
-    """What one file holds. That it cannot be read, or is not there, is a break like any other."""
+def check_file(stream: str, file: str, chains: bool = False) -> FileProof:
+    """Check one file. A file that is missing or cannot be read is reported as a break."""
     try:
         return _check_file(stream, file, chains)
     except PermissionError:
-        raise  # whoever may not look has found nothing
-    except (OSError, pa.ArrowException, KeyError) as wrong:
+        raise  # a lack of permission does not show that the file is damaged
+    except (OSError, pa.ArrowException, KeyError) as error:
         name = Path(file).name
-        start, end = held_by(name)
-        reason = str(wrong).strip().partition("\n")[0]
-        return TableRun(breaks=[Break(stream, start, "damaged", f"offsets {start} to {end - 1}", reason, file=name)])
+        start, end = offsets_in_name(name)
+        reason = str(error).strip().partition("\n")[0]
+        return FileProof(breaks=[Break(stream, start, "damaged", f"offsets {start} to {end - 1}", reason, file=name)])
 
 
-def _check_file(stream: str, file: str, chains: bool) -> TableRun:
+def _check_file(stream: str, file: str, chains: bool) -> FileProof:
     opened = pq.ParquetFile(file)
     columns = [name for name in COLUMNS if name in opened.schema_arrow.names]
     batches = (pa.Table.from_batches([batch]) for batch in opened.iter_batches(ROWS_A_STEP, columns=columns))
@@ -105,54 +106,55 @@ def _check_file(stream: str, file: str, chains: bool) -> TableRun:
 def find_table_breaks(
     spark: SparkSession | None, tables: str | Path, stream: str = "", proven: Proven | None = None
 ) -> list[Break]:
-    """All breaks of one landed stream, or of all that are there."""
-    there = landed_streams(tables)
-    streams = [one for one in there if stream in ("", one)]
+    """Return all breaks of one landed stream, or of all streams in `tables`."""
+    present = landed_streams(tables)
+    streams = [one for one in present if stream in ("", one)]
     if not streams:
-        found = f"; there are tables of {', '.join(there)}" if there else ""
+        found = f"; there are tables of {', '.join(present)}" if present else ""
         raise Missing(
             f"there are no tables {f'of {stream!r} ' if stream else ''}in {tables}: land a stream first{found}"
         )
     breaks: list[Break] = []
     for name in streams:
-        runs = _runs(spark, str(tables), name, proven is not None)
+        proofs = _file_proofs(spark, str(tables), name, proven is not None)
         delta = kind_of(table_path(tables, name)) == "delta"
         end = landed_offset(tables, name) if delta else None
-        breaks += join(name, runs, end, proven, first=first_landed(tables, name))
-    return told(breaks)
+        breaks += join(name, proofs, end, proven, first=first_landed(tables, name))
+    return deduplicate(breaks)
 
 
 def _files(tables: str, stream: str) -> list[str]:
     return [*landed_files(tables, stream), *stray_files(tables, stream)]
 
 
-def _runs(spark: SparkSession | None, tables: str, stream: str, chains: bool) -> list[TableRun]:
+def _file_proofs(spark: SparkSession | None, tables: str, stream: str, chains: bool) -> list[FileProof]:
     if spark is None:
         return [check_file(stream, file, chains) for file in _files(tables, stream)]
-    spark.dataSource.register(TableRunsSource)
+    spark.dataSource.register(TableProofSource)
     options = {"tables": tables, "stream": stream, "chains": str(chains).lower()}
     rows = collect(spark.read.format("chaplain-table-runs").options(**options).load())
-    return [_table_runs.decode(bytes(row.data)) for row in rows]
+    return [_proof_decoder.decode(bytes(row.data)) for row in rows]
 
 
 def join(
-    stream: str, runs: Iterable[TableRun], end: int | None, proven: Proven | None = None, *, first: int = 0
+    stream: str, proofs: Iterable[FileProof], end: int | None, proven: Proven | None = None, *, first: int = 0
 ) -> list[Break]:
-    """Breaks in files, between them, before the first, behind the last; and against what was proven of the stream.
+    """Return all breaks: within files, between them, at both ends of the table, and against the manifest.
 
-    Without an `end`, which plain files do not have, the last pack may go on in a file that is still to come.
+    `end` is the next offset according to the Delta log. Plain Parquet tables have none; their last pack may continue in
+    a file that is not landed yet, so it is not verified.
     """
-    found = list(runs)
-    ordered = sorted((run for run in found if run.rows), key=lambda run: run.first_offset)
-    breaks = [one for run in found for one in run.breaks]
+    found = list(proofs)
+    ordered = sorted((proof for proof in found if proof.rows), key=lambda proof: proof.first_offset)
+    breaks = [one for proof in found for one in proof.breaks]
     expected, last = first, (0, 0, 0)
-    for run in ordered:
-        if run.first_offset != expected:
-            breaks.append(_jump(stream, expected, run.first_offset))
-        for kind, before, after in zip(("order", "regime", "time"), last, run.first, strict=True):
+    for proof in ordered:
+        if proof.first_offset != expected:
+            breaks.append(_jump(stream, expected, proof.first_offset))
+        for kind, before, after in zip(("order", "regime", "time"), last, proof.first, strict=True):
             if after < before:
-                breaks.append(Break(stream, run.first_offset, kind, f"{before} or more", str(after)))
-        expected, last = run.next_offset, run.last
+                breaks.append(Break(stream, proof.first_offset, kind, f"{before} or more", str(after)))
+        expected, last = proof.next_offset, proof.last
     if end is not None and expected != end:
         kind = "missing" if expected < end else "repeated"
         breaks.append(Break(stream, min(expected, end), kind, f"an end at {end}", f"an end at {expected}"))
@@ -160,9 +162,9 @@ def join(
     for rows in packs if end is not None else packs[:-1]:
         breaks += check_pack(stream, rows)
     breaks = _causes(breaks)
-    if proven is not None and not breaks and not first:  # a chain is worked out from the stream's beginning
-        breaks += _against(stream, ordered, proven)
-    return told(breaks)
+    if proven is not None and not breaks and not first:  # the chain can be computed only from offset 0 on
+        breaks += _compare_chain(stream, ordered, proven)
+    return deduplicate(breaks)
 
 
 def _jump(stream: str, expected: int, found: int) -> Break:
@@ -170,10 +172,10 @@ def _jump(stream: str, expected: int, found: int) -> Break:
     return Break(stream, min(expected, found), kind, f"offset {expected}", f"offset {found}")
 
 
-def _open_packs(runs: list[TableRun]) -> Iterator[Any]:
-    """The packs at the ends of files, joined where one goes on in the next file."""
+def _open_packs(proofs: list[FileProof]) -> Iterator[Any]:
+    """Yield the packs at the ends of files, joined if a pack continues in the next file."""
     waiting: Any = None
-    for data in [data for run in runs for data in (run.head, run.tail) if data]:
+    for data in [data for proof in proofs for data in (proof.head, proof.tail) if data]:
         rows = from_bytes(data)
         if waiting is not None and waiting.column("pack_digest")[0] == rows.column("pack_digest")[0]:
             waiting = pa.concat_tables([waiting, rows])
@@ -186,27 +188,27 @@ def _open_packs(runs: list[TableRun]) -> Iterator[Any]:
 
 
 def _causes(breaks: list[Break]) -> list[Break]:
-    """Without the digests of packs that lack rows, or have one twice: that they are not whole is said already."""
+    """Drop digest breaks of packs that lack rows or have repeated rows: the missing or repeated rows are the cause."""
     holes = [one for one in breaks if one.kind in ("missing", "repeated")]
     if not holes:
         return breaks
     digests = sorted(one.offset for one in breaks if one.kind == "digest")
-    spoilt = set()
+    incomplete = set()
     for hole in holes:
         behind = int(hole.found.split()[-1]) if hole.kind == "missing" else hole.offset
-        # The pack that ends before the hole, and the one that begins behind it.
-        spoilt |= {max((at for at in digests if at <= hole.offset), default=-1), behind}
-    return [one for one in breaks if one.kind != "digest" or one.offset not in spoilt]
+        # The pack that ends before the hole, and the one that begins after it.
+        incomplete |= {max((at for at in digests if at <= hole.offset), default=-1), behind}
+    return [one for one in breaks if one.kind != "digest" or one.offset not in incomplete]
 
 
-def _against(stream: str, runs: list[TableRun], proven: Proven) -> list[Break]:
-    """Whether the stream's chain over these rows is the one that was proven."""
+def _compare_chain(stream: str, proofs: list[FileProof], proven: Proven) -> list[Break]:
+    """Return a break if the stream's hash chain over these rows differs from the manifest."""
     tail = proven.state.tails.get(stream)
     if tail is None or not tail.chains:
         return []
     messages: list[MessageRows] = []
-    for run in runs:
-        for message in run.messages:
+    for proof in proofs:
+        for message in proof.messages:
             join_message(messages, message)
     chain = stream_genesis(proven.cluster, stream)
     for message in messages:

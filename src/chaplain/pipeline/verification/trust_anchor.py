@@ -1,8 +1,9 @@
-"""What a proof begins from when the beginning of a log was dropped: the checkpoint beside it.
+"""The trust anchor of a verification when the beginning of the log was dropped: the checkpoint beside the log.
 
-Decides what a checkpoint says about chains, offsets and ids behind one message. What is in the log before that message
-must lead to the same; what is behind it must go on from there. Refuses to judge the checkpoint itself: nodes compare
-theirs with each other before they drop anything, and a proof compares those of all nodes that it can see.
+A checkpoint states the chains, offsets and request ids after one message. The messages before it that are still in the
+log must lead to the same values, and the messages after it must continue them. This module does not verify the
+checkpoint itself: nodes compare their checkpoints before they drop anything, and a verification compares the
+checkpoints of all nodes that it can read.
 """
 
 from __future__ import annotations
@@ -16,39 +17,41 @@ from chaplain.journal.model.records import LogPosition
 from chaplain.journal.snapshots.checkpoint import decode
 from chaplain.pipeline.source.header_scan import LOG
 from chaplain.pipeline.verification.keys import KnownSigner, Signers
-from chaplain.pipeline.verification.proof_segments import Point, ProofSegment, ProofState, StreamTail, stitch
+from chaplain.pipeline.verification.proof_segments import Point, ProofSegment, ProofState, StreamTail, join_segments
 from chaplain.pipeline.verification.violations import Break
 
 KIND = "checkpoint"
 
 
-class Anchor(Frozen, frozen=True):
-    moment: LogPosition
+class TrustAnchor(Frozen, frozen=True):
+    """The state after the message that a checkpoint covers last."""
+
+    position: LogPosition
     tails: dict[str, StreamTail]
     ids: dict[int, int]
     """The next id of each lane."""
     signers: Signers
     digest: bytes
     first: int
-    """The log began with this message when the checkpoint was written, or later."""
+    """The first message of the log when the checkpoint was written. The log may begin later now."""
 
     @property
     def index(self) -> int:
-        return self.moment.index
+        return self.position.index
 
     def state(self) -> ProofState:
-        """What the next message is measured against."""
-        moment = self.moment
-        point = Point(moment.index, [moment.hash], moment.regime, moment.timestamp_ns)
+        """Return the state that the next message must continue."""
+        position = self.position
+        point = Point(position.index, [position.hash], position.regime, position.timestamp_ns)
         return ProofState(point, dict(self.tails), dict(self.ids), all_lanes=False)
 
 
-def read_anchor(folder: Path) -> Anchor | None:
-    """From the checkpoint in a folder of segments, if there is one that can be believed."""
+def read_anchor(folder: Path) -> TrustAnchor | None:
+    """Read the checkpoint in a folder of segments; None if there is none or it is damaged."""
     try:
         data = (folder / f"{LOG}.checkpoint").read_bytes()
         first, state = decode(data)
-        moment, streams, lanes, clients = read_export(state)
+        position, streams, lanes, clients = read_export(state)
     except (OSError, Malformed):
         return None
     tails = {name: StreamTail(tail.next_offset, [tail.chain]) for name, tail in streams}
@@ -57,25 +60,31 @@ def read_anchor(folder: Path) -> Anchor | None:
         [(lane.client_id, lane.acl) for lane in lanes],
     )
     ids = {lane.client_id: lane.last_id + 1 for lane in lanes}
-    return Anchor(moment, tails, ids, signers, data[24:56], first)
+    return TrustAnchor(position, tails, ids, signers, data[24:56], first)
 
 
-def stitch_at(runs: list[ProofSegment], anchor: Anchor, cluster: str) -> tuple[list[Break], ProofState]:
-    """Join runs before and behind a checkpoint: the ones must lead to it, the others go on from it."""
-    before = [run for run in runs if run.opening is not None and run.opening.index <= anchor.index]
-    behind = [run for run in runs if run.opening is None or run.opening.index > anchor.index]
-    breaks, reached = stitch(before, ProofState(), cluster)
+def join_segments_at(segments: list[ProofSegment], anchor: TrustAnchor, cluster: str) -> tuple[list[Break], ProofState]:
+    """Join the segments before and after a checkpoint: the former must lead to it, the latter must continue it."""
+    before = [
+        segment
+        for segment in segments
+        if segment.first_message is not None and segment.first_message.index <= anchor.index
+    ]
+    behind = [
+        segment for segment in segments if segment.first_message is None or segment.first_message.index > anchor.index
+    ]
+    breaks, reached = join_segments(before, ProofState(), cluster)
     if not breaks:
         breaks += _differences(reached, anchor)
-    more, state = stitch(behind, anchor.state(), cluster)
+    more, state = join_segments(behind, anchor.state(), cluster)
     return [*breaks, *more], state
 
 
-def _differences(reached: ProofState, anchor: Anchor) -> list[Break]:
+def _differences(reached: ProofState, anchor: TrustAnchor) -> list[Break]:
     found: list[Break] = []
     point = reached.point
-    if point is not None and point.index == anchor.index and anchor.moment.hash not in point.hashes:
-        found.append(Break("", point.index, KIND, anchor.moment.hash.hex(), point.hashes[0].hex()))
+    if point is not None and point.index == anchor.index and anchor.position.hash not in point.hashes:
+        found.append(Break("", point.index, KIND, anchor.position.hash.hex(), point.hashes[0].hex()))
     for stream, tail in sorted(reached.tails.items()):
         expected = anchor.tails.get(stream)
         if expected is None or expected.next_offset != tail.next_offset or expected.chains[0] not in tail.chains:

@@ -1,7 +1,8 @@
-"""`verify`: proves a log, or a table that was landed from it, in parallel, and names every break.
+"""`verify`: verifies a log, or a table landed from it, in parallel, and reports every break.
 
-Decides how a proof is spread over Spark. What is to be proven `plan` decides, what a break is `checker` and `runs`.
-The log is planned where Spark runs, so that the session may be anywhere; only the manifest is read and written here.
+This module distributes a verification over Spark. `plan` decides what to verify; `checker` and `proof_segments` define
+what a break is. The plan is made by Spark's planning process, so the session may be on another machine; only the
+manifest is read and written by the caller's process.
 """
 
 from __future__ import annotations
@@ -26,39 +27,40 @@ from chaplain.pipeline.verification import manifest as manifests
 from chaplain.pipeline.verification.batches import Keys
 from chaplain.pipeline.verification.chain_selection import SelectedMessage
 from chaplain.pipeline.verification.manifest import Proven
-from chaplain.pipeline.verification.plan import Asked, VerifyPlan, keys_of, make_plan
-from chaplain.pipeline.verification.proof_segments import ProofSegment, ProofState, stitch
+from chaplain.pipeline.verification.plan import VerifyPlan, VerifyRequest, keys_of, make_plan
+from chaplain.pipeline.verification.proof_segments import ProofSegment, ProofState, join_segments
 from chaplain.pipeline.verification.record_reader import check
 from chaplain.pipeline.verification.table_proof import find_table_breaks
-from chaplain.pipeline.verification.trust_anchor import stitch_at
-from chaplain.pipeline.verification.violations import FIELDS, Break, told
+from chaplain.pipeline.verification.trust_anchor import join_segments_at
+from chaplain.pipeline.verification.violations import FIELDS, Break, deduplicate
 from chaplain.segment.arrow import cell_of
 
 BREAKS = "stream string, offset bigint, kind string, expected string, found string"
 _plans = msgspec.msgpack.Decoder(VerifyPlan)
-_runs = msgspec.msgpack.Decoder(ProofSegment)
+_segments = msgspec.msgpack.Decoder(ProofSegment)
 
 
 class VerifyResult(Frozen, frozen=True):
-    """What came of it."""
+    """The result of a verification."""
 
     breaks: list[Break]
     state: ProofState
-    """How far the log is proven, if there are no breaks."""
+    """How far the log is verified, if there are no breaks."""
     rows: int = 0
-    """Messages of streams that were read."""
+    """Number of stream messages that were read."""
     packs: int = 0
+    """Number of packs that were read."""
     unchecked: int = 0
-    """Packs whose signature was made with a secret that only nodes have."""
+    """Packs with an HMAC signature, which only nodes can check because only they have the secret."""
     node: int = 0
-    """Whose log it is; 0: not known."""
+    """The node whose log was verified; 0 if unknown."""
     others: tuple[int, ...] = ()
-    """Whose logs were only compared with it, by their heads."""
+    """Nodes whose record headers were compared with that log."""
     went_on: bool = False
-    """From where an earlier proof had come to."""
+    """Whether the verification continued an earlier one, from its manifest."""
 
     def told(self) -> str:
-        """What was proven, and what was not, in one sentence."""
+        """Return one sentence about what was verified and what was not."""
         whose = f"node {self.node}" if self.node else "the log"
         more = " more than the manifest says" if self.went_on else ""
         what = f"{_counted(self.rows, 'message')}{more}, {_counted(len(self.state.tails), 'stream')}"
@@ -72,7 +74,7 @@ def _counted(number: int, what: str) -> str:
     return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
 
 
-class _Part(InputPartition):
+class _Partition(InputPartition):
     def __init__(
         self,
         messages: list[SelectedMessage],
@@ -86,8 +88,10 @@ class _Part(InputPartition):
         self.siblings = siblings
 
 
-class RunsSource(DataSource):
-    """One row a task: its run, as msgpack; and one row with the plan."""
+class ProofSource(DataSource):
+    """A data source whose tasks verify messages: one row per task with its `ProofSegment`, and one row with the
+    plan.
+    """
 
     @classmethod
     def name(cls) -> str:
@@ -97,20 +101,22 @@ class RunsSource(DataSource):
         return "kind string, data binary"
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        return _Reader(self.options["asked"])
+        return _Reader(self.options["request"])
 
 
 class _Reader(DataSourceReader):
-    def __init__(self, asked: str) -> None:
-        self._asked = asked
+    def __init__(self, request: str) -> None:
+        self._request = request
 
     def partitions(self) -> list[InputPartition]:
-        plan = make_plan(msgspec.msgpack.decode(base64.b64decode(self._asked), type=Asked))
-        parts: list[InputPartition] = [_Part(run, keys_of(plan, run), siblings=plan.siblings) for run in plan.runs]
-        return [*parts, _Part([], None, msgspec.structs.replace(plan, runs=[], keys=None))]
+        plan = make_plan(msgspec.msgpack.decode(base64.b64decode(self._request), type=VerifyRequest))
+        parts: list[InputPartition] = [
+            _Partition(segment, keys_of(plan, segment), siblings=plan.siblings) for segment in plan.segments
+        ]
+        return [*parts, _Partition([], None, msgspec.structs.replace(plan, segments=[], keys=None))]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        part = cast("_Part", partition)
+        part = cast("_Partition", partition)
         if part.plan is not None:
             yield _row("plan", part.plan)
         else:
@@ -118,35 +124,37 @@ class _Reader(DataSourceReader):
 
 
 def _row(kind: str, what: VerifyPlan | ProofSegment) -> Any:
-    """As Arrow, at once: Spark would import pandas to make it of a tuple."""
+    """Return an Arrow batch with one row. From a tuple Spark would build it with pandas, which is slow to import."""
     cells = [cell_of(kind.encode(), pa.string()), cell_of(msgspec.msgpack.encode(what), pa.binary())]
     return pa.RecordBatch.from_arrays(cells, names=["kind", "data"])
 
 
-def joined(plan: VerifyPlan, runs: list[ProofSegment]) -> VerifyResult:
+def join_results(plan: VerifyPlan, segments: list[ProofSegment]) -> VerifyResult:
     if plan.anchor is None:
-        breaks, state = stitch(runs, plan.begin, plan.cluster)
+        breaks, state = join_segments(segments, plan.begin, plan.cluster)
     else:
-        breaks, state = stitch_at(runs, plan.anchor, plan.cluster)
-    sums = {name: sum(getattr(run, name) for run in runs) for name in ("rows", "packs", "unchecked")}
+        breaks, state = join_segments_at(segments, plan.anchor, plan.cluster)
+    sums = {name: sum(getattr(segment, name) for segment in segments) for name in ("rows", "packs", "unchecked")}
     went_on = plan.begin.point is not None and plan.begin.point.index > 0
     ours = [one if one.node else msgspec.structs.replace(one, node=plan.node) for one in [*plan.breaks, *breaks]]
-    return VerifyResult(told(ours), state, **sums, node=plan.node, others=plan.others, went_on=went_on)
+    return VerifyResult(deduplicate(ours), state, **sums, node=plan.node, others=plan.others, went_on=went_on)
 
 
-def prove_here(asked: Asked, tasks: int = 4) -> tuple[VerifyResult, VerifyPlan]:
-    """The same proof in this process, without Spark."""
-    plan = make_plan(asked, tasks)
-    return joined(plan, [check(run, keys_of(plan, run), plan.siblings) for run in plan.runs]), plan
+def verify_here(request: VerifyRequest, tasks: int = 4) -> tuple[VerifyResult, VerifyPlan]:
+    """Verify a log in this process, without Spark."""
+    plan = make_plan(request, tasks)
+    return join_results(
+        plan, [check(segment, keys_of(plan, segment), plan.siblings) for segment in plan.segments]
+    ), plan
 
 
-def _prove(spark: SparkSession, asked: Asked) -> tuple[VerifyResult, VerifyPlan]:
-    spark.dataSource.register(RunsSource)
-    text = base64.b64encode(msgspec.msgpack.encode(asked)).decode()
-    rows = collect(spark.read.format("chaplain-runs").option("asked", text).load())
+def _prove(spark: SparkSession, request: VerifyRequest) -> tuple[VerifyResult, VerifyPlan]:
+    spark.dataSource.register(ProofSource)
+    text = base64.b64encode(msgspec.msgpack.encode(request)).decode()
+    rows = collect(spark.read.format("chaplain-runs").option("request", text).load())
     plan = next(_plans.decode(bytes(row.data)) for row in rows if row.kind == "plan")
-    runs = [_runs.decode(bytes(row.data)) for row in rows if row.kind == "run"]
-    return joined(plan, runs), plan
+    segments = [_segments.decode(bytes(row.data)) for row in rows if row.kind == "run"]
+    return join_results(plan, segments), plan
 
 
 def prove(
@@ -159,24 +167,33 @@ def prove(
     signatures: bool = False,
     founding: str = "",
 ) -> VerifyResult:
-    """Prove a log: from its beginning, or from where the manifest says. A proof without breaks writes the manifest."""
+    """Verify a log and return the result, including its breaks.
+
+    Arguments: spark: The session whose executors verify the log. With None this process verifies it itself. cluster:
+    The cluster's folder. The longest log is verified, and the other nodes' logs are compared with it. path: A node's
+    folder of segments, instead of `cluster`. manifest: A file with the signed result of an earlier verification. The
+    verification continues where it ended. A result without breaks is written to this file. identity: The identity
+    file that signs the manifest. Default: `CHAPLAIN_IDENTITY`, the cluster's client, or a key that is created beside
+    the manifest. signatures: Also verify the clients' signatures, from the founding clients on. founding: A
+    `node.toml` with the founding clients, if there is none beside the segments.
+    """
     path, cluster = str(path), str(cluster)
     if manifest is None:
-        asked = Asked(path, cluster, founding, signatures)
-        return (_prove(spark, asked) if spark is not None else prove_here(asked))[0]
-    note = Path(manifest)
-    signer = manifests.signer_for(note, signing(identity, cluster))
-    before = manifests.read(note, signer)
-    asked = Asked(path, cluster, founding, signatures, before)
-    proof, plan = _prove(spark, asked) if spark is not None else prove_here(asked)
+        request = VerifyRequest(path, cluster, founding, signatures)
+        return (_prove(spark, request) if spark is not None else verify_here(request))[0]
+    file = Path(manifest)
+    signer = manifests.signer_for(file, signing(identity, cluster))
+    before = manifests.read(file, signer)
+    request = VerifyRequest(path, cluster, founding, signatures, before)
+    proof, plan = _prove(spark, request) if spark is not None else verify_here(request)
     if not proof.breaks:
         rows = proof.rows + (before.rows if before is not None and plan.begin == before.state else 0)
-        manifests.write(note, Proven(plan.cluster, proof.state, plan.start, rows, plan.signers), signer)
+        manifests.write(file, Proven(plan.cluster, proof.state, plan.start, rows, plan.signers), signer)
     return proof
 
 
 def signing(identity: str, cluster: str) -> str:
-    """The file of who signs a manifest: as given, or as the environment says, or the cluster's client; else none."""
+    """Return the identity file that signs a manifest: the given one, the environment's, or the cluster's client's."""
     chosen = identity or os.environ.get(manifests.IDENTITY_VARIABLE, "")
     if chosen or not cluster:
         return chosen
@@ -184,13 +201,13 @@ def signing(identity: str, cluster: str) -> str:
     return str(file.parent / load_cluster(file).identity)
 
 
-def _proven(manifest: str | Path | None, identity: str) -> Proven | None:
+def _read_manifest(manifest: str | Path | None, identity: str) -> Proven | None:
     if manifest is None:
         return None
-    note = Path(manifest)
-    if not note.exists():
+    file = Path(manifest)
+    if not file.exists():
         raise Missing(f"there is no manifest at {manifest}: prove the log with it first")
-    return manifests.read(note, manifests.signer_for(note, identity, to_write=False))
+    return manifests.read(file, manifests.signer_for(file, identity, to_write=False))
 
 
 def find_breaks(
@@ -204,11 +221,14 @@ def find_breaks(
     tell: Callable[[str], None] = lambda text: None,
     **more: Any,
 ) -> list[Break]:
-    """All breaks; with a stream, those of other streams are left out. `tell` is given what was proven."""
+    """Like `verify`, but return a list of `Break` objects.
+
+    `tell` is called with one sentence about what was verified.
+    """
     if sum(map(bool, (cluster, path, tables))) != 1:
         raise ConfigError("give the cluster's folder, a path to segments, or tables")
     if tables:
-        breaks = find_table_breaks(spark, tables, stream, _proven(manifest, str(more.get("identity", ""))))
+        breaks = find_table_breaks(spark, tables, stream, _read_manifest(manifest, str(more.get("identity", ""))))
         tell(f"tables in {tables} read: {_counted(len(breaks), 'break')}" if breaks else f"tables in {tables} proven")
         return breaks
     proof = prove(spark, cluster=cluster, path=path, manifest=manifest, **more)
@@ -229,9 +249,21 @@ def verify(
     manifest: str | Path | None = None,
     **more: Any,
 ) -> DataFrame:
-    """A table of breaks: stream, offset, kind, expected, found. Empty if everything holds.
+    """Verify a log or landed tables, and return a DataFrame of breaks; it is empty if everything is intact.
 
-    Where `stream` is empty, the break is one of the log and `offset` is the index of the message.
+    The columns are `stream`, `offset`, `kind`, `expected` and `found`. A row with an empty `stream` concerns the whole
+    log; its `offset` is the index of the cluster message.
+
+    Arguments:
+        spark: The session whose executors do the work.
+        cluster: Verify the log in this cluster's folder, as `prove` does.
+        path: Verify the log in this folder of segments.
+        tables: Verify the landed tables in this folder. Give exactly one of `cluster`, `path` and `tables`.
+        stream: Report only breaks of this stream and of the whole log. Default: all streams.
+        manifest: See `prove`. For tables, the chain of each stream must agree with this manifest.
+        more: `identity`, `signatures` and `founding`, as for `prove`.
+
+    Raises `Missing` if there is nothing to verify, or if `stream` does not exist.
     """
     breaks = find_breaks(spark, cluster=cluster, path=path, tables=tables, stream=stream, manifest=manifest, **more)
     rows = [tuple(getattr(one, name) for name in FIELDS) for one in breaks]

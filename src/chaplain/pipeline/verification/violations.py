@@ -1,6 +1,6 @@
-"""What does not hold, and how it is told: each thing once.
+"""Breaks: the violations that a verification reports, each of them once.
 
-Decides which of several names for one break is kept. Refuses to look for breaks.
+This module decides which of several breaks at one place is reported. It does not search for breaks.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ KINDS = (
     "lane",
     "checkpoint",
 )
-"""Causes before what follows from them: where two are found at one place, the one that stands first is told."""
+"""Kinds of breaks, causes before consequences: of two breaks at one place, the one listed first is reported."""
 
 
 class Break(Frozen, frozen=True):
-    """Something that does not hold. `offset` is that of a stream, or without a stream the index of a message."""
+    """A violation. `offset` is an offset of `stream`, or, if `stream` is empty, the index of a cluster message."""
 
     stream: str
     offset: int
@@ -43,21 +43,21 @@ class Break(Frozen, frozen=True):
     expected: str
     found: str
     node: int = 0
-    """In whose log; 0: not known."""
+    """The node whose log has the break; 0 if unknown."""
     file: str = ""
-    """In which segment, where that is known."""
+    """The segment file, if known."""
     last: int = -1
-    """The last offset that the break may be about, if `offset` is the first of several; -1: it is about `offset`."""
+    """The last offset concerned, if the break concerns a range that begins with `offset`; -1 if only `offset`."""
 
 
-def shown(one: Break) -> dict[str, str | int]:
-    """As it is printed: where it is, as far as that is known."""
+def break_fields(one: Break) -> dict[str, str | int]:
+    """Return the fields to print; `node`, `file` and `last` only if they are known."""
     where = {name: getattr(one, name) for name in ("node", "file") if getattr(one, name)}
     return {name: getattr(one, name) for name in FIELDS} | ({"last": one.last} if one.last > one.offset else {}) | where
 
 
-def told(breaks: Iterable[Break]) -> list[Break]:
-    """One break for each place of a node's log, in the order of places; those of the log itself come first."""
+def deduplicate(breaks: Iterable[Break]) -> list[Break]:
+    """Keep one break for each place of a node's log, sorted by place. Breaks of the whole log come first."""
     kept: dict[tuple[str, int, int], Break] = {}
     for one in breaks:
         place = (one.stream, one.offset, one.node)

@@ -1,1 +1,1 @@
-"""Creating, joining, starting and asking clusters on this machine."""
+"""Creates clusters, adds nodes to them, starts and stops local ones, and queries their status."""

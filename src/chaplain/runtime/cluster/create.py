@@ -1,10 +1,11 @@
-"""Makes the directory of a cluster: keys, settings of each node, and the file that clients read.
+"""Creates the directory of a new cluster: keys, the settings of each node, and the file that clients read.
 
 DIR/cluster.toml                 endpoints, node keys, the default client's identity file; never a secret
 DIR/client.identity              the default client's key
 DIR/node-1/node.toml, identity, keyring, wrapping, pid, log, segments/disk
 
-A cluster on one machine is started from there; of one on several machines each gets its node's folder.
+A cluster on one machine runs from this directory. For a cluster on several machines, the operator copies each node's
+folder to its machine.
 """
 
 from __future__ import annotations
@@ -31,18 +32,19 @@ from chaplain.runtime.layers.journal import DISK_FILE, WRAPPING_FILE, check_copi
 from chaplain.runtime.secret_files import write_secret
 
 PORTS = range(12_000, 30_000)
-"""Where free ports are looked for: below those that the kernel gives to outgoing connections, or a restart could find
-one taken."""
+"""The range that is searched for free ports. It lies below the kernel's ephemeral ports: an outgoing connection could
+otherwise take a node's port before the node restarts."""
 PORTS_VARIABLE = "CHAPLAIN_PORTS"
-"""Where to look instead, as `first-last`: for several that found clusters on one machine and must not meet."""
+"""Environment variable with another range, as `first-last`. Concurrent test runs on one machine use disjoint ranges."""
 
 
 class NodeSplit(Frozen, frozen=True):
-    """How the nodes share the work: the first so many serialize and hold no data, if any are to be so."""
+    """Which nodes of a new cluster are index-only serializers, which order payloads but do not store them."""
 
     index_only: int = 0
+    """The first `index_only` nodes are index-only serializers; 0 if all nodes serialize and store data."""
     copies: int = 0
-    """Nodes that hold a payload before it is ordered; 0: two, or the only one that holds data."""
+    """Nodes that store a payload before it is ordered. 0 means two, or one if only one node stores data."""
 
     def check(self, nodes: int) -> None:
         if not 1 <= nodes <= NODE_IDS_MAX:
@@ -50,18 +52,18 @@ class NodeSplit(Frozen, frozen=True):
         check_copies(self.index_only, nodes, self._copies(nodes))
         serializers = self.index_only or nodes
         if serializers > SERIALIZERS_MAX:
-            mend = "found fewer and let others in with `chaplain member add`, or choose --index-only"
-            raise ConfigError(f"at most {SERIALIZERS_MAX} nodes serialize, not {serializers}: {mend}")
+            remedy = "create fewer and add others with `chaplain member add`, or choose --index-only"
+            raise ConfigError(f"at most {SERIALIZERS_MAX} nodes serialize, not {serializers}: {remedy}")
 
     def _copies(self, nodes: int) -> int:
         return self.copies or (min(2, nodes - self.index_only) if self.index_only else 0)
 
     def listed(self, number: int) -> dict[str, object]:
-        """What clients are told of a node."""
+        """Return this node's entries for the clients' file."""
         return {"index_only": True} if number <= self.index_only else {}
 
     def table(self, nodes: int) -> dict[str, Mapping[str, object]]:
-        """What every node's file says of it."""
+        """Return the tables for every node's file."""
         if not self.index_only:
             return {}
         serializers = [str(number) for number in range(1, self.index_only + 1)]
@@ -77,7 +79,7 @@ def make_cluster(
     *,
     seal: str = GCM,
 ) -> None:
-    """Write everything that a cluster on this machine needs."""
+    """Create the directory of a cluster on this machine."""
     split.check(count)
     check_empty(directory)
     ports = free_ports(2 * count) if base_port is None else check_ports(base_port, 2 * count)
@@ -85,7 +87,7 @@ def make_cluster(
     _make(directory, endpoints, [f"127.0.0.1:{port}" for port in ports[count:]], database, split=split, seal=seal)
 
 
-def found_cluster(
+def make_distributed_cluster(
     directory: Path,
     endpoints: Sequence[str],
     database: str,
@@ -94,9 +96,9 @@ def found_cluster(
     *,
     seal: str = GCM,
 ) -> None:
-    """Write what a cluster on several machines needs: each machine's folder, to be taken there, and the clients' file.
+    """Create the directory of a cluster on several machines: a folder for each machine, and the clients' file.
 
-    `http` is where each node serves monitoring, on its own machine.
+    `http` is the address at which each node serves monitoring on its own machine.
     """
     split.check(len(endpoints))
     for endpoint in endpoints:
@@ -109,10 +111,10 @@ def found_cluster(
 
 
 def check_http(http: str) -> None:
-    """Where a node is to serve monitoring; port 0 stands for any, nothing for nowhere."""
+    """Check the address for monitoring: `host:port`. Port 0 means any free port; an empty text disables monitoring."""
     host, _, port = http.rpartition(":")
     if http and (not host or not port.isdecimal() or int(port) > 0xFFFF):
-        raise ConfigError(f"http: address:port wanted, such as 127.0.0.1:7480, not {http!r}")
+        raise ConfigError(f"http must be address:port, such as 127.0.0.1:7480, not {http!r}")
 
 
 def check_empty(directory: Path) -> None:
@@ -130,7 +132,10 @@ def _make(
     seal: str,
     local: bool = True,
 ) -> None:
-    """The cluster's file comes last: without it there is no cluster."""
+    """Write the directory; delete everything again on failure.
+
+    `cluster.toml` is written last: a directory without it is not a cluster.
+    """
     made_directory = not directory.exists()
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     try:
@@ -203,7 +208,7 @@ def cluster_text(top: Mapping[str, object], nodes: Sequence[Mapping[str, object]
 
 
 def to_toml(values: Mapping[str, object], tables: Mapping[str, Mapping[str, object]]) -> str:
-    """Numbers, flags, texts and lists of texts without control characters, which is all our files hold."""
+    """Write TOML. Supports only numbers, booleans, strings and lists of strings without control characters."""
     lines = [f"{name} = {_toml_value(value)}\n" for name, value in values.items()]
     for table, rows in tables.items():
         lines.append(f"\n[{table}]\n")
@@ -222,7 +227,7 @@ def _toml_value(value: object) -> str:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports nobody listens at now."""
+    """Choose random ports of the range on which nothing listens now."""
     found: list[int] = []
     ports = _chosen_ports()
     for port in random.SystemRandom().sample(ports, len(ports)):

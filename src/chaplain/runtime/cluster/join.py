@@ -1,8 +1,8 @@
-"""Makes the directory of a node that joins a cluster, and writes it into, or out of, the file that clients read.
+"""Creates the folder of a node that joins a cluster, and adds nodes to or removes them from the clients' file.
 
-What all nodes share (founding, ring, wrapping key, bounds and times) is taken from the folder of a node that is there;
-what is its own (identity, disk id, address) is new; who belongs to the cluster now (roster) is as the cluster tells it.
-The folder can be carried to another machine; it holds the cluster's secrets.
+The new folder copies what all nodes share (founding configuration, key ring, wrapping key, limits and time-outs) from
+the folder of an existing node. Identity, disk id and address are new. The current members come from the running cluster
+(`roster`). The folder can be copied to another machine; it contains the cluster's secrets.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from chaplain.runtime.cluster.create import check_http, cluster_text, free_ports
 from chaplain.runtime.layers.journal import DISK_FILE, WRAPPING_FILE
 from chaplain.runtime.secret_files import write_secret
 
-_ALIKE = (
+_COPIED_SETTINGS = (
     "mesh",
     "gossip",
     "graph",
@@ -50,11 +50,11 @@ _ALIKE = (
     "journal.keep_stopped_bytes",
     "journal.room_bytes_min",
 )
-"""Settings, and tables of settings, that a new node takes over from the node it is added beside."""
+"""Settings and tables of settings that a new node copies from the existing node."""
 
 
 class JoiningNode(Frozen, frozen=True):
-    """A node's folder that was made, and what the cluster has to know of it."""
+    """The folder of a new node, and what the cluster has to know about the node."""
 
     node: ClusterNode
     folder: Path
@@ -70,13 +70,13 @@ def make_folder(
     *,
     holds_data: bool = True,
 ) -> JoiningNode:
-    """Write the folder of a new node, modelled on one of the cluster's that is here.
+    """Write the folder of a new node, based on the folder of an existing node in `directory`.
 
-    It knows those of the roster by their keys. One that shall hold no data, where serializers are index-only, has no
-    database, either.
+    The new node accepts the members in `roster` by their keys. In a cluster with index-only serializers, a node without
+    data has no database.
     """
     cluster = load_cluster(directory)
-    model = _model(directory, cluster)
+    template = _template(directory, cluster)
     local = not endpoint
     if not local:
         split_endpoint(endpoint)
@@ -88,77 +88,79 @@ def make_folder(
     if folder.exists():
         raise ConfigError(f"{folder} exists already; move it away, or give another id")
     try:
-        bare = not holds_data and bool(model.texts("journal.index_only"))
-        made = _fill(folder, ClusterNode(number, endpoint, "", http, bare), model, cluster)
+        bare = not holds_data and bool(template.texts("journal.index_only"))
+        made = _fill(folder, ClusterNode(number, endpoint, "", http, bare), template, cluster)
         if roster is not None:
             durable.write_new(folder / LAST_KNOWN_MEMBERS_FILE, roster.text())
-        # A node elsewhere is asked as clients ask it, not over its monitoring.
+        # `cluster status` queries a node on another machine as a client, not over its HTTP port.
         return made if local else msgspec.structs.replace(made, node=msgspec.structs.replace(made.node, http=""))
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
 
 
-def _model(directory: Path, cluster: ClusterFile) -> NodeConfig:
+def _template(directory: Path, cluster: ClusterFile) -> NodeConfig:
     for node in cluster.nodes:
         file = directory / f"node-{node.id}" / NODE_FILE
         if file.is_file():
             return load_node(file, {})
-    raise ConfigError(f"no node's folder is in {directory}: run this where one is, for the newcomer needs its secrets")
+    raise ConfigError(f"{directory} contains no node's folder: run this where one is, because the new node copies it")
 
 
-def _fill(folder: Path, node: ClusterNode, model: NodeConfig, cluster: ClusterFile) -> JoiningNode:
+def _fill(folder: Path, node: ClusterNode, template: NodeConfig, cluster: ClusterFile) -> JoiningNode:
     chance = random.SystemRandom()
     identity, disk = Identity.generate(chance), chance.randbytes(DISK_BYTES).hex()
     (folder / SEGMENTS).mkdir(mode=0o700, parents=True)
     folder.chmod(0o700)
     durable.sync(folder)
-    rotated = model.path("data") / KEYRING_FILE
+    rotated = template.path("data") / KEYRING_FILE
     write_secret(folder / "identity", identity.text())
-    write_secret(folder / "keyring", (rotated if rotated.exists() else model.path("keyring")).read_text())
-    wrapping = model.path("data") / WRAPPING_FILE
+    write_secret(folder / "keyring", (rotated if rotated.exists() else template.path("keyring")).read_text())
+    wrapping = template.path("data") / WRAPPING_FILE
     if wrapping.exists():
         write_secret(folder / WRAPPING_FILE, wrapping.read_text())
     durable.write_new(folder / DISK_FILE, disk + "\n")
     settings = {
-        "cluster": model.text("cluster"),
+        "cluster": template.text("cluster"),
         "id": node.id,
         "bind": node.endpoint,
         "http": node.http,
-        "database": "none" if node.index_only else model.text("database"),
-        "seal": model.text("seal"),
+        "database": "none" if node.index_only else template.text("database"),
+        "seal": template.text("seal"),
         "neighbours": [other.endpoint for other in cluster.nodes],
     }
-    founding = {"nodes": model.nodes, "uris": model.uris, "disks": model.disks}
-    taken = _taken_over(model)
-    journal: dict[str, object] = {"disk": disk, **taken.pop("journal", {})}
-    if model.texts("journal.index_only"):
-        journal |= {"index_only": [*model.texts("journal.index_only")], "copies": model.number("journal.copies")}
-    tables: dict[str, Mapping[str, object]] = {"clients": model.clients, "journal": journal, **taken}
+    founding = {"nodes": template.nodes, "uris": template.uris, "disks": template.disks}
+    copied = _copied_settings(template)
+    journal: dict[str, object] = {"disk": disk, **copied.pop("journal", {})}
+    if template.texts("journal.index_only"):
+        journal |= {"index_only": [*template.texts("journal.index_only")], "copies": template.number("journal.copies")}
+    tables: dict[str, Mapping[str, object]] = {"clients": template.clients, "journal": journal, **copied}
     tables |= {name: {str(node): value for node, value in table.items()} for name, table in founding.items()}
     durable.write_new(folder / NODE_FILE, to_toml(settings, tables))
     return JoiningNode(msgspec.structs.replace(node, key=to_text(identity.key)), folder, disk)
 
 
-def _taken_over(model: NodeConfig) -> dict[str, dict[str, object]]:
-    """What somebody set in the model's file and all nodes should have alike, by table: how much is kept, how large
-    files are, how long is waited.
+def _copied_settings(template: NodeConfig) -> dict[str, dict[str, object]]:
+    """Return, by table, the settings that differ from the defaults and should be equal on all nodes.
+
+    These are retention, file sizes, limits and time-outs.
     """
     tables: dict[str, dict[str, object]] = {}
-    for name, value in model.values.items():
+    for name, value in template.values.items():
         table, _, setting = name.partition(".")
-        if model.origins[name] != "default" and (table in _ALIKE or name in _ALIKE):
+        if template.origins[name] != "default" and (table in _COPIED_SETTINGS or name in _COPIED_SETTINGS):
             tables.setdefault(table, {})[setting] = value
     return tables
 
 
 def list_node(directory: Path, node: ClusterNode) -> None:
-    """Clients may reach the node from now on."""
-    _rewrite(directory, lambda nodes: [*(one for one in nodes if one.id != node.id), node])
+    """Add the node to the clients' file, so that clients can connect to it."""
+    _rewrite(directory, lambda nodes: [*(other for other in nodes if other.id != node.id), node])
 
 
 def unlist_node(directory: Path, number: int) -> None:
-    _rewrite(directory, lambda nodes: [one for one in nodes if one.id != number])
+    """Remove the node from the clients' file."""
+    _rewrite(directory, lambda nodes: [node for node in nodes if node.id != number])
 
 
 def _rewrite(directory: Path, change: Callable[[Sequence[ClusterNode]], list[ClusterNode]]) -> None:

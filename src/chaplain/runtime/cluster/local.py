@@ -1,6 +1,7 @@
-"""Clusters on one machine: started in the background, and stopped.
+"""Starts and stops the nodes of a cluster on this machine, as background processes.
 
-A process is signalled only after its command line was seen to be that node's: process numbers are used again.
+Before it signals a process, this module checks that its command line belongs to the node, because the operating system
+reuses process ids.
 """
 
 from __future__ import annotations
@@ -34,17 +35,18 @@ from chaplain.runtime.exit_codes import REMOVED
 START_S = 60.0
 MEET_S = 30.0
 WORK_S = 20.0
-"""Longer than those that are here wait for the rest before they number events (`sequence.patience_seconds`)."""
+"""How long `bring_up` waits until started nodes take part in the sequence. It is longer than
+`sequence.patience_seconds`, the time that nodes wait for missing ones before they begin without them."""
 STOP_S = 10.0
 PROGRAM = (sys.executable, "-m", "chaplain.cli.main")
 POLL_S = 0.02
 LOG_FILE = "log"
 LOG_LINES_SHOWN = 8
-SAID = "chaplain: "
-"""So begins what a command says when it fails, and nothing else in a log."""
-_OWN = ("id", "bind", "advertise", "data", "identity", "keyring", "http", "log", "neighbours")
+ERROR_PREFIX = "chaplain: "
+"""A failed command prints one line with this prefix. No other line of a log begins with it."""
+_PER_NODE_SETTINGS = ("id", "bind", "advertise", "data", "identity", "keyring", "http", "log", "neighbours")
 
-Tell = Callable[[str], None]
+Progress = Callable[[str], None]
 
 
 class ClusterFailed(ChaplainError):
@@ -52,15 +54,17 @@ class ClusterFailed(ChaplainError):
 
 
 def bring_up(
-    directory: Path, tell: Tell, start_s: float = START_S, only: int | None = None, *, founding: bool = False
+    directory: Path, progress: Progress, start_s: float = START_S, only: int | None = None, *, created: bool = False
 ) -> list[int]:
-    """Start the nodes that are down and wait until all serve; which were started.
+    """Start the nodes that are down, wait until all of them serve, and return the ids of the started ones.
 
-    They are given a while to meet, and to work in the sequence, unless there is `only` one to start. Nodes that joined
-    on other machines are left to those; one that finds itself removed from the cluster is taken off the list.
+    Unless `only` names a single node, also wait for a limited time until the nodes have found each other and take part
+    in the sequence. Nodes on other machines are not started. A node that finds itself removed from the cluster is
+    removed from `cluster.toml`.
 
-    Raises if a node does not come up. The others stay: they may be the majority that somebody waits for (decision
-    0190). Only what was just founded, or is interrupted, is stopped again.
+    Raises `ClusterFailed` if a node does not come up. The other nodes keep running, because they may be a majority that
+    serves clients (decision 0190). They are stopped again only if the call is interrupted, or if the cluster was just
+    `created`.
     """
     whole = load_cluster(directory)
     here = tuple(node for node in choose_nodes(whole.nodes, only) if node.http)
@@ -69,16 +73,16 @@ def bring_up(
     cluster = msgspec.structs.replace(whole, nodes=here)
     started: dict[int, subprocess.Popen[bytes]] = {}
     try:
-        failed = _start_nodes(directory, cluster, started, tell)
-        failed |= _wait_until_ready(directory, _without(cluster, failed), started, tell, start_s)
+        failed = _start_nodes(directory, cluster, started, progress)
+        failed |= _wait_until_ready(directory, _without(cluster, failed), started, progress, start_s)
         serving = _without(cluster, failed)
-        if failed and (founding or not serving.nodes):
-            raise ClusterFailed(_told(failed))
+        if failed and (created or not serving.nodes):
+            raise ClusterFailed(_joined(failed))
         if only is None and not failed:
-            _wait_until_met(cluster, started, tell)
-        _let_go(directory, started, tell)
+            _wait_until_met(cluster, started, progress)
+        _unlist_removed(directory, started, progress)
         if only is None and not failed:
-            _wait_until_working([node for node in cluster.nodes if node.id in started], tell)
+            _wait_until_working([node for node in cluster.nodes if node.id in started], progress)
     except BaseException:
         stop_nodes([directory / f"node-{node_id}" for node_id in started], {p.pid for p in started.values()})
         raise
@@ -86,14 +90,14 @@ def bring_up(
         process.returncode = 0  # it lives on without us: keep Python from warning about it
     if failed:
         others = ", ".join(str(node.id) for node in serving.nodes)
-        raise ClusterFailed(f"{_told(failed)}\nThe rest of the cluster is up: node {others}.")
+        raise ClusterFailed(f"{_joined(failed)}\nThe rest of the cluster is up: node {others}.")
     return list(started)
 
 
 def _start_nodes(
-    directory: Path, cluster: ClusterFile, started: dict[int, subprocess.Popen[bytes]], tell: Tell
+    directory: Path, cluster: ClusterFile, started: dict[int, subprocess.Popen[bytes]], progress: Progress
 ) -> dict[int, str]:
-    """Start those that are down; of whom cannot be started, why."""
+    """Start the nodes that are down. Return the reasons of those that cannot be started."""
     failed: dict[int, str] = {}
     for node in cluster.nodes:
         folder = directory / f"node-{node.id}"
@@ -102,15 +106,15 @@ def _start_nodes(
         try:
             _check_same(folder / NODE_FILE, node)
             started[node.id] = start_node(folder)
-        except ConfigError as mistake:
-            failed[node.id] = f"node {node.id}: {mistake}"
+        except ConfigError as error:
+            failed[node.id] = f"node {node.id}: {error}"
         else:
-            tell(f"node {node.id} starts")
+            progress(f"node {node.id} starts")
     return failed
 
 
 def _check_same(file: Path, node: ClusterNode) -> None:
-    """Nobody would find a node that serves elsewhere than the cluster's file says."""
+    """Refuse a node whose own file and the cluster's file disagree: clients and monitoring would not find it."""
     settings = load_node(file, {})
     for name, listed in (("id", str(node.id)), ("http", node.http)):
         if (found := str(settings.values[name])) != listed:
@@ -121,17 +125,17 @@ def _without(cluster: ClusterFile, failed: Mapping[int, str]) -> ClusterFile:
     return msgspec.structs.replace(cluster, nodes=tuple(node for node in cluster.nodes if node.id not in failed))
 
 
-def _told(failed: Mapping[int, str]) -> str:
+def _joined(failed: Mapping[int, str]) -> str:
     return "\n".join(why for _, why in sorted(failed.items()))
 
 
 def base_port_of(directory: Path) -> int:
-    """The first port of the node that was founded first."""
+    """Return the port of the cluster's first node."""
     return int(load_cluster(directory).nodes[0].endpoint.rpartition(":")[2])
 
 
 def database_of(directory: Path) -> str | None:
-    """What executes journals in this cluster, if a node's folder that says so is here."""
+    """Return the kind of database that executes journals, or None if no folder here contains the setting."""
     for node in load_cluster(directory).nodes:
         file = directory / f"node-{node.id}" / NODE_FILE
         if not node.index_only and file.is_file():
@@ -141,9 +145,9 @@ def database_of(directory: Path) -> str | None:
 
 def start_node(folder: Path) -> subprocess.Popen[bytes]:
     config = (folder / NODE_FILE).resolve()
-    load_node(config)  # a mistake in it is told here, not in a log
-    # What makes a node itself is in its file; one variable for all of them would make them the same.
-    environment = {k: v for k, v in os.environ.items() if k not in map(variable_of, _OWN)}
+    load_node(config)  # a mistake in the file is reported here, not in the node's log
+    # Settings that distinguish nodes come from their files: an environment variable would apply to all of them alike.
+    environment = {k: v for k, v in os.environ.items() if k not in map(variable_of, _PER_NODE_SETTINGS)}
     log = os.open(folder / LOG_FILE, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     try:
         return subprocess.Popen(  # noqa: S603  our own interpreter and module
@@ -162,13 +166,13 @@ def _wait_until_ready(
     directory: Path,
     cluster: ClusterFile,
     started: dict[int, subprocess.Popen[bytes]],
-    tell: Tell,
+    progress: Progress,
     start_s: float = START_S,
 ) -> dict[int, str]:
-    """Wait until all serve, or have ended; of whom do not serve by then, why."""
+    """Wait until each node serves or has ended. Return the reasons of those that do not serve after `start_s`."""
     waiting = {node.id: node for node in cluster.nodes}
     failed: dict[int, str] = {}
-    for _ in _moments(start_s):
+    for _ in _poll(start_s):
         for node in list(waiting.values()):
             process = started.get(node.id)
             if _is_removed(process):
@@ -179,7 +183,7 @@ def _wait_until_ready(
                 del waiting[node.id], started[node.id]
             elif is_ready(node.http):
                 del waiting[node.id]
-                tell(f"node {node.id} serves at {node.endpoint}")
+                progress(f"node {node.id} serves at {node.endpoint}")
         if not waiting:
             break
     for number in waiting:
@@ -188,47 +192,47 @@ def _wait_until_ready(
     return failed
 
 
-def _let_go(directory: Path, started: dict[int, subprocess.Popen[bytes]], tell: Tell) -> None:
-    """Take those off the list that ended because they were removed, wherever that was asked for."""
-    from chaplain.runtime.cluster.join import unlist_node  # noqa: PLC0415  it loads much, and is seldom needed
+def _unlist_removed(directory: Path, started: dict[int, subprocess.Popen[bytes]], progress: Progress) -> None:
+    """Remove nodes from the clients' file that ended because the cluster had removed them."""
+    from chaplain.runtime.cluster.join import unlist_node  # noqa: PLC0415  a slow import that is rarely needed
 
     for node_id in [node_id for node_id, process in started.items() if _is_removed(process)]:
         del started[node_id]
         unlist_node(directory, node_id)
-        tell(f"node {node_id} was removed from the cluster: it is taken off the list, and not started again")
+        progress(f"node {node_id} was removed from the cluster: {CLUSTER_FILE} no longer lists it, and it stays down")
 
 
 def _is_removed(process: subprocess.Popen[bytes] | None) -> bool:
     return process is not None and process.poll() == REMOVED
 
 
-def _wait_until_met(cluster: ClusterFile, started: Mapping[int, subprocess.Popen[bytes]], tell: Tell) -> None:
-    """Nodes that serve but cannot find each other are said, not hidden; they go on trying."""
-    for _ in _moments(MEET_S):
+def _wait_until_met(cluster: ClusterFile, started: Mapping[int, subprocess.Popen[bytes]], progress: Progress) -> None:
+    """Wait until the nodes have found each other. Report, without failing, if that takes longer than `MEET_S`."""
+    for _ in _poll(MEET_S):
         nodes = [node for node in cluster.nodes if not _is_removed(started.get(node.id))]
         statuses = [get_status(node.http) or {} for node in nodes]
         if all(_has_met(status, len(nodes)) for status in statuses):
             return
-    tell(f"the nodes serve, but have not all met within {MEET_S:.0f} s; see `chaplain cluster status`")
+    progress(f"the nodes serve, but have not all met within {MEET_S:.0f} s; see `chaplain cluster status`")
 
 
-def _wait_until_working(nodes: list[ClusterNode], tell: Tell) -> None:
-    """A node that serves refuses to publish events until it has joined the others' sequence."""
+def _wait_until_working(nodes: list[ClusterNode], progress: Progress) -> None:
+    """Wait until the nodes take part in the sequence: a node refuses to publish events before that."""
     waiting = {node.id: node for node in nodes}
-    for _ in _moments(WORK_S):
-        waiting = {node_id: node for node_id, node in waiting.items() if not _works(node)}
+    for _ in _poll(WORK_S):
+        waiting = {node_id: node for node_id, node in waiting.items() if not _is_working(node)}
         if not waiting:
             return
     names = ", ".join(map(str, waiting))
-    tell(f"node {names} does not work in the sequence after {WORK_S:.0f} s; see `chaplain cluster status`")
+    progress(f"node {names} does not work in the sequence after {WORK_S:.0f} s; see `chaplain cluster status`")
 
 
-def _works(node: ClusterNode) -> bool:
+def _is_working(node: ClusterNode) -> bool:
     return (get_status(node.http) or {}).get("state") == "WRK"
 
 
 def _has_met(status: Mapping[str, object], count: int) -> bool:
-    """Whether a node knows all others, and, if it has a journal, who its master is; without room there is none."""
+    """Whether a node knows all others and, if it has a journal, the master. With a full disk there is no master."""
     members = status.get("members")
     has_master = status.get("master_id", 0) is not None or status.get("disk_full") is True
     return isinstance(members, int) and members >= count and has_master
@@ -238,20 +242,20 @@ def _why_ended(directory: Path, node: ClusterNode, code: int) -> str:
     log = directory / f"node-{node.id}" / LOG_FILE
     with contextlib.suppress(OSError):
         lines = log.read_text(errors="replace").splitlines()[-LOG_LINES_SHOWN:]
-        if lines and lines[-1].startswith(SAID):  # one sentence, and it says what to do
-            return f"node {node.id} ended with code {code}: {lines[-1].removeprefix(SAID)}"
+        if lines and lines[-1].startswith(ERROR_PREFIX):  # a single sentence that says what to do
+            return f"node {node.id} ended with code {code}: {lines[-1].removeprefix(ERROR_PREFIX)}"
         return f"node {node.id} ended with code {code}; the end of {log}:\n" + "\n".join(f"  {line}" for line in lines)
     return f"node {node.id} ended with code {code}, and {log} cannot be read"
 
 
-def bring_up_one(directory: Path, node: ClusterNode, tell: Tell) -> None:
+def bring_up_one(directory: Path, node: ClusterNode, progress: Progress) -> None:
     """Start one node and wait until it serves."""
     process = start_node(directory / f"node-{node.id}")
-    tell(f"node {node.id} starts")
+    progress(f"node {node.id} starts")
     try:
         alone = msgspec.structs.replace(load_cluster(directory), nodes=(node,))
-        if failed := _wait_until_ready(directory, alone, {node.id: process}, tell):
-            raise ClusterFailed(_told(failed))
+        if failed := _wait_until_ready(directory, alone, {node.id: process}, progress):
+            raise ClusterFailed(_joined(failed))
     except BaseException:
         stop_nodes([directory / f"node-{node.id}"], {process.pid})
         raise
@@ -259,7 +263,7 @@ def bring_up_one(directory: Path, node: ClusterNode, tell: Tell) -> None:
 
 
 def bring_down(directory: Path, only: int | None = None) -> list[int]:
-    """Stop the nodes that run, or one; which they were."""
+    """Stop the running nodes, or `only` one of them. Return the ids of those that ran."""
     folders = {node.id: directory / f"node-{node.id}" for node in choose_nodes(load_cluster(directory).nodes, only)}
     running = {node_id: folder for node_id, folder in folders.items() if pid_of(folder) is not None}
     stop_nodes(list(running.values()))
@@ -267,13 +271,13 @@ def bring_down(directory: Path, only: int | None = None) -> list[int]:
 
 
 def stop_nodes(folders: list[Path], also: Set[int] = frozenset()) -> None:
-    """Ask, wait, and end by force what does not end."""
+    """Send SIGTERM, wait for `STOP_S`, and send SIGKILL to processes that still run."""
     pids = {pid for folder in folders if (pid := pid_of(folder)) is not None} | {*also}
-    for number in (signal.SIGTERM, signal.SIGKILL):
+    for signal_number in (signal.SIGTERM, signal.SIGKILL):
         for pid in pids:
             with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, number)
-        for _ in _moments(STOP_S):
+                os.kill(pid, signal_number)
+        for _ in _poll(STOP_S):
             pids = {pid for pid in pids if is_alive(pid)}
             if not pids:
                 return
@@ -281,28 +285,30 @@ def stop_nodes(folders: list[Path], also: Set[int] = frozenset()) -> None:
 
 
 def pid_of(folder: Path) -> int | None:
-    """The process that runs this node, if it really does."""
+    """Return the process id of the node in this folder, or None if the node does not run."""
     try:
         pid = int((folder / PID_FILE).read_text())
-        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        arguments = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
     except (OSError, ValueError):
         return None
     config = os.fsencode((folder / NODE_FILE).resolve())
-    ours = any(_meant(pid, word) == config for word in words if word.endswith(NODE_FILE.encode()))
+    ours = any(_resolved(pid, argument) == config for argument in arguments if argument.endswith(NODE_FILE.encode()))
     return pid if ours and is_alive(pid) else None
 
 
-def _meant(pid: int, word: bytes) -> bytes:
-    """The file that a process was given: as seen from where it runs, whichever way leads there."""
+def _resolved(pid: int, argument: bytes) -> bytes:
+    """Resolve a path on a process's command line relative to the process's working directory, through symbolic
+    links.
+    """
     try:
-        there = os.readlink(b"/proc/%d/cwd" % pid)
-    except OSError:  # another user's, or it has ended
-        there = b"/"
-    return os.path.realpath(os.path.join(there, word))
+        cwd = os.readlink(b"/proc/%d/cwd" % pid)
+    except OSError:  # the process belongs to another user, or has ended
+        cwd = b"/"
+    return os.path.realpath(os.path.join(cwd, argument))
 
 
 def is_alive(pid: int) -> bool:
-    """Whether the process runs; one that ended and waits to be collected does not."""
+    """Whether the process runs. A zombie does not count as running."""
     with contextlib.suppress(ChildProcessError):
         os.waitpid(pid, os.WNOHANG)
     try:
@@ -312,8 +318,8 @@ def is_alive(pid: int) -> bool:
     return state not in ("Z", "X")
 
 
-def _moments(seconds: float) -> Iterator[None]:
-    """Now and again until the time is over."""
+def _poll(seconds: float) -> Iterator[None]:
+    """Yield every `POLL_S` until the time is over."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         yield

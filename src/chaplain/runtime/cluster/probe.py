@@ -1,4 +1,4 @@
-"""Asks a node over HTTP how it is. No answer is an answer: the node is down, or not up yet."""
+"""Queries a node's HTTP port. Without a response the node counts as down."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""A cluster as `chaplain cluster status` shows it, put together from what each of its nodes says of itself.
+"""Builds the output of `chaplain cluster status` from the status that each node reports.
 
-Decides whose word is shown where nodes differ: of each stream that of the node that has most of it.
+Where nodes differ about a stream, the status shows the report of the node that has most of the stream.
 """
 
 from __future__ import annotations
@@ -17,19 +17,20 @@ from chaplain.runtime.cluster.local import POLL_S, pid_of
 from chaplain.runtime.cluster.probe import get_status
 
 COMPARE_S = 1.0
-"""How long nodes are asked again until their fingerprints can be compared."""
+"""How long the nodes are queried again if their fingerprints have no position in common."""
 REMOTE_S = 3.0
+"""Time-out of a query to a node on another machine."""
 _OF_NODE = ("state", "roles", "master", "members", "standing", "disk_full", "reserved", "index_only")
 _DOWN = {"state": "down", "roles": [], "master": False, "members": 0}
-"""A node that gives no answer; programs find what they look for in those that do."""
+"""Shown for a node that does not answer. It has the fields that programs read for every node."""
 _IF_TOLD = ("sequence", "log", "databases", "keys", "used_twice", "clock_error_seconds")
-"""What a node tells only if it is up and has the layer."""
+"""Fields that a node reports only if it is up and has the layer."""
 
 Status = Mapping[str, Any]
 
 
 def describe(directory: Path, only: int | None = None) -> dict[str, object]:
-    """Everything about it, or what one node tells. A node that gives no answer is `down`."""
+    """Return the status of the whole cluster, or as `only` one node sees it. A node that does not answer is `down`."""
     listed = choose_nodes(load_cluster(directory).nodes, only)
     statuses, position, fingerprints = _compared(directory, listed)
     nodes = [_of_node(directory, node, statuses.get(node.id)) for node in listed]
@@ -65,7 +66,9 @@ def _journals(statuses: Mapping[int, Status]) -> dict[str, object]:
 
 
 def _graphs(statuses: Mapping[int, Status]) -> dict[str, object]:
-    """Each stream of the graph, how many events each node has of it, and whether those are the same events."""
+    """Return each stream of the graph, its number of events on each node, and whether all nodes have the same
+    events.
+    """
     shown: dict[str, object] = {}
     for name, stream in _longest(statuses, "graph", "events").items():
         held = {node: found for node, status in statuses.items() if (found := status.get("graph", {}).get(name))}
@@ -76,7 +79,7 @@ def _graphs(statuses: Mapping[int, Status]) -> dict[str, object]:
 
 
 def _longest(statuses: Mapping[int, Status], of: str, length: str) -> dict[str, Status]:
-    """Each stream of a kind, as the node tells it that has most of it."""
+    """Return each stream of a kind, as reported by the node that has most of it."""
     found: dict[str, Status] = {}
     for status in statuses.values():
         for name, stream in status.get(of, {}).items():
@@ -86,13 +89,13 @@ def _longest(statuses: Mapping[int, Status], of: str, length: str) -> dict[str, 
 
 
 def _sequence(statuses: Mapping[int, Status]) -> object:
-    """As a working node sees it that has come furthest; one that works knows more than one that does not."""
+    """Return the sequence as reported by the node with the highest number; nodes in state WRK are preferred."""
     told = [status["sequence"] for status in statuses.values() if status.get("sequence")]
     return max(told, key=lambda one: (one["state"] == "WRK", one["number"]), default=None)
 
 
 def _pools(statuses: Mapping[int, Status]) -> dict[str, object]:
-    """Who is in each pool: a node is while one of its clients listens."""
+    """Return the nodes in each pool. A node is in a pool while one of its clients listens to it."""
     names = sorted({name for status in statuses.values() for name in status.get("pools", ())})
     return {name: {"nodes": [node for node, status in statuses.items() if name in status["pools"]]} for name in names}
 
@@ -103,10 +106,11 @@ def _number(status: Status, name: str) -> int:
 
 
 def _compared(directory: Path, listed: list[ClusterNode]) -> tuple[dict[int, Status], int, dict[int, str]]:
-    """The status of each node that answers, and their fingerprints at one position.
+    """Return the status of each node that answers, a common position, and the nodes' fingerprints at that position.
 
-    Nodes are asked one after the other and go on meanwhile: so each gives a few positions, and if they have none in
-    common they are asked again for a while. Who is too far behind by then is left out.
+    The nodes apply messages while they are queried one after the other. So each reports fingerprints at a few
+    positions; if the nodes have no position in common, they are queried again for up to `COMPARE_S`. A node that is
+    still too far behind is left out.
     """
     end_s = time.monotonic() + COMPARE_S
     while True:
@@ -123,10 +127,10 @@ def _compared(directory: Path, listed: list[ClusterNode]) -> tuple[dict[int, Sta
 
 
 def _status(directory: Path, node: ClusterNode, pid: int | None) -> Status | None:
-    """Of a node on this machine over HTTP, as monitoring sees it; of one elsewhere as a client sees it."""
+    """Query a node on this machine over HTTP, and a node on another machine as a client."""
     if node.http:
         return None if pid is None else get_status(node.http)
-    from chaplain.client.sync import Client  # noqa: PLC0415  a cluster on this machine does without it
+    from chaplain.client.sync import Client  # noqa: PLC0415  a slow import that a local cluster does not need
 
     try:
         with Client.connect(directory, node=node.id, timeout=REMOTE_S) as client:

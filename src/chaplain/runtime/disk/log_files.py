@@ -1,4 +1,7 @@
-"""Reads segment files of a log: whole, by range, or single records; unreadable sectors become damage, not signals."""
+"""Reads the segment files of a log: all of them at start, a range, or single records.
+
+Sectors that the disk cannot read count as damaged data. They never end the process with SIGBUS.
+"""
 
 from __future__ import annotations
 
@@ -18,19 +21,18 @@ from chaplain.segment.layout import Bytes
 from chaplain.segment.record import Record
 
 COPIED_BYTES_MAX = 256 << 20
-"""So much of a log is copied when it is read at start; what is beyond that is mapped."""
-
-
+"""At start, the first segments up to this total size are copied into memory; the others are memory-mapped."""
 UNREADABLE = b"cannot be read"
-"""Stands for the content of a small file that the disk cannot read. It is no valid content of any."""
+"""Replaces the content of a small file that the disk cannot read. No such file can validly contain it."""
 
 
 def segments_of(folder: Path, log: str) -> Iterator[tuple[int, Bytes]]:
-    """The content of each segment, by sequence, with zeros where the disk cannot read.
+    """Yield the sequence number and content of each segment, with zeros in place of unreadable sectors.
 
-    Recovery keeps views of these octets, so all of them stay in memory meanwhile. The first
-    `COPIED_BYTES_MAX` are copied. Files beyond that are mapped, after every octet of them was read once: an unreadable
-    sector would otherwise end the process with a signal, at every start. One that fails between the two does so once.
+    Recovery keeps views of the content, so all of it stays in memory until recovery ends. The first
+    `COPIED_BYTES_MAX` are copied. Files beyond that are memory-mapped, after every octet was read once: accessing an
+    unreadable sector of a mapped file raises SIGBUS, and the node would die at every start. A sector that fails
+    between the check and the access still kills the process, but only once: the next start finds it by the check.
     """
     room_bytes = COPIED_BYTES_MAX
     for segment in list_segments(folder, log):
@@ -44,7 +46,10 @@ def segments_of(folder: Path, log: str) -> Iterator[tuple[int, Bytes]]:
 
 
 def _extents(descriptor: int) -> Iterator[tuple[int, int]]:
-    """The parts of a file that hold data. A segment is as large as it may become, and most of the last is a hole."""
+    """Yield the ranges of a file that contain data.
+
+    Segments are created with their full size, so most of the last one is a hole.
+    """
     end, size_bytes = 0, os.fstat(descriptor).st_size
     while end < size_bytes:
         try:
@@ -52,7 +57,7 @@ def _extents(descriptor: int) -> Iterator[tuple[int, int]]:
         except OSError as error:
             if error.errno != errno.ENXIO:
                 raise
-            return  # nothing but a hole is left
+            return  # the rest of the file is a hole
         end = min(os.lseek(descriptor, start, os.SEEK_HOLE), size_bytes)
         yield start, end
 
@@ -61,36 +66,36 @@ def _copied(descriptor: int, extents: Iterable[tuple[int, int]]) -> Bytes:
     size_bytes = os.fstat(descriptor).st_size
     if not size_bytes:
         return b""
-    copy = memoryview(mmap.mmap(-1, size_bytes))  # its holes take no memory
+    copy = memoryview(mmap.mmap(-1, size_bytes))  # anonymous memory: pages of holes are never allocated
     for start, end in extents:
         salvage.read_into(descriptor, copy[start:end], start)
     return copy
 
 
 def read_log(folder: Path, log: str, wanted: ReadLog) -> LogRead:
-    """What stands between two positions. A file that was dropped or recycled meanwhile shows as nothing."""
+    """Read the records between two positions. Files that were dropped or recycled in the meantime are skipped."""
     records: list[Record] = []
-    for segment in between(list_segments(folder, log), wanted.start, wanted.end):
+    for segment in segments_between(list_segments(folder, log), wanted.start, wanted.end):
         with suppress(FileNotFoundError, Malformed), OpenSegment(segment.path) as file:
             records += file.records(wanted.start, wanted.end)
     return LogRead(wanted.token, tuple(records))
 
 
 def bodies_at(folder: Path, log: str, positions: Iterable[int]) -> dict[int, memoryview]:
-    """The bodies of the records at these positions; of one that cannot be read nothing is there."""
+    """Read the bodies of the records at these positions. The result omits records that cannot be read."""
     bodies: dict[int, memoryview] = {}
     segments = list_segments(folder, log)
     for position in positions:
-        for segment in between(segments, position, position + 1):
+        for segment in segments_between(segments, position, position + 1):
             with suppress(FileNotFoundError, Malformed), OpenSegment(segment.path) as file:
                 bodies[position] = file.body_at(position)
     return bodies
 
 
-def between(segments: list[SegmentFile], start: int, end: int) -> list[SegmentFile]:
-    """Those that hold something between two positions: a log may have thousands, each further on than the one before.
+def segments_between(segments: list[SegmentFile], start: int, end: int) -> list[SegmentFile]:
+    """Return the segments that overlap a range of positions, by binary search: a log may have thousands of segments.
 
-    If one cannot say where it begins, all of them: who reads them looks for itself.
+    If a header cannot be read, return all segments; the caller checks the positions of the records anyway.
     """
     try:
         first = max(0, bisect_right(segments, start, key=_base) - 1)
@@ -104,7 +109,7 @@ def _base(segment: SegmentFile) -> int:
         with OpenSegment(segment.path) as file:
             return file.header.base
     except FileNotFoundError:
-        return 0  # segments go from the front
+        return 0  # retention deletes the oldest segments first, so this one lies before all others
 
 
 def free_bytes(folder: Path) -> int:
@@ -116,8 +121,11 @@ def _mapped(descriptor: int) -> Bytes:
     return memoryview(mmap.mmap(descriptor, 0, prot=mmap.PROT_READ))
 
 
-def content(file: Path) -> bytes | None:
-    """What a file holds, if it is there. One that cannot be read counts as damaged, not as absent."""
+def read_if_exists(file: Path) -> bytes | None:
+    """Return the content of a file, None if it does not exist, or `UNREADABLE` if the disk cannot read it.
+
+    An unreadable file counts as damaged, not as absent.
+    """
     try:
         return file.read_bytes()
     except FileNotFoundError:

@@ -1,10 +1,11 @@
-"""Performs operations on files, in order, such that a crash leaves a prefix of them.
+"""Performs file operations in order, so that a crash leaves a prefix of them on disk.
 
-Writes at positions of files that exist are only ordered by the next `sync`: that is what makes many of them cheap.
-Whatever changes names (a new file, `Replace`, `Rename`, `Remove`) waits until all before it is on disk, and is
-on disk before anything after it starts.
+One exception makes many writes cheap: writes at positions of existing files are ordered only by the next `sync`.
+Operations that change names (a new file, `Replace`, `Rename`, `Remove`) are barriers: everything before them is on disk
+when they start, and they are on disk before the next operation starts.
 
-Invariants: no name leaves the data directory; a file is open at most once; at most `OPEN_FILES_MAX` are.
+Invariants: no name leads out of the data directory; each file is open at most once; at most `OPEN_FILES_MAX` files are
+open.
 """
 
 from __future__ import annotations
@@ -30,14 +31,15 @@ def check_name(name: str) -> str:
 
 
 class NoRoom(Exception):
-    """The disk is full. The operation may be performed again, as a whole; what was performed before it counts."""
+    """The disk is full. The failed operation can be retried as a whole; the operations before it took effect."""
 
 
 class DataFiles:
     """The open files below a data directory.
 
-    Errors are `OSError` or `StorageError`, and leave the disk in doubt; but `NoRoom`, which is told by writes and never
-    by syncs: a sync that fails for want of room may have thrown away what was written, like any other.
+    After an `OSError` or a `StorageError` the content of the disk is unknown. After `NoRoom` it is known, and the
+    operation can be retried. Only writes raise `NoRoom`, never syncs: a sync that fails because the disk is full may
+    have dropped written pages, like any other failed sync.
     """
 
     def __init__(self, disk: DataDirectory) -> None:
@@ -59,7 +61,7 @@ class DataFiles:
                 assert_never(operation)
 
     def sync(self) -> None:
-        """All that was performed is on disk when this returns."""
+        """Sync all files with unsynced writes. When it returns, all performed operations are on disk."""
         for name in list(self._unsynced):
             self._disk.sync(self._open[name])
             del self._unsynced[name]
@@ -74,7 +76,7 @@ class DataFiles:
         fd = self._open.pop(name, None)
         if fd is None:
             fd = self._opened(check_name(name))
-        self._open[name] = fd  # last in the dictionary: used most recently
+        self._open[name] = fd  # moved to the end: the dictionary is ordered by last use
         if not operation.lazy:
             self._unsynced[name] = None
         self._write(fd, operation.data, operation.position)
@@ -159,7 +161,7 @@ class DataFiles:
         try:
             self._disk.remove(name)
         except OSError as error:
-            # Removing twice is how a node that crashed in between goes on.
+            # After a crash a node repeats the removal, so the file may be gone already.
             if error.errno != errno.ENOENT:
                 raise
         self._sync_parent(name)

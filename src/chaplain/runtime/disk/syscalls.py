@@ -1,4 +1,4 @@
-"""The calls to the operating system that storage makes, in one place so that a test can make them fail."""
+"""The system calls of the storage code, in one class so that tests can make each of them fail."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 
 
 class DataDirectory:
-    """Files below one directory, which is held open so that names are resolved in it and nowhere else."""
+    """The files below one directory. It holds the directory open and resolves all names relative to it (`dir_fd`)."""
 
     def __init__(self, directory: str) -> None:
         os.makedirs(directory, mode=0o700, exist_ok=True)
@@ -17,7 +17,7 @@ class DataDirectory:
 
     def write(self, fd: int, data: bytes, position: int) -> None:
         written = os.pwrite(fd, data, position)
-        while written < len(data):  # hardly ever
+        while written < len(data):  # a short write, which is rare
             written += os.pwrite(fd, memoryview(data)[written:], position + written)
 
     def sync(self, fd: int) -> None:

@@ -1,15 +1,16 @@
-"""Puts `Persist` effects on disk and says so, in order: small ones at once, the others in a thread of its own.
+"""Writes `Persist` effects to disk and reports their completion, in order.
 
-What is small and finds the thread idle is written and synced by whoever gave it: handing it over and back costs more
-than a quick disk. A disk that was slow gets the thread for a while, so that it holds up nobody for long.
+Small writes that find the storage thread idle are written and synced by the caller's thread: on a fast disk, handing
+them to another thread and back costs more than the sync. After a slow sync all writes go to the thread for
+`SLOW_FOR_NS`, so that a slow disk does not block the event loop.
 
-It takes everything that is queued, performs it, syncs each touched file once, and only then completes all of it. After
-the first error nothing is tried again and everything fails: a failed sync may have thrown away what it was to
-write, and a later one would not notice. Only a write that found no room waits until there is some: nothing of it was
-lost, and nobody was told anything.
+The thread takes everything that is queued (group commit), performs it, syncs each changed file once, and only then
+reports completion. After the first error it retries nothing and fails everything: a failed fsync may have dropped dirty
+pages, and a later fsync would succeed without them. The exception is a write to a full disk, which waits until there is
+space: nothing was lost, and nothing was reported.
 
-Invariants: tickets complete in the order they came, each exactly once; `Persisted` follows the sync of all that is
-in its ticket and before; the queue holds at most `queue_bytes_max`, or one ticket.
+Invariants: tickets complete in the order of submission, each exactly once. `Persisted` follows the sync of its own and
+all earlier tickets. The queue contains at most `queue_bytes_max`, or one ticket.
 """
 
 from __future__ import annotations
@@ -26,12 +27,14 @@ from chaplain.runtime.disk.syscalls import DataDirectory
 
 QUEUE_BYTES_MAX = 256 * 1024 * 1024
 STORAGE_STOP_S = 10.0
+"""How long `close` waits for queued writes."""
 SMALL_BYTES = 64 * 1024
+"""Groups of writes up to this size may be written by the caller's thread."""
 SLOW_NS = 10_000_000
-"""A sync that took longer makes the next ones go to the thread, for `SLOW_FOR_NS`."""
+"""After a sync that took longer than this, all writes go to the storage thread for `SLOW_FOR_NS`."""
 SLOW_FOR_NS = 1_000_000_000
 ROOM_POLL_S = 0.2
-"""A full disk is tried again after this."""
+"""Interval between attempts to write to a full disk."""
 
 
 def _size_bytes(persist: Persist) -> int:
@@ -39,7 +42,7 @@ def _size_bytes(persist: Persist) -> int:
 
 
 class DiskWriter:
-    """The disk of one node. `fd` becomes readable when `completed` has something to tell."""
+    """The disk of one node. `fd` becomes readable when `completed` has results. Only one thread may submit writes."""
 
     def __init__(self, disk: DataDirectory, queue_bytes_max: int = QUEUE_BYTES_MAX) -> None:
         self.counts: Counter[str] = Counter()
@@ -50,7 +53,7 @@ class DiskWriter:
         self._queue: list[Persist] = []
         self._queue_bytes = 0
         self._busy = False
-        """The thread has something in hand, or something waits for it."""
+        """Whether the thread is writing, or writes are queued for it."""
         self._slow_until_ns = 0
         self._done: deque[Persisted | PersistFailed] = deque()
         self._failure = ""
@@ -59,11 +62,12 @@ class DiskWriter:
         self._thread.start()
 
     def submit(self, persists: list[Persist]) -> bool:
-        """Do these, or queue them; says whether they are done. Waits while the queue is full: a node that outruns its
-        disk must slow down.
+        """Write these now or queue them. Return whether they are on disk already.
+
+        Blocks while the queue is full, so that a node that is faster than its disk slows down (back-pressure).
         """
-        if done := self.at_once(persists):
-            self._tell(done)
+        if done := self.write_now(persists):
+            self._report(done)
             return True
         with self._room:
             self._busy = True
@@ -76,12 +80,14 @@ class DiskWriter:
             self._room.notify_all()
         return False
 
-    def at_once(self, persists: list[Persist]) -> list[Persisted | PersistFailed]:
-        """Do these here, if they are small, and say what came of it; nothing of it comes through `completed`. Empty:
-        they are to be submitted. Nobody else submits, so an idle thread stays idle meanwhile.
+    def write_now(self, persists: list[Persist]) -> list[Persisted | PersistFailed]:
+        """Write and sync these in the caller's thread if they are small, and return the results.
+
+        An empty list means that the caller has to `submit` them. `completed` does not return these results. An idle
+        storage thread stays idle during the call, because only one thread submits writes.
         """
-        # Without the lock: only we say that the thread is busy, and it takes that back when nothing is left for it. But
-        # what it finished may not have been told yet, and comes first.
+        # This needs no lock: only the submitting thread sets `_busy`, and the storage thread clears it when its queue
+        # is empty. But if completions of the storage thread wait in `_done`, they have to be reported first.
         if self._busy or self._done or self._failure or time.monotonic_ns() < self._slow_until_ns:
             return []
         size_bytes = 0
@@ -97,13 +103,13 @@ class DiskWriter:
                 for operation in persist.operations:
                     self._files.perform(operation)
         except NoRoom:
-            return []  # done again, all of it, by the thread, which can wait
+            return []  # the storage thread repeats the whole group, because it can wait for space
         except Exception as error:
             self._fail(error)
         return self._finish(persists)
 
     def completed(self) -> list[Persisted | PersistFailed]:
-        """What is finished since the last call."""
+        """Return the results since the last call."""
         try:
             os.eventfd_read(self.fd)
         except BlockingIOError:
@@ -115,7 +121,7 @@ class DiskWriter:
         return self._queue_bytes
 
     def close(self) -> None:
-        """Finish what is queued, then end."""
+        """Write everything that is queued, then end the thread."""
         with self._room:
             self._closing = True
             self._room.notify_all()
@@ -134,7 +140,7 @@ class DiskWriter:
                 self._files.close()
                 return
             self._perform_all(group)
-            self._tell(self._finish(group))
+            self._report(self._finish(group))
             with self._room:
                 self._queue_bytes -= sum(map(_size_bytes, group))
                 assert self._queue_bytes >= 0
@@ -149,7 +155,7 @@ class DiskWriter:
             self._fail(error)
 
     def _finish(self, group: list[Persist]) -> list[Persisted | PersistFailed]:
-        """Sync what was performed, and say what came of it."""
+        """Sync the performed operations and return the result of each ticket."""
         started_ns = time.monotonic_ns()
         try:
             if not self._failure:
@@ -165,12 +171,12 @@ class DiskWriter:
         failure = self._failure
         return [PersistFailed(each.ticket, failure) if failure else Persisted(each.ticket) for each in group]
 
-    def _tell(self, done: list[Persisted | PersistFailed]) -> None:
+    def _report(self, done: list[Persisted | PersistFailed]) -> None:
         self._done.extend(done)
         os.eventfd_write(self.fd, 1)
 
     def _fail(self, error: Exception) -> None:
-        """A fault of ours, too, must stop the node and not leave it waiting."""
+        """Fail this and all later tickets. A bug must stop the node as well, and not leave it waiting for a result."""
         self._failure = str(error) if isinstance(error, OSError | StorageError) else repr(error)
         self.counts["storage_failures"] += 1
 

@@ -1,1 +1,1 @@
-"""A node's HTTP port: metrics, health and status."""
+"""The HTTP port of a node: metrics, health and status."""

@@ -1,8 +1,9 @@
-"""Who is asked for in an HTTP request, where what is served is for this machine alone.
+"""Checks the `Host` header of HTTP requests, as protection against DNS rebinding of loopback services.
 
-A web page of somebody else's, open in a browser of this machine, may have its own name lead to 127.0.0.1 (DNS
-rebinding): to the browser what is served here is then that page's own, and it reads it. Only such a page asks for a
-name that is not ours: programs and people ask for an address, or for localhost.
+A foreign web page, open in a browser on this machine, can make its own host name resolve to 127.0.0.1. The browser
+then treats a service on a loopback address as part of that page's origin, and the page can read its responses.
+Requests of such a page have the page's name in the `Host` header. Legitimate programs and users ask for an address
+or for localhost.
 """
 
 from __future__ import annotations
@@ -11,16 +12,20 @@ import ipaddress
 
 
 def is_loopback(host: str) -> bool:
-    """Whether this address, or `localhost`, leads to this machine alone."""
+    """Whether `host` is `localhost` or a loopback address."""
     try:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
 
 
-def asks_by_address(asked: str) -> bool:
-    """Whether a `Host` header names an address or localhost; so does one that is not there."""
-    host = asked[: asked.find("]") + 1].strip("[]") if asked.startswith("[") else asked.partition(":")[0]
+def is_host_allowed(host_header: str) -> bool:
+    """Whether a `Host` header contains an IP address or `localhost`. A missing header is allowed."""
+    host = (
+        host_header[: host_header.find("]") + 1].strip("[]")
+        if host_header.startswith("[")
+        else host_header.partition(":")[0]
+    )
     try:
         return host.lower() in ("", "localhost") or bool(ipaddress.ip_address(host))
     except ValueError:

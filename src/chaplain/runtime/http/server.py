@@ -1,11 +1,11 @@
-"""A small HTTP server for machines that watch a node: `/metrics`, `/healthz`, `/readyz`, `/status`.
+"""A small read-only HTTP server for monitoring: `/metrics`, `/healthz`, `/readyz`, `/status`.
 
-The facts of every answer come from the node's own loop, so an answer is also proof that the loop turns. The server
-changes nothing, listens where it is told (a loopback address unless a user decides otherwise) and serves at most
-`CONNECTIONS_MAX` connections at a time.
+The node's event loop supplies the data of every response, so each response also proves that the loop is alive. The
+server listens on the configured address (a loopback address by default) and serves at most `CONNECTIONS_MAX`
+connections at a time.
 
-A caller of the port needs no key, so the requests of all callers together have a rate. Requests above it are not
-refused but accepted later: the thread that accepts connections waits, and the kernel's queue of connections is bounded.
+The port needs no authentication; a rate limit for all requests together protects the loop. The server does not refuse
+requests above the limit but delays them: the accepting thread sleeps, and the kernel's accept queue is bounded.
 """
 
 from __future__ import annotations
@@ -21,29 +21,29 @@ from typing import Any
 
 from chaplain.errors import ConfigError
 from chaplain.runtime.event_loop import EventLoop
-from chaplain.runtime.http.host_header import asks_by_address, is_loopback
+from chaplain.runtime.http.host_header import is_host_allowed, is_loopback
 from chaplain.runtime.metrics import GAUGES, help_of
 
 CONNECTIONS_MAX = 16
 REQUESTS_PER_SECOND = 50
 METRICS_S = 1.0
-"""How old a page of metrics may be."""
+"""The page of metrics is cached for this long."""
 SOCKET_TIMEOUT_S = 5
 REQUEST_S = 10.0
-"""How long one request may take, from its first octet to its answer's last."""
+"""The longest time for one request, from the first octet of the request to the last octet of the response."""
 _UNFIT = re.compile(r"[^a-zA-Z0-9_]+")
 
 Answer = tuple[int, str, bytes]
 
 
 class HttpViews:
-    """What can be asked of a node."""
+    """Builds the responses of a node."""
 
-    def __init__(self, host: EventLoop, status: Callable[[], bytes], ready: Callable[[], bool]) -> None:
-        """`status` gives JSON; it and `ready` are called by the node's loop."""
-        self._host, self._status, self._ready = host, status, ready
+    def __init__(self, loop: EventLoop, status: Callable[[], bytes], ready: Callable[[], bool]) -> None:
+        """`status` returns JSON. The node's event loop calls `status` and `ready`."""
+        self._loop, self._status, self._ready = loop, status, ready
         self._metrics = (-METRICS_S, b"")
-        """When the page was written out last, and the page."""
+        """When the page was rendered last, and the page."""
         self._metrics_lock = threading.Lock()
 
     def answer(self, path: str) -> Answer:
@@ -55,36 +55,36 @@ class HttpViews:
         }
         page = pages.get(path.partition("?")[0])
         if page is None:
-            return _text(404, f"only {', '.join(pages)} are here")
+            return _text(404, f"not found; this node serves {', '.join(pages)}")
         try:
             return page()
         except TimeoutError:
-            return _text(503, "the node's loop does not turn")
+            return _text(503, "the node's event loop does not respond")
 
     def _metrics_page(self) -> Answer:
-        # Written out here, not by the loop, and once for all who ask within a second: it takes several milliseconds.
+        # Rendering takes several milliseconds: this thread does it, not the event loop, and at most once a second.
         with self._metrics_lock:
             if time.monotonic() - self._metrics[0] >= METRICS_S:
-                measures = self._host.ask(self._host.measures)
+                measures = self._loop.ask(self._loop.measures)
                 self._metrics = (time.monotonic(), exposition(*measures))
             else:
-                self._host.ask(bool)  # whether the loop turns
+                self._loop.ask(bool)  # raises TimeoutError unless the loop is alive
             return 200, "text/plain; version=0.0.4; charset=utf-8", self._metrics[1]
 
     def _health_page(self) -> Answer:
-        self._host.ask(bool)  # nothing: whether the loop turns
+        self._loop.ask(bool)  # raises TimeoutError unless the loop is alive
         return _text(200, "ok")
 
     def _ready_page(self) -> Answer:
-        return _text(200, "ready") if self._host.ask(self._ready) else _text(503, "not yet")
+        return _text(200, "ready") if self._loop.ask(self._ready) else _text(503, "not yet")
 
     def _status_page(self) -> Answer:
-        return 200, "application/json", self._host.ask(self._status) + b"\n"
+        return 200, "application/json", self._loop.ask(self._status) + b"\n"
 
 
 def exposition(counters: Mapping[str, float], gauges: Mapping[str, float]) -> bytes:
-    """The node's measures in the text format that Prometheus reads."""
-    # Imported here: it takes a tenth of a second that a starting node can do without.
+    """Render metrics in the text format of Prometheus."""
+    # Imported here because the import takes a tenth of a second, which would delay the start of a node.
     from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest  # noqa: PLC0415
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric  # noqa: PLC0415
     from prometheus_client.registry import Collector  # noqa: PLC0415
@@ -105,7 +105,7 @@ def exposition(counters: Mapping[str, float], gauges: Mapping[str, float]) -> by
 
 
 def _fit(measures: Mapping[str, float]) -> dict[str, float]:
-    """Under names that Prometheus takes."""
+    """Replace the characters that Prometheus does not allow in names; add up values whose names become equal."""
     named: dict[str, float] = {}
     for name, value in measures.items():
         fit = _UNFIT.sub("_", name).strip("_")
@@ -118,7 +118,7 @@ def _text(code: int, text: str) -> Answer:
 
 
 def _hang_up(connection: socket.socket) -> None:
-    with suppress(OSError):  # it has ended meanwhile
+    with suppress(OSError):  # the connection may have ended already
         connection.shutdown(socket.SHUT_RDWR)
 
 
@@ -127,15 +127,15 @@ class _Handler(BaseHTTPRequestHandler):
     server: HttpServer
 
     def do_HEAD(self) -> None:
-        """As whoever balances load often asks: the same without the text."""
+        """Answer like GET, without a body. Load balancers often send HEAD."""
         self.do_GET()
 
     def do_GET(self) -> None:
-        asked = self.headers.get("Host", "")
-        if self.server.serves(asked):
+        host_header = self.headers.get("Host", "")
+        if self.server.serves(host_header):
             code, kind, body = self.server.views.answer(self.path)
         else:
-            code, kind, body = _text(403, "ask for 127.0.0.1 or localhost: this node tells nothing under another name")
+            code, kind, body = _text(403, "use 127.0.0.1 or localhost: this node answers to no other host name")
         self.send_response(code)
         self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(body)))
@@ -144,25 +144,25 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
-        """A request is no event worth a line."""
+        """Log nothing: requests of monitoring would fill the log."""
 
 
 class Pace:
-    """Spreads events over time: a burst of one second's worth, and then one after the other."""
+    """A rate limiter. It allows a burst of one second's worth of events, then one event per interval."""
 
     def __init__(self, per_second: int) -> None:
         self._interval_s = 1 / per_second
         self._free_s = 0.0
-        """When all that was let through is paid for."""
+        """When all events so far fit into the rate."""
 
     def delay_s(self, now_s: float) -> float:
-        """How long the next one has to wait."""
+        """Count one more event and return how long it has to wait."""
         self._free_s = max(self._free_s, now_s - 1) + self._interval_s
         return max(0.0, self._free_s - now_s)
 
 
 class HttpServer(ThreadingHTTPServer):
-    """Serves in the background from construction until `end`."""
+    """Serves in a background thread, from construction until `end`."""
 
     daemon_threads = True
     allow_reuse_address = True
@@ -183,9 +183,13 @@ class HttpServer(ThreadingHTTPServer):
         self._thread = threading.Thread(target=self.serve_forever, args=(0.2,), name="http", daemon=True)
         self._thread.start()
 
-    def serves(self, asked: str) -> bool:
-        """Whether this `EventLoop` header may be asked for: what listens for others may have any name."""
-        return not self._is_local or asked == self.endpoint or asks_by_address(asked)
+    def serves(self, host_header: str) -> bool:
+        """Whether to serve a request with this `Host` header.
+
+        A server on a loopback address accepts only addresses and localhost (see `host_header`). One that listens for
+        other machines accepts any name.
+        """
+        return not self._is_local or host_header == self.endpoint or is_host_allowed(host_header)
 
     def process_request(self, request: Any, client_address: Any) -> None:
         time.sleep(self._pace.delay_s(time.monotonic()))
@@ -195,7 +199,8 @@ class HttpServer(ThreadingHTTPServer):
         super().process_request(request, client_address)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
-        # Each read may take its time, but all of them together no longer: who drips octets would keep its place.
+        # The socket's time-out bounds a single read. This timer bounds the whole request: a client that sends its
+        # request octet by octet would otherwise occupy a connection for ever (slowloris).
         limit = threading.Timer(REQUEST_S, _hang_up, (request,))
         limit.daemon = True
         limit.start()
@@ -206,7 +211,7 @@ class HttpServer(ThreadingHTTPServer):
             self._places.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Somebody hung up half-way: nothing to tell."""
+        """Log nothing: the client closed the connection early."""
 
     def end(self) -> None:
         self.shutdown()

@@ -1,4 +1,4 @@
-"""Puts a node's graph together from its configuration and what its disk holds, and does its errands."""
+"""Builds a node's graph from its configuration and its disk, and handles the graph's background tasks."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from chaplain.graph.storage.store import events_of
 from chaplain.link.auth.identity import Identity
 from chaplain.node.node_ids import NodeIds
 from chaplain.runtime.disk.log_files import bodies_at, segments_of
-from chaplain.runtime.fd_limits import reading
+from chaplain.runtime.fd_limits import retry_when_exhausted
 from chaplain.runtime.secret_files import read_public_key
 
 LOG = "graph"
 
 
 def make_graph(config: NodeConfig, identity: Identity, names: NodeIds, now_ns: int) -> GraphCore:
-    """Members are all who belong to the cluster, whether or not they are there (docs/decisions/member-lists.md)."""
+    """Build the graph's core. All members count, reachable or not (docs/decisions/member-lists.md)."""
     settings = GraphSettings(
         config.text("cluster"),
         log=LOG,
@@ -43,8 +43,8 @@ def make_graph(config: NodeConfig, identity: Identity, names: NodeIds, now_ns: i
     )
 
 
-def graph_errands(folder: Path) -> dict[type, Callable[[Any], Any]]:
-    """Who does what the graph wants done beside the loop."""
+def graph_tasks(folder: Path) -> dict[type, Callable[[Any], Any]]:
+    """Return the handlers of the graph's background tasks, by type of effect."""
 
     def check(wanted: CheckSignatures) -> SignaturesChecked:
         return SignaturesChecked(wanted.ticket, tuple(map(holds, wanted.checks)))
@@ -53,4 +53,4 @@ def graph_errands(folder: Path) -> dict[type, Callable[[Any], Any]]:
         bodies = bodies_at(folder, LOG, {place.position for place in wanted.places})
         return EventsRead(wanted.token, events_of(bodies, wanted.places))
 
-    return {CheckSignatures: check, ReadEvents: reading(read)}
+    return {CheckSignatures: check, ReadEvents: retry_when_exhausted(read)}

@@ -1,7 +1,8 @@
-"""Puts a node's journal together from its configuration and what its disk holds, and reads its log for it.
+"""Builds a node's journal from its configuration and its disk.
 
-A cluster's founding (members, their disks, first clients) stands in every node's file. A data directory has a disk id,
-written when it was made; one that lost its id is given a new one, and has no vote until it has caught up.
+Every node's file contains the founding configuration of the cluster: the first members, their disk ids and the first
+clients. All nodes must start from the same one (`check_founding`). A data directory has a disk id since its creation. A
+directory without the id gets a new one, and the node has no vote until it has caught up.
 """
 
 from __future__ import annotations
@@ -26,13 +27,14 @@ from chaplain.journal.storage.last_known_members import LAST_KNOWN_MEMBERS_FILE
 from chaplain.journal.storage.log import hard_state_name, sync_hint_name
 from chaplain.link.auth.identity import Identity
 from chaplain.link.auth.keyring import KeyRing
-from chaplain.runtime.disk.log_files import content, segments_of
+from chaplain.runtime.disk.log_files import read_if_exists, segments_of
 from chaplain.runtime.secret_files import read_keyring, read_public_key
 
 DISK_FILE = f"{SEGMENTS}/disk"
-"""Beside the log, so that whoever empties that folder takes the id along: an empty log under an old id would vote."""
+"""The disk id is stored beside the log, so that deleting the log deletes the id, too: a node with an empty log and its
+old id could vote a second time."""
 FOUNDING_FILE = f"{SEGMENTS}/founding"
-"""What the log beside it was executed with, as a digest."""
+"""Digest of the founding configuration with which the log beside it was executed."""
 WRAPPING_FILE = "wrapping"
 BOOT_FILE = Path("/proc/sys/kernel/random/boot_id")
 
@@ -53,11 +55,11 @@ def make_journal(
         identity=identity,
         identifier=identity.identifier,
         segments=segments_of(data / SEGMENTS, order.log),
-        sync_hint=content(data / sync_hint_name(order)),
-        hard_state=content(data / hard_state_name(order)),
-        ingest=content(data / settings.ingest_file),
-        checkpoint=content(data / checkpoint_name(order)),
-        last_known_members=content(data / LAST_KNOWN_MEMBERS_FILE),
+        sync_hint=read_if_exists(data / sync_hint_name(order)),
+        hard_state=read_if_exists(data / hard_state_name(order)),
+        ingest=read_if_exists(data / settings.ingest_file),
+        checkpoint=read_if_exists(data / checkpoint_name(order)),
+        last_known_members=read_if_exists(data / LAST_KNOWN_MEMBERS_FILE),
         wrapping=wrapping,
         observer=watch,
     )
@@ -81,8 +83,10 @@ def make_founding(config: NodeConfig, wrapping: Wrapping | None) -> ClusterBoots
 
 
 def check_founding(data: Path, founding: ClusterBootstrap) -> None:
-    """Refuse to go on with another founding than the log was begun with: this node would decide otherwise than the
-    rest from its first message on, and confirm what nobody else has.
+    """Refuse to start if the founding configuration changed since this node's log was begun.
+
+    The node would apply the log differently from all other nodes, from the first message on, and confirm results that
+    no other node has.
     """
     file, digest = data / FOUNDING_FILE, founding.digest().hex()
     try:
@@ -92,18 +96,18 @@ def check_founding(data: Path, founding: ClusterBootstrap) -> None:
         return
     if found != digest:
         raise ConfigError(
-            "what this cluster was founded with has changed since this node's log was begun: put back cluster, [nodes],"
-            f" [uris], [disks], [clients], journal.index_only, journal.copies and the file {data / WRAPPING_FILE} as"
-            " they were; clients are let in with `chaplain client add`, nodes with `chaplain member add`"
+            "the founding configuration has changed since this node's log was begun: restore cluster, [nodes], [uris],"
+            f" [disks], [clients], journal.index_only, journal.copies and the file {data / WRAPPING_FILE} as they were;"
+            " add clients with `chaplain client add`, nodes with `chaplain member add`"
         )
 
 
 def index_only_of(config: NodeConfig) -> tuple[tuple[int, ...], int]:
-    """Which founding nodes are index-only serializers, and how many others hold a payload before it is ordered."""
+    """Return the founding nodes that are index-only serializers, and how many nodes store a payload before ordering."""
     texts, copies = config.texts("journal.index_only"), config.number("journal.copies")
     unknown = [text for text in texts if not text.isdecimal() or int(text) not in config.nodes]
     if unknown:
-        raise ConfigError(f"journal.index_only names {unknown[0]!r}, which is no node in [nodes]")
+        raise ConfigError(f"journal.index_only names {unknown[0]!r}, which is not a node in [nodes]")
     serializers = tuple(sorted({int(text) for text in texts}))
     check_copies(len(serializers), len(config.nodes), copies)
     return serializers, copies
@@ -113,10 +117,12 @@ def check_copies(serializers: int, nodes: int, copies: int) -> None:
     if not serializers and not copies:
         return
     if not serializers:
-        raise ConfigError("journal.copies is for index-only serializers alone; name them in journal.index_only")
+        raise ConfigError("journal.copies needs index-only serializers; name them in journal.index_only")
     if not 1 <= copies <= nodes - serializers:
-        held = f"{nodes - serializers} of {nodes} nodes hold data"
-        raise ConfigError(f"journal.copies must be at least 1 and no more than hold data, not {copies}: {held}")
+        stores = f"{nodes - serializers} of {nodes} nodes store data"
+        raise ConfigError(
+            f"journal.copies is {copies}, but must be at least 1 and at most as many as store data: {stores}"
+        )
 
 
 def make_settings(config: NodeConfig, founding: ClusterBootstrap) -> JournalSettings:
@@ -124,7 +130,7 @@ def make_settings(config: NodeConfig, founding: ClusterBootstrap) -> JournalSett
     mine = [member.disk for member in founding.members if member.node == node]
     added = _hex(config.text("journal.disk"))
     if not mine and not added:
-        raise ConfigError(f"[nodes] does not name node {node}, and journal.disk does not say that it was added later")
+        raise ConfigError(f"[nodes] does not name node {node}; a node that was added later needs journal.disk")
     reserved = config.texts("journal.reserved")
     return JournalSettings(
         ConsensusSettings(
@@ -152,12 +158,15 @@ def _hex(text: str) -> bytes:
 
 
 def boot_id() -> bytes:
-    """16 octets, as a jot holds them; where the system has none, no two starts count as one boot."""
+    """Return the 16 octets that identify this boot of the machine.
+
+    Where the system has no boot id, return random octets: every start of the node then counts as a new boot.
+    """
     return UUID(BOOT_FILE.read_text().strip()).bytes if BOOT_FILE.exists() else SystemRandom().randbytes(16)
 
 
 def disk_id(data: Path) -> bytes:
-    """The directory's own name; a directory without one gets one, and with it a past that nobody knows."""
+    """Return the disk id; create it if it is missing. A new id means that the node's history is unknown."""
     file = data / DISK_FILE
     try:
         found = bytes.fromhex(file.read_text().strip())
@@ -165,14 +174,14 @@ def disk_id(data: Path) -> bytes:
         found = SystemRandom().randbytes(DISK_BYTES)
         durable.write_new(file, found.hex() + "\n")
     except ValueError:
-        raise ConfigError(f"{file} does not hold a disk id; remove it, and the node catches up as a new disk") from None
+        raise ConfigError(f"{file} is not a disk id; remove it, and the node catches up as a new disk") from None
     if len(found) != DISK_BYTES:
-        raise ConfigError(f"{file} must hold {DISK_BYTES} octets in hex; remove it, and the node catches up")
+        raise ConfigError(f"{file} must contain {DISK_BYTES} octets in hex; remove it, and the node catches up")
     return found
 
 
 def read_wrapping(file: Path, cluster: str) -> Wrapping | None:
-    """The key that HMAC secrets are wrapped with; it stays when the cluster's key is replaced."""
+    """Return the key that encrypts stored HMAC secrets. Rotating the cluster key does not change it."""
     if not file.exists():
         return None
     ring: KeyRing = read_keyring(file)

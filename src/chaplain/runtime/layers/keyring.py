@@ -1,10 +1,11 @@
-"""Which key ring a node starts with: the one that is configured, or what rotations made of it in the data directory.
+"""Decides which key ring a node starts with: the configured file, or the rotated one in the data directory.
 
-Where both are one file, as `cluster up` lays them out, there is nothing to choose. Where they are two, the rotated one
-goes before the other, which by then has only keys that are retired; so somebody who replaces the configured one,
-because a key leaked, must not be left with the leaked key
-(docs/decisions/cluster-key-rotation.md). Key ids beside the rotated ring tell the two
-cases apart.
+Both are the same file in the layout of `cluster up`. If they are two files, the rotated ring wins, because rotation has
+retired the keys of the configured one. But an operator may have replaced the configured file because a key leaked; the
+node must not silently continue with the leaked key (docs/decisions/cluster-key-rotation.md).
+`keyring.origin` distinguishes the two cases: it contains the ids of the keys that were configured when rotation
+began. If the configured file has changed since then and shares no key with the rotated ring, the node refuses to
+start.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ from chaplain.node.keyring_store import KEYRING_FILE
 from chaplain.runtime.secret_files import read_keyring
 
 ORIGIN_FILE = "keyring.origin"
-"""The ids of the keys that were configured when the rotated ring was begun. No secret."""
+"""The ids of the keys that were configured when rotation began. Key ids are not secret."""
 
 
-def choose_ring(configured: Path, data: Path) -> KeyRing:
+def choose_keyring(configured: Path, data: Path) -> KeyRing:
     rotated, origin = data / KEYRING_FILE, data / ORIGIN_FILE
     if configured == rotated.resolve():
         return read_keyring(configured)
@@ -34,8 +35,8 @@ def choose_ring(configured: Path, data: Path) -> KeyRing:
     if configured.exists() and began_with:
         given = read_keyring(configured)
         if _ids(given) != began_with and not {*given.ids} & {*ring.ids}:
-            said = f"{configured} was replaced, but {rotated} goes before it since keys were rotated"
-            raise ConfigError(f"{said}: remove {rotated} to use the new key, or put the former {configured} back")
+            conflict = f"{configured} was replaced, but {rotated} takes precedence since keys were rotated"
+            raise ConfigError(f"{conflict}: remove {rotated} to use the new key, or restore the former {configured}")
     return ring
 
 

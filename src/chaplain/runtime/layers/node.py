@@ -1,6 +1,6 @@
-"""The one place where a node is put together from its configuration, and run.
+"""Builds a node from its configuration and runs it. No other module knows all layers.
 
-A data directory has one node at a time: it is locked for as long as the process lives, and its `pid` file says who.
+One process at a time uses a data directory: the process holds a lock on it and writes its process id to the `pid` file.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ from chaplain.node.node_ids import NodeIds
 from chaplain.node.recorder import Recorder
 from chaplain.node.settings import ClientSettings, NodeSettings, RecorderSettings
 from chaplain.runtime import fd_limits
-from chaplain.runtime.disk.log_files import content, free_bytes, read_log, segments_of
+from chaplain.runtime.disk.log_files import free_bytes, read_if_exists, read_log, segments_of
 from chaplain.runtime.disk.syscalls import DataDirectory
 from chaplain.runtime.disk.writer import DiskWriter
 from chaplain.runtime.event_loop import BackgroundTasks, EventLoop
 from chaplain.runtime.http.server import HttpServer, HttpViews
 from chaplain.runtime.json_log import JsonLog
 from chaplain.runtime.layers.executor import make_databases, make_executor, read_back
-from chaplain.runtime.layers.graph import graph_errands, make_graph
+from chaplain.runtime.layers.graph import graph_tasks, make_graph
 from chaplain.runtime.layers.journal import make_journal
-from chaplain.runtime.layers.keyring import choose_ring
+from chaplain.runtime.layers.keyring import choose_keyring
+from chaplain.runtime.request_scheduler import RequestScheduler
 from chaplain.runtime.secret_files import read_identity, read_public_key
-from chaplain.runtime.turns import Turns
 from chaplain.runtime.udp_beacon import BeaconSocket
 from chaplain.segment.files import refuse_other_versions
 from chaplain.segment.settings import LogSettings
@@ -59,14 +59,15 @@ from chaplain.wire.parcel import Layer
 LOCK_FILE = "lock"
 TAP_SEGMENT_BYTES = 16 << 20
 SWITCH_INTERVAL_S = 0.0005
-"""Measured: with Python's default of 5 ms the storage and loop threads wait for each other too long."""
+"""Interval of Python's thread switches. Measurements show that with the default of 5 ms the storage thread and the
+event loop wait too long for the GIL."""
 
 
 def run_node(config: NodeConfig) -> int:
-    """Run a node until it is told to stop; its exit code."""
+    """Run a node until it stops, and return its exit code (`exit_codes`)."""
     sys.setswitchinterval(SWITCH_INTERVAL_S)
-    os.umask(0o077)  # what a node writes is for its owner
-    fd_limits.take_all()
+    os.umask(0o077)  # only the owner can read a node's files
+    fd_limits.raise_fd_limit()
     with locked(config.path("data")), logged(config) as log:
         refuse_other_versions(config.path("data") / SEGMENTS)
         clock = Clock()
@@ -81,29 +82,34 @@ def run_node(config: NodeConfig) -> int:
             sockets.close()
             raise
         storage = DiskWriter(DataDirectory(config.text("data")), config.number("bounds.write_bytes_max"))
-        turns = Turns(node, config.span_ns("bounds.client_turn_seconds"), config.part("bounds.client_share"))
-        errands = make_errands(config, node)
-        host = EventLoop(node, sockets, storage, log, beacon=beacon, clock=clock, errands=errands, turns=turns)
-        host.stop_on_signals()
-        code = _serve(config, host, node, log)
-    if host.again:
-        # What is on disk now is to be what everything is made from: this process becomes a new one, with its own id.
+        scheduler = RequestScheduler(
+            node, config.span_ns("bounds.client_turn_seconds"), config.part("bounds.client_share")
+        )
+        tasks = make_background_tasks(config, node)
+        loop = EventLoop(
+            node, sockets, storage, log, beacon=beacon, clock=clock, background_tasks=tasks, scheduler=scheduler
+        )
+        loop.stop_on_signals()
+        code = _serve(config, loop, node, log)
+    if loop.restart_requested:
+        # The core asked for a restart from what is on disk, for example after installing a snapshot. `exec` replaces
+        # the program and keeps the process id, so a supervisor does not notice.
         os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606
     return code
 
 
-def _serve(config: NodeConfig, host: EventLoop, node: NodeCore, log: JsonLog) -> int:
+def _serve(config: NodeConfig, loop: EventLoop, node: NodeCore, log: JsonLog) -> int:
     server = None
     try:
-        server = make_http(config, host, node)
+        server = make_http(config, loop, node)
         http = "" if server is None else server.endpoint
         log.write("serving", {"endpoint": node.settings.link.endpoint, "http": http, "pid": os.getpid()})
-        gc.freeze()  # what a node is made of lives as long as it does
-        return host.run()
+        gc.freeze()  # the objects of a node live as long as the process: exempt them from garbage collection
+        return loop.run()
     finally:
         if server is not None:
             server.end()
-        host.close()
+        loop.close()
 
 
 def make_node(config: NodeConfig, endpoint: str, instance: bytes, now_ns: int) -> NodeCore:
@@ -111,7 +117,7 @@ def make_node(config: NodeConfig, endpoint: str, instance: bytes, now_ns: int) -
     nodes = {node_id: read_public_key(key, f"[nodes] {node_id}") for node_id, key in config.nodes.items()}
     if nodes.get(config.number("id"), identity.key) != identity.key:
         raise ConfigError(f"[nodes] gives node {config.number('id')} another key than its identity file has")
-    nodes.setdefault(config.number("id"), identity.key)  # one that was added later is not among the founders
+    nodes.setdefault(config.number("id"), identity.key)  # [nodes] does not list a node that was added later
     clients = {read_public_key(key, f"[clients] {name}"): name for name, key in config.clients.items()}
     executor = make_executor(config, identity.identifier)
     watch = None if executor is None else executor.executed
@@ -129,7 +135,7 @@ def make_node(config: NodeConfig, endpoint: str, instance: bytes, now_ns: int) -
     return NodeCore(
         make_settings(config, endpoint, node_ids),
         identity,
-        choose_ring(config.path("keyring"), config.path("data")),
+        choose_keyring(config.path("keyring"), config.path("data")),
         clients=clients,
         rng=SystemRandom(),
         instance=instance,
@@ -148,7 +154,10 @@ def make_recorder(config: NodeConfig) -> Recorder | None:
 
 
 def make_sequence(config: NodeConfig, identifier: int, names: NodeIds, endpoint: str, now_ns: int) -> SequenceLayer:
-    """The list of a node is all who belong to the cluster, however it finds them (docs/decisions/member-lists.md)."""
+    """Build the sequence. Its member list is the cluster's membership, however this node learned of it.
+
+    See docs/decisions/member-lists.md.
+    """
     neighbours = tuple(neighbour for neighbour in config.texts("neighbours") if neighbour != endpoint)
     settings = SequenceSettings(
         identifier,
@@ -164,17 +173,17 @@ def make_sequence(config: NodeConfig, identifier: int, names: NodeIds, endpoint:
 
 
 def make_tap(config: NodeConfig, log: str, kind: StreamKind) -> Tap:
-    """A log of its own beside the journal's, gone on with where it ends."""
+    """Build the recorder of a log apart from the journal's log. It continues at the end of an existing log."""
     settings = LogSettings(log, kind, folder=f"{SEGMENTS}/", segment_bytes=TAP_SEGMENT_BYTES, free_max=0)
     folder, keep_bytes = config.path("data") / SEGMENTS, config.number("record.keep_bytes")
-    heads = content(folder / heads_name(log))
+    heads = read_if_exists(folder / heads_name(log))
     return Tap(settings, SystemRandom(), segments_of(folder, log), heads=heads, keep_bytes=keep_bytes)
 
 
-def make_errands(config: NodeConfig, node: NodeCore) -> BackgroundTasks:
-    """What layers want done beside the loop, and what the journal wants to know about its disk."""
+def make_background_tasks(config: NodeConfig, node: NodeCore) -> BackgroundTasks:
+    """Return the handlers of the layers' background tasks, and the poll of the free disk space for the journal."""
     segments = config.path("data") / SEGMENTS
-    graph = graph_errands(segments)
+    graph = graph_tasks(segments)
     if node.journal is None:
         return BackgroundTasks(graph)
     log = node.journal.settings.order.log
@@ -182,7 +191,7 @@ def make_errands(config: NodeConfig, node: NodeCore) -> BackgroundTasks:
     def verify(wanted: Verify) -> Verified:
         return Verified(wanted.ticket, tuple(map(holds, wanted.items)))
 
-    @fd_limits.reading
+    @fd_limits.retry_when_exhausted
     def read(wanted: ReadLog) -> LogRead:
         return read_log(segments, log, wanted)
 
@@ -193,8 +202,8 @@ def make_errands(config: NodeConfig, node: NodeCore) -> BackgroundTasks:
         return BackgroundTasks({Verify: verify, ReadLog: read, **graph}, room)
     databases = make_databases(config)
     of_journal: dict[type, Callable[[Any], Any]] = {Verify: verify, ReadLog: read}
-    doers = {**of_journal, **graph, **read_back(config.path("data"), log)}
-    return BackgroundTasks(doers, room, crews=databases.task_groups(), end=databases.close)
+    handlers = {**of_journal, **graph, **read_back(config.path("data"), log)}
+    return BackgroundTasks(handlers, room, groups=databases.task_groups(), on_close=databases.close)
 
 
 def make_settings(config: NodeConfig, endpoint: str, node_ids: dict[int, int]) -> NodeSettings:
@@ -234,7 +243,7 @@ def make_settings(config: NodeConfig, endpoint: str, node_ids: dict[int, int]) -
 
 
 def members_of(config: NodeConfig) -> set[str]:
-    """The addresses at which the configuration knows nodes of the cluster; names are not looked up."""
+    """Return the configured addresses of nodes. Host names are not resolved."""
     return {bare_host(split_endpoint(endpoint)[0]) for endpoint in (*config.uris.values(), *config.texts("neighbours"))}
 
 
@@ -244,31 +253,31 @@ def make_beacon(config: NodeConfig) -> BeaconSocket | None:
     return BeaconSocket(config.text("beacon.address"), config.number("beacon.port"), config.text("beacon.interface"))
 
 
-def make_http(config: NodeConfig, host: EventLoop, node: NodeCore) -> HttpServer | None:
+def make_http(config: NodeConfig, loop: EventLoop, node: NodeCore) -> HttpServer | None:
     if not config.text("http"):
         return None
     address, port = split_bind_endpoint("tcp://" + config.text("http"))
 
     def whole_status() -> bytes:
-        own = b'"pid":%d,"clock_error_seconds":%.1f' % (os.getpid(), host.clock_error_s)
+        own = b'"pid":%d,"clock_error_seconds":%.1f' % (os.getpid(), loop.clock_error_s)
         return b'%b,%b,"member_list":%b}' % (node.status()[:-1], own, node.members())
 
-    views = HttpViews(host, whole_status, node.ready)
+    views = HttpViews(loop, whole_status, node.ready)
     return HttpServer(address, port, views, config.number("bounds.http_per_second"))
 
 
 def advertised(config: NodeConfig, bound: str) -> str:
-    """Where others reach us: as configured, or where we listen if that is one address."""
+    """Return the endpoint for other nodes: `advertise`, or the bound address if it is a single one."""
     if config.text("advertise"):
         return config.text("advertise")
     if split_bind_endpoint(bound)[0] in ("0.0.0.0", "::"):  # noqa: S104  compared with, not bound to
-        raise ConfigError("advertise must be set, because bind names no one address: others could not reach this node")
+        raise ConfigError("advertise must be set, because bind is a wildcard address that others cannot connect to")
     return bound
 
 
 @contextlib.contextmanager
 def locked(data: Path) -> Iterator[None]:
-    """Hold the data directory, and say in its `pid` file who does."""
+    """Lock the data directory and write the process id to its `pid` file."""
     try:
         (data / SEGMENTS).mkdir(mode=0o700, parents=True, exist_ok=True)
         lock = os.open(data / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

@@ -10,7 +10,7 @@ import pytest
 from chaplain.journal.consensus.events import Role
 from chaplain.journal.consensus.hard_state import VotingState
 from chaplain.runtime.disk import log_files
-from chaplain.runtime.disk.log_files import UNREADABLE, content, segments_of
+from chaplain.runtime.disk.log_files import UNREADABLE, read_if_exists, segments_of
 from tests.support.consensus_cluster import Cluster, Desk
 from tests.support.consensus_disks import SEGMENT, follower, positions, state
 from tests.support.unreadable_file import PAGE_BYTES, make_unreadable
@@ -29,7 +29,7 @@ def cluster() -> Cluster:
 def restart_from(cluster: Cluster, desk: Desk, folder: Path) -> None:
     """Start the process again, from what the runtime reads of a real folder."""
     for name in desk.files:
-        read = content(folder / name)
+        read = read_if_exists(folder / name)
         assert read is not None
         desk.files[name] = bytearray(read)
     for sequence, data in segments_of(folder, "journal"):
@@ -111,7 +111,7 @@ def test_small_file_that_cannot_be_read_counts_as_damaged_and_not_as_absent(
         return read_bytes(path)
 
     monkeypatch.setattr(Path, "read_bytes", failing)
-    assert content(tmp_path / "journal.standing") == UNREADABLE
+    assert read_if_exists(tmp_path / "journal.standing") == UNREADABLE
     restart_from(cluster, desk, tmp_path)
     cluster.settle()
     assert desk.core.role is Role.OUT or state(desk) is VotingState.SOUND

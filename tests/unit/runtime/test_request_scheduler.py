@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from chaplain.runtime.turns import REST_NS_MAX, Turns
+from chaplain.runtime.request_scheduler import REST_NS_MAX, RequestScheduler
 
 MILLISECOND = 1_000_000
 
@@ -18,7 +18,7 @@ class Loop:
         self.light = 0
         self.contended = True
         self.behind = False
-        self.turns = Turns(self, MILLISECOND, share, lambda: self.now_ns)
+        self.scheduler = RequestScheduler(self, MILLISECOND, share, lambda: self.now_ns)
 
     @property
     def waiting(self) -> bool:
@@ -32,8 +32,8 @@ class Loop:
         """How many requests were served in it, after other work."""
         before, began_ns = self.heavy + self.light, self.now_ns
         self.now_ns += other_work_ns
-        self.turns.serve(self._serve)
-        self.turns.worked(self.now_ns - began_ns)
+        self.scheduler.serve(self._serve)
+        self.scheduler.record_busy(self.now_ns - began_ns)
         return before - self.heavy - self.light
 
     def _serve(self, light: bool) -> None:
@@ -71,7 +71,7 @@ def test_work_for_other_nodes_counts_as_busy_time() -> None:
         later_ns = 10 * served * loop.cost_ns
         busy_ns += served * loop.cost_ns + later_ns
         loop.now_ns += later_ns
-        loop.turns.worked(later_ns)
+        loop.scheduler.record_busy(later_ns)
         loop.now_ns += MILLISECOND // 10
     assert busy_ns < 550 * MILLISECOND
 
@@ -81,7 +81,7 @@ def test_light_clients_are_served_while_the_node_rests() -> None:
     assert loop.turn() == 10
     assert loop.turn() == 0
     loop.light = 1
-    assert loop.turns.wait_ns() == 0
+    assert loop.scheduler.wait_ns() == 0
     assert loop.turn() == 1
     assert loop.light == 0
 
@@ -112,24 +112,24 @@ def test_a_client_alone_is_served_without_a_rest() -> None:
     loop = Loop(MILLISECOND // 10, 1000)
     loop.contended, loop.behind = False, True
     assert loop.turn() == 10
-    assert loop.turns.wait_ns() == 0
+    assert loop.scheduler.wait_ns() == 0
     assert loop.turn() == 10
 
 
 def test_the_wait_after_a_full_turn_is_known() -> None:
     loop = Loop(MILLISECOND // 10, 1000)
     loop.turn()
-    assert loop.turns.wait_ns() == MILLISECOND
+    assert loop.scheduler.wait_ns() == MILLISECOND
     assert loop.turn() == 0
     loop.now_ns += MILLISECOND
     assert loop.turn() == 10
     loop.heavy = 0
-    assert loop.turns.wait_ns() is None
+    assert loop.scheduler.wait_ns() is None
 
 
 def test_a_long_step_is_not_rested_for_longer_than_the_bound() -> None:
     loop = Loop(MILLISECOND // 10, 1000)
     loop.turn(other_work_ns=100 * REST_NS_MAX)
-    wait_ns = loop.turns.wait_ns()
+    wait_ns = loop.scheduler.wait_ns()
     assert wait_ns is not None
     assert wait_ns <= REST_NS_MAX

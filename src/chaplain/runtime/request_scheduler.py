@@ -1,0 +1,98 @@
+"""Decides when the event loop serves client requests, and for how long.
+
+One iteration of the loop serves requests for at most `turn_ns`; then the loop handles messages of other nodes. If only
+one client uses the cluster, its requests are never delayed.
+
+While several clients contend, the node serves only light clients (`chaplain.node.fair_queue`) in two cases: its loop
+was recently busy for more than `share` of the time, or many writes are in flight. All work of the loop counts,
+including work for requests that other nodes serve: a request that is cheap on the serving node but expensive on the
+others is delayed as well. The other clients wait until the loop has been idle for long enough, but at most
+`REST_NS_MAX`, so that none of them starves.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+TURN_NS = 1_000_000
+"""Time for client requests in one iteration of the loop."""
+SHARE = 0.35
+"""Part of the time that a contended node may be busy before it delays clients that are not light."""
+REST_NS_MAX = 100_000_000
+"""A client that is not light waits at most this long."""
+
+
+class ClientRequests(Protocol):
+    """A core that queues client requests until the loop steps it with `Serve`."""
+
+    @property
+    def waiting(self) -> bool:
+        """Whether any request is queued."""
+
+    @property
+    def light_waiting(self) -> bool:
+        """Whether requests of light clients are queued."""
+
+    @property
+    def contended(self) -> bool:
+        """Whether several clients use the cluster."""
+
+    @property
+    def behind(self) -> bool:
+        """Whether many writes are in flight."""
+
+
+class RequestScheduler:
+    def __init__(
+        self,
+        clients: ClientRequests,
+        turn_ns: int = TURN_NS,
+        share: float = SHARE,
+        clock_ns: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        self._clients = clients
+        self._turn_ns = turn_ns
+        self._share = share
+        self._clock_ns = clock_ns
+        self._rest_until_ns = 0
+        """When the loop's busy time falls back to `share` of the elapsed time, if the loop stays idle until then."""
+        self._served_ns = 0
+        """When the scheduler last allowed any client, not only a light one."""
+
+    def record_busy(self, busy_ns: int) -> None:
+        """Record that the loop was busy for the last `busy_ns`."""
+        now_ns = self._clock_ns()
+        rest_until_ns = max(self._rest_until_ns, now_ns - busy_ns) + int(busy_ns / self._share)
+        self._rest_until_ns = min(rest_until_ns, now_ns + REST_NS_MAX)
+
+    def wait_ns(self) -> int | None:
+        """Return the time until the next request may be served; None if no request is queued."""
+        if not self._clients.waiting:
+            return None
+        return 0 if self._clients.light_waiting else self._rest_ns()
+
+    def serve(self, serve_one: Callable[[bool], None]) -> None:
+        """Serve requests for at most `turn_ns`.
+
+        `serve_one(True)` serves the next light client, `serve_one(False)` the next client of any kind.
+        """
+        if not self._clients.waiting:
+            return
+        began_ns = now_ns = self._clock_ns()
+        while now_ns - began_ns < self._turn_ns:
+            light = self._rest_ns() > 0
+            if not (self._clients.light_waiting if light else self._clients.waiting):
+                return
+            serve_one(light)
+            now_ns = self._clock_ns()
+            if not light:
+                self._served_ns = now_ns
+
+    def _rest_ns(self) -> int:
+        """Return the time until clients that are not light may be served; 0 if they may be served now."""
+        if not self._clients.contended:
+            return 0
+        until_ns = self._served_ns + REST_NS_MAX
+        return max(0, (until_ns if self._clients.behind else min(self._rest_until_ns, until_ns)) - self._clock_ns())
