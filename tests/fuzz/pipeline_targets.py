@@ -6,7 +6,7 @@ from chaplain.errors import Malformed
 from chaplain.journal.messages.cluster import decode_body
 from chaplain.journal.storage import verdict
 from chaplain.link.auth.identity import Identity
-from chaplain.pipeline.source.header_scan import Start
+from chaplain.pipeline.source.header_scan import ScanStart
 from chaplain.pipeline.verification.batches import split_first
 from chaplain.pipeline.verification.keys import KnownSigner, Signers
 from chaplain.pipeline.verification.manifest import Proven, decode, encode
@@ -16,7 +16,7 @@ from chaplain.segment.record import Kind, Record
 IDENTITY = Identity(b"m" * 32)
 STATE = ProofState(Point(7, [b"h" * 32], 1, 5), {"orders": StreamTail(25, [b"c" * 32])}, {1: 26}, all_lanes=True)
 SIGNERS = Signers([KnownSigner(bytes(15), IDENTITY.key, 1, admin=True)], [(1, bytes(15))])
-PROVEN = Proven("demo", STATE, Start(0, bytes(16), 8192), 25, SIGNERS)
+PROVEN = Proven("demo", STATE, ScanStart(0, bytes(16), 8192), 25, SIGNERS)
 assert decode(encode(PROVEN, IDENTITY), IDENTITY.key) == PROVEN
 
 SEEDS = {

@@ -8,7 +8,7 @@ from html.parser import HTMLParser
 import pytest
 
 from chaplain.pipeline.reporting import plots
-from chaplain.pipeline.reporting.page import Facts, Reign, ReportBucket, Share, page
+from chaplain.pipeline.reporting.page import Facts, RegimeSpan, ReportBucket, Share, page
 from chaplain.pipeline.reporting.plots import Series, VerticalMark, number
 from chaplain.pipeline.reporting.report import bucket_width
 from chaplain.pipeline.verification.violations import Break
@@ -21,7 +21,7 @@ def facts(stream: str = "orders", breaks: int = 0) -> Facts:
         ReportBucket(stream, START + second, 100 + second, 10_000) for second in range(60) if not 30 <= second < 33
     ]
     buckets += [ReportBucket("audit", START + second, 10, 100) for second in range(0, 60, 2)]
-    reigns = [Reign(1, START, START + 30, 3000), Reign(2, START + 33.2, START + 60, 2500)]
+    reigns = [RegimeSpan(1, START, START + 30, 3000), RegimeSpan(2, START + 33.2, START + 60, 2500)]
     clients = [
         Share("lane 1", stream, 4000, 400_000, START, START + 60),
         Share("lane 2", "audit", 300, 3000, START, START),

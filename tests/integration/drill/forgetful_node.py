@@ -14,7 +14,7 @@ from chaplain.core import Persist, Persisted, PersistFailed
 from chaplain.runtime.disk.writer import DiskWriter
 
 FLAG = "forget"
-_really_at_once, _really_perform, _really_finish = DiskWriter.at_once, DiskWriter._perform_all, DiskWriter._finish
+_really_at_once, _really_perform, _really_finish = DiskWriter.write_now, DiskWriter._perform_all, DiskWriter._finish
 _flag = Path(sys.argv[-1]).parent.parent / FLAG
 _forgetting = False
 
@@ -42,7 +42,7 @@ def _forgets() -> bool:
 
 
 if __name__ == "__main__":
-    DiskWriter.at_once = at_once  # type: ignore[method-assign]
+    DiskWriter.write_now = at_once  # type: ignore[method-assign]
     DiskWriter._perform_all = perform_all  # type: ignore[method-assign]
     DiskWriter._finish = finish  # type: ignore[method-assign]
     main()

@@ -63,8 +63,8 @@ def bring_up(
     removed from `cluster.toml`.
 
     Raises `ClusterFailed` if a node does not come up. The other nodes keep running, because they may be a majority that
-    serves clients (decision 0190). They are stopped again only if the call is interrupted, or if the cluster was just
-    `created`.
+    serves clients (docs/decisions/command-line.md). They are stopped again only if the call is interrupted, or if the
+    cluster was just `created`.
     """
     whole = load_cluster(directory)
     here = tuple(node for node in choose_nodes(whole.nodes, only) if node.http)

@@ -256,7 +256,7 @@ def test_whoever_reads_files_is_told_where_they_are_in_order(journal: Journal) -
     journal.release(RELEASED)
     file = journal.cluster.disks[3][checkpoint_name(journal.cluster.settings(3).order)]
     places = journal.cluster.nodes[3].core.serializer.context.log.segment_index
-    assert first_of(bytes(file)) == places.begins > WRITES > places.first
+    assert first_of(bytes(file)) == places.in_order_from > WRITES > places.first
 
 
 def test_what_the_rules_let_go_is_not_fetched() -> None:
