@@ -175,7 +175,7 @@ def _holds_data(host: Host) -> bool:
 
 def first_of(host: Host) -> int:
     """The first message that a node has."""
-    return int(host.core.journal.serializer.context.log.places.first)  # type: ignore[union-attr]
+    return int(host.core.journal.serializer.context.log.segment_index.first)  # type: ignore[union-attr]
 
 
 def _last_of(host: Host, file: str, least: int) -> int:

@@ -107,7 +107,7 @@ class Driver:
     def _one(self, kind, node):
         if kind in (EntryType.REMOVE_EXECUTOR_NODE, EntryType.REMOVE_INGEST_NODE):
             return RemoveNode(kind, node)
-        if self.cluster.master().tape.assembly.node(node) is not None:
+        if self.cluster.master().tape.cluster_config.node(node) is not None:
             return AddNode(kind, node)
         return AddNode(kind, node, f"tcp://10.0.0.{node}:7171", bytes((node,)) * 32, bytes((node,)) * 16)
 
@@ -149,7 +149,7 @@ class Driver:
     # Words.
 
     def _seen(self, desk):
-        assembly = desk.tape.assembly
+        assembly = desk.tape.cluster_config
         sets = " and ".join(" ".join(map(str, members)) for members in assembly.quorum.sets)
         role = f"{desk.core.role} of regime {desk.core.regime}"
         said = f"node {desk.node}: {role}, {desk.core.agreed[0]} agreed, {sets} serialize"

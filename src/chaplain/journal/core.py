@@ -394,9 +394,9 @@ class JournalCore:
     def _persisted(self, now_ns: int, event: Persisted) -> None:
         """Pass a finished write to the part that requested it."""
         for part, ticket in self._tickets.completed_writes(event.ticket):
-            if part in ("archive", "adoption"):
+            if part in ("checkpointer", "installer"):
                 self.snapshots.on_written(now_ns, part, ticket)
-            if part in ("archive", "adoption", "last_known_members"):
+            if part in ("checkpointer", "installer", "last_known_members"):
                 continue
             step = self._step_ingest if part == "ingest" else self._step_serializer
             step(now_ns, Persisted(ticket))

@@ -32,7 +32,7 @@ def test_whatever_is_counted_has_a_line_of_its_own() -> None:
 
 def test_no_line_is_about_what_nobody_counts() -> None:
     complaints = {
-        f"mesh_{event.replace(' ', '_')}" for event in re.findall(r'_complain\(session, "([a-z ]+)"', inbound_source())
+        f"mesh_{event.replace(' ', '_')}" for event in re.findall(r'_report\(session, "([a-z ]+)"', inbound_source())
     }
     assert COUNTERS.keys() - counted() - complaints == set()
     assert complaints <= COUNTERS.keys()

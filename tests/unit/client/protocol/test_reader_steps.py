@@ -144,7 +144,7 @@ def test_what_is_dropped_before_a_reader_that_has_begun_is_told(cluster) -> None
         writer.end(writer.write(b"%d" % number))
     for node in cluster.nodes.values():
         index = node.core._subscriptions._index
-        index.forget(index.find("orders", 3))
+        index.drop_before(index.find("orders", 3))
     bench.connect(3)
     lost = bench.end(call)
     assert (lost.failure, lost.reason) == (
