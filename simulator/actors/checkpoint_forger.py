@@ -11,7 +11,7 @@ from random import Random
 
 from msgspec.structs import replace
 
-from chaplain.journal.messages.peer import AskState, Covered, PeerMessage, StatePiece
+from chaplain.journal.messages.peer import AskState, PeerMessage, SnapshotOffer, StatePiece
 
 _CHAIN_BYTES = 32
 
@@ -19,14 +19,14 @@ _CHAIN_BYTES = 32
 class Forger:
     def __init__(self, rng: Random) -> None:
         self._rng = rng
-        self._known: Covered | None = None
+        self._known: SnapshotOffer | None = None
         self._forged: dict[int, bytes] = {}
         self._first = 1
         """The latest start of a log that any node reported."""
 
-    def hear(self, message: Covered | AskState | StatePiece) -> Iterator[PeerMessage]:
+    def hear(self, message: SnapshotOffer | AskState | StatePiece) -> Iterator[PeerMessage]:
         match message:
-            case Covered():
+            case SnapshotOffer():
                 yield from self._heard(message)
             case AskState():
                 state = self._forged.get(message.index)
@@ -36,7 +36,7 @@ class Forger:
                 if self._known is not None and len(message.data) == self._known.size_bytes:
                     self._forged[message.index] = self._forge(message.data)
 
-    def _heard(self, said: Covered) -> Iterator[PeerMessage]:
+    def _heard(self, said: SnapshotOffer) -> Iterator[PeerMessage]:
         """The forger reports that it needs no more than the others: else they would retain everything for it."""
         self._known = said
         self._first = max(self._first, said.first)
@@ -51,11 +51,13 @@ class Forger:
         else:
             yield replace(said, confirmed=True)
 
-    def _press(self, said: Covered) -> Iterator[PeerMessage]:
+    def _press(self, said: SnapshotOffer) -> Iterator[PeerMessage]:
         """A node lacks messages that no log has any more: offer it a forged checkpoint."""
         latest = max(self._forged)
         state = self._forged[latest]
-        yield Covered(latest, sha256(state).digest(), len(state), self._first, max(said.agreed, latest), confirmed=True)
+        yield SnapshotOffer(
+            latest, sha256(state).digest(), len(state), self._first, max(said.agreed, latest), confirmed=True
+        )
         yield StatePiece(latest, 0, state)
 
     def _forge(self, state: bytes) -> bytes:

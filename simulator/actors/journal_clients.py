@@ -38,7 +38,14 @@ from chaplain.journal.messages.config import (
     entry_type_of,
 )
 from chaplain.journal.messages.ingest import IngestEntry
-from chaplain.journal.messages.peer import AskState, Covered, PassPetition, Payload, PeerMessage, StatePiece
+from chaplain.journal.messages.peer import (
+    AskState,
+    ForwardConfigRequest,
+    Payload,
+    PeerMessage,
+    SnapshotOffer,
+    StatePiece,
+)
 from chaplain.journal.messages.signing import SLOT_BYTES, SignatureType, sign_pack
 from chaplain.journal.messages.write_request import REQUEST_LABEL, client_id_of, signed_octets
 from chaplain.link.auth.identity import Identity
@@ -141,7 +148,7 @@ class SimClient:
         self._calls += 1
         cluster, epoch = self._workload.founding.cluster, self._epoch
         data = config.sign(message, cluster, self.acl, nonce, self.identity, epoch=epoch)
-        self._workload.signed.append(PassPetition(entry_type_of(message), 0, data))
+        self._workload.signed.append(ForwardConfigRequest(entry_type_of(message), 0, data))
         self._say(world, SubmitPetition(self._calls, entry_type_of(message), 0), data)
 
     def make_pack(self, first_id: int, stream: str, signer: Identity | None = None) -> IngestEntry:
@@ -332,7 +339,7 @@ class Rogue:
             stream = "orders" if client.name == "bob" else "_config"
         return client.make_pack(first_id, stream, signer.identity)
 
-    def _petition(self) -> PassPetition:
+    def _petition(self) -> ForwardConfigRequest:
         """A configuration request that only others may make, that is unsigned, or that was signed before."""
         if self._workload.signed and self._rng.random() < 0.4:
             return self._rng.choice(self._workload.signed)
@@ -344,12 +351,12 @@ class Rogue:
         data = config.sign(message, cluster, client.acl, nonce, other.identity, epoch=epoch)
         if client is other:
             data = data[:-1] + bytes((data[-1] ^ 1,))
-        return PassPetition(entry_type_of(message), 0, data)
+        return ForwardConfigRequest(entry_type_of(message), 0, data)
 
     def hear(self, world: World, name: str, message: PeerMessage) -> None:
         if isinstance(message, peer.AskPayload) and message.reference in self._sent:
             self._tell(world, name, Payload(self._sent[message.reference]))
-        elif isinstance(message, Covered | AskState | StatePiece):
+        elif isinstance(message, SnapshotOffer | AskState | StatePiece):
             for answer in self._forger.hear(message):
                 self._tell(world, name, answer)
                 for again in range(PRESSED if isinstance(answer, StatePiece) else 0):

@@ -34,7 +34,7 @@ from chaplain.journal.messages import peer as peer_messages
 from chaplain.journal.messages.cluster import genesis
 from chaplain.journal.messages.config import acl_id
 from chaplain.journal.messages.ingest import IngestEntry
-from chaplain.journal.messages.peer import PassPetition
+from chaplain.journal.messages.peer import ForwardConfigRequest
 from chaplain.journal.messages.signing import holds
 from chaplain.journal.model.bootstrap import ALL_STREAMS, BootstrapClient, BootstrapMember, ClusterBootstrap, Policy
 from chaplain.journal.model.epochs import EpochBounds
@@ -237,7 +237,7 @@ class Requests(Workload):
         """True if an attacker has a copy of the clients' keys."""
         self.made: list[IngestEntry] = []
         """Every pack that was signed."""
-        self.signed: list[PassPetition] = []
+        self.signed: list[ForwardConfigRequest] = []
         """Every configuration request that a client signed."""
         rogue = self.numbers[-1] + 1
         self._keys = {number: _identity(f"node {number}") for number in (*self.numbers, rogue)}

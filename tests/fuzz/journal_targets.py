@@ -33,7 +33,15 @@ from chaplain.journal.messages.config import (
 from chaplain.journal.messages.consensus import AgreedMark, MarkHeard, Propose
 from chaplain.journal.messages.ingest import IngestEntry
 from chaplain.journal.messages.membership import AddNode, NewSet, SetRefusal, Stage, StageStep
-from chaplain.journal.messages.peer import Ack, AskPayload, AskState, ConsensusFrame, PassPetition, Payload, StatePiece
+from chaplain.journal.messages.peer import (
+    Ack,
+    AskPayload,
+    AskState,
+    ConsensusFrame,
+    ForwardConfigRequest,
+    Payload,
+    StatePiece,
+)
 from chaplain.journal.messages.signing import sign_pack
 from chaplain.journal.messages.write_request import STATEMENTS, check_pack, read_heading
 from chaplain.journal.model.bootstrap import BootstrapClient, BootstrapMember, ClusterBootstrap
@@ -129,7 +137,7 @@ _PEERS = (
     Payload(_INGEST),
     AskPayload(Reference(1, 1, 1), b""),
     Ack((Reference(1, 1, 1),)),
-    PassPetition(EntryType.ADD_CLIENT, 0, _PETITIONS[0]),
+    ForwardConfigRequest(EntryType.ADD_CLIENT, 0, _PETITIONS[0]),
     AskState(1, 0),
     StatePiece(1, 0, _STATE),
     *(

@@ -35,7 +35,7 @@ from chaplain.core import Drained, Halt, Report, Requested, Settled, Woken
 from chaplain.gossip import codec
 from chaplain.gossip import member_record as cards
 from chaplain.gossip.codec import Cards
-from chaplain.gossip.layer_api import UpperInput
+from chaplain.gossip.layer_api import LayerCore, LayerInput
 from chaplain.gossip.settings import GossipSettings
 from chaplain.link.auth.identity import Identity
 from chaplain.link.auth.keyring import KeyRing
@@ -117,13 +117,13 @@ _BUILDS: tuple[Callable[[int, _Choice], ClientRequest], ...] = (
 )
 
 
-class _Echo:
+class _Echo(LayerCore):
     """A layer that refuses everything in the client's own words."""
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
 
-    def step(self, now_ns: int, event: UpperInput, /) -> list[Settled]:
+    def step(self, now_ns: int, event: LayerInput, /) -> list[Settled]:
         return [Settled(event.call, kind="refused", reason=event.body.decode())] if isinstance(event, Requested) else []
 
     def deadline(self) -> int | None:

@@ -21,7 +21,7 @@ from chaplain.client.api.sql_aio import AsyncSql
 from chaplain.client.connect.options import ConnectOptions, Secret, prepare
 from chaplain.client.io.asyncio_engine import LoopEngine
 from chaplain.client.io.asyncio_registry import AsyncioCallRegistry
-from chaplain.client.io.call_registry import CallRegistry, Sink, SubscriptionSink
+from chaplain.client.io.call_registry import CallRegistry, Completion, SubscriptionSink
 from chaplain.client.io.item_buffer import Inbox
 from chaplain.client.io.lifecycle import JOIN_TIMEOUT_S
 from chaplain.client.io.write_coalescing import WriteCoalescer
@@ -65,7 +65,9 @@ class _ClientContext(NotPicklable):
         """Make a call and return its result. Cancelling the coroutine cancels the call."""
         timeout_s = self.timeout_s if prepared.timeout_s is None else prepared.timeout_s
         future: asyncio.Future[Any] = self.loop.create_future()
-        call = self.registry.submit_call(lambda number: prepared.build(number, int(timeout_s * 1e9)), Sink(future))
+        call = self.registry.submit_call(
+            lambda number: prepared.build(number, int(timeout_s * 1e9)), Completion(future)
+        )
         try:
             return prepared.read(await future)
         except asyncio.CancelledError:

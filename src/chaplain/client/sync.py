@@ -18,7 +18,7 @@ from chaplain.client.api.no_copy import NotPicklable
 from chaplain.client.api.sequence import SequenceStream
 from chaplain.client.api.sql_sync import Sql
 from chaplain.client.connect.options import ConnectOptions, Secret, prepare
-from chaplain.client.io.call_registry import CallRegistry, Sink, SubscriptionSink
+from chaplain.client.io.call_registry import CallRegistry, Completion, SubscriptionSink
 from chaplain.client.io.item_buffer import Inbox
 from chaplain.client.io.thread_engine import ThreadEngine
 from chaplain.client.io.timeouts import wait_slice
@@ -58,10 +58,10 @@ class _ClientContext(NotPicklable):
     def run(self, prepared: PreparedCall[T]) -> T:
         """Make a call and return its result."""
         waiter = Waiter()
-        self.call(prepared, Sink(waiter), waiter)
+        self.call(prepared, Completion(waiter), waiter)
         return prepared.read(waiter.result())
 
-    def call(self, prepared: PreparedCall[Any], sink: Sink, waiter: Waiter) -> int:
+    def call(self, prepared: PreparedCall[Any], sink: Completion, waiter: Waiter) -> int:
         """Make a call, block until its waiter is finished, and return the call's number."""
         timeout_s = self.timeout_s if prepared.timeout_s is None else prepared.timeout_s
         try:

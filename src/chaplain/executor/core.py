@@ -57,7 +57,7 @@ from chaplain.executor.queries import JournalView, ReadQueries
 from chaplain.executor.snapshots import SnapshotTransfer
 from chaplain.executor.status import fingerprints, of_queues
 from chaplain.gossip.events import GossipParcel, MemberChanged
-from chaplain.gossip.layer_api import UpperInput
+from chaplain.gossip.layer_api import LayerCore, LayerInput
 from chaplain.journal.clients.subscriptions import whole_messages
 from chaplain.journal.events import DryRun, DryRunDone
 from chaplain.journal.messages.membership import Stage
@@ -79,15 +79,14 @@ PAUSE_NS = 1_000_000_000
 """Pause after a read of the log that brought no progress."""
 NO_DATABASE = "this node has no databases: ask another"
 
-ExecutorInput: TypeAlias = UpperInput | DryRun | ExecutorAnswer
+ExecutorInput: TypeAlias = LayerInput | DryRun | ExecutorAnswer
 ExecutorEffect: TypeAlias = Whisper | Settled | Report | Persist | DryRunDone | ExecutorErrand
 
 
-class ExecutorCore:
-    errands = get_args(ExecutorErrand)
-    """Effects that the host carries out for this layer, in addition to those of every layer."""
+class ExecutorCore(LayerCore):
+    host_requests = get_args(ExecutorErrand)
+    host_answers = get_args(ExecutorAnswer)
     follows_journal = True
-    answers = get_args(ExecutorAnswer)
 
     def __init__(
         self,
@@ -177,7 +176,7 @@ class ExecutorCore:
         times += [self._announce_ns, self._dry_runs.due_ns(), self._transfer.due_ns, self._claims.due_ns]
         return soonest(times)
 
-    def step(self, now_ns: int, event: ExecutorInput) -> list[ExecutorEffect]:
+    def step(self, now_ns: int, event: ExecutorInput, /) -> list[ExecutorEffect]:
         match event:
             case Drained():
                 self._drained(now_ns)

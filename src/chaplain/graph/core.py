@@ -35,6 +35,7 @@ from chaplain.core import (
 )
 from chaplain.errors import Malformed
 from chaplain.gossip.events import GossipParcel, MemberChanged
+from chaplain.gossip.layer_api import LayerCore
 from chaplain.graph.admission import FORGED, EventAdmission
 from chaplain.graph.anti_entropy import AntiEntropy
 from chaplain.graph.context import GraphContext
@@ -42,7 +43,7 @@ from chaplain.graph.dissemination import EventDissemination
 from chaplain.graph.events import CheckSignatures, EventsRead, GraphEffect, GraphInput, ReadEvents, SignaturesChecked
 from chaplain.graph.messages import client
 from chaplain.graph.messages import peer as messages
-from chaplain.graph.messages.client import Append, Appended, required_right
+from chaplain.graph.messages.client import Append, Appended
 from chaplain.graph.messages.event import PARENTS_MAX, EventDraft, ParentLink, sign
 from chaplain.graph.messages.peer import EventBatch, Fetched, FetchMissing, GetData, GraphMessage, Inv, SyncEvent
 from chaplain.graph.orphans import Orphan
@@ -55,16 +56,16 @@ from chaplain.graph.storage.stored import TicketContents
 from chaplain.graph.stream import Stream
 from chaplain.link.auth.identity import Identity, identifier_of
 from chaplain.mesh.events import Entered, Exited
+from chaplain.rights import RequiredRight
 from chaplain.segment.layout import Bytes
 
 DAMAGE_SHOWN = 4
 """Damaged positions that the start-up report lists."""
 
 
-class GraphCore:
-    errands = (CheckSignatures, ReadEvents)
-    answers = (SignaturesChecked, EventsRead)
-    wants = staticmethod(required_right)
+class GraphCore(LayerCore):
+    host_requests = (CheckSignatures, ReadEvents)
+    host_answers = (SignaturesChecked, EventsRead)
 
     def __init__(
         self,
@@ -116,7 +117,10 @@ class GraphCore:
     def streams(self) -> dict[str, Stream]:
         return self.context.streams
 
-    def name_nodes(self, name_of: Callable[[int], int]) -> None:
+    def required_right(self, body: bytes, /) -> RequiredRight | None:
+        return client.required_right(body)
+
+    def name_nodes(self, name_of: Callable[[int], int], /) -> None:
         """Set the mapping from node identifiers to the node numbers that users see."""
         self.readers.name_of = name_of
 
@@ -138,7 +142,7 @@ class GraphCore:
     def deadline(self) -> int | None:
         return soonest((self.dissemination.deadline(), self.anti_entropy.deadline(), self.readers.deadline()))
 
-    def step(self, now_ns: int, event: GraphInput) -> list[GraphEffect]:
+    def step(self, now_ns: int, event: GraphInput, /) -> list[GraphEffect]:
         self._refresh_members(now_ns)
         match event:
             case GossipParcel():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TypeAlias
 
 from chaplain.core import Frozen, Halt, Persist, Report, Settled
-from chaplain.gossip.layer_api import UpperInput
+from chaplain.gossip.layer_api import LayerInput
 from chaplain.graph.storage.stored import EventPosition
 from chaplain.link.auth.identity import verify
 from chaplain.mesh.events import Whisper
@@ -52,5 +52,5 @@ class EventsRead(Frozen, frozen=True):
     raws: tuple[bytes, ...]
 
 
-GraphInput: TypeAlias = UpperInput | SignaturesChecked | EventsRead
+GraphInput: TypeAlias = LayerInput | SignaturesChecked | EventsRead
 GraphEffect: TypeAlias = Whisper | Settled | Persist | Report | Halt | CheckSignatures | ReadEvents

@@ -498,7 +498,7 @@ class JournalCore:
                 self._step_ingest(now_ns, PayloadRequested(node, message.reference, message.digest))
             case peer_messages.Ack():
                 self._step_ingest(now_ns, AckReceived(node, message.reached))
-            case peer_messages.PassPetition():
+            case peer_messages.ForwardConfigRequest():
                 self._config_requests.on_forwarded(node, message)
             case peer_messages.IngestDrainedNotice():
                 self._step_serializer(now_ns, IngestDrained(node))
@@ -507,7 +507,7 @@ class JournalCore:
                     self._on_removed(now_ns, message.index)
                 elif not self.removed:
                     self._out.append(Report("said to be removed", str(node), {"index": message.index}))
-            case peer_messages.Covered() | peer_messages.AskState() | peer_messages.StatePiece():
+            case peer_messages.SnapshotOffer() | peer_messages.AskState() | peer_messages.StatePiece():
                 self.snapshots.on_message(now_ns, node, message)
             case _:
                 assert_never(message)

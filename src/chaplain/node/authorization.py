@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from chaplain import rights
+from chaplain.gossip.layer_api import LayerCore
 from chaplain.journal.core import JournalCore
 from chaplain.journal.model.records import IdentityStatus
-from chaplain.node.layer_api import UpperCore
 from chaplain.rights import RequiredRight
 from chaplain.wire.parcel import Layer
 
 
 class Authorization:
-    def __init__(self, journal: JournalCore | None, uppers: Mapping[Layer, UpperCore]) -> None:
+    def __init__(self, journal: JournalCore | None, uppers: Mapping[Layer, LayerCore]) -> None:
         self._journal = journal
-        self._wants: dict[int, Callable[[bytes], RequiredRight | None]] = {
-            layer: core.wants for layer, core in uppers.items() if hasattr(core, "wants")
-        }
+        self._layers: Mapping[int, LayerCore] = {int(layer): core for layer, core in uppers.items()}
 
-    def wants(self, layer: int, body: bytes) -> RequiredRight | None:
-        wanted = self._wants.get(layer)
-        return None if wanted is None else wanted(body)
+    def required_right(self, layer: int, body: bytes) -> RequiredRight | None:
+        """The right that a client needs for this request to a layer; None if it needs none."""
+        core = self._layers.get(layer)
+        return None if core is None else core.required_right(body)
 
     def may(self, key: bytes, want: RequiredRight) -> bool:
         """Whether the configuration stream grants the right.

@@ -8,7 +8,7 @@ Client requests wait in a fair queue (`fair_queue`) until the host sends `Serve`
 for more client requests than the host has time for.
 
 A node without a journal was founded without disks: it only runs mesh and gossip. The other layers are registered by
-their number in parcels (`uppers`); the node knows only their interface, `UpperCore`.
+their number in parcels (`uppers`); the node knows only their interface, `LayerCore`.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ from chaplain.errors import Malformed
 from chaplain.gossip import events as gossip
 from chaplain.gossip.core import GossipCore
 from chaplain.gossip.events import GossipParcel, HeardFrom, JoinThrough, KeyConfirmed, KeyStep, MemberChanged, Rotated
+from chaplain.gossip.layer_api import LayerCore
 from chaplain.journal import events
 from chaplain.journal.consensus.events import ConsensusStarted, DiskSpace, LogRead, ReadLog, Role, RoleChanged
 from chaplain.journal.core import JournalCore
@@ -56,7 +57,6 @@ from chaplain.node.contention import Contention
 from chaplain.node.costs import UNIT_BYTES, cost_of
 from chaplain.node.fair_queue import FairQueue
 from chaplain.node.keyring_store import NOT_ENCRYPTED, KeyRingStore, beacon_keys
-from chaplain.node.layer_api import UpperCore
 from chaplain.node.layer_slot import LayerSlot
 from chaplain.node.node_ids import NodeIds
 from chaplain.node.recorder import Recorder
@@ -86,7 +86,7 @@ class NodeCore:
         instance: bytes,
         now_ns: int,
         journal: JournalCore | None = None,
-        uppers: Mapping[Layer, UpperCore] | None = None,
+        uppers: Mapping[Layer, LayerCore] | None = None,
         recorder: Recorder | None = None,
     ) -> None:
         self.settings = settings
@@ -99,9 +99,9 @@ class NodeCore:
         self.gossip = GossipCore(identity, instance, settings.link.endpoint, settings.gossip, rng, now_ns)
         self.journal = journal
         self._node_ids = NodeIds(settings.node_ids, journal)
-        self.uppers: Mapping[Layer, UpperCore] = uppers or {}
+        self.uppers: Mapping[Layer, LayerCore] = uppers or {}
         for upper in self.uppers.values():
-            getattr(upper, "name_nodes", _ignore)(self._node_ids.id)
+            upper.name_nodes(self._node_ids.id)
         self.recorder = recorder
         self._status = Snapshot(lambda: status.of_node(self))
         self._members = Snapshot(lambda: status.of_members(self))
@@ -115,14 +115,14 @@ class NodeCore:
             questions_max=settings.gossip.questions_max,
             kept_pools=frozenset(() if recorder is None else recorder.pools),
         )
-        wants, may, is_admin = authorization.wants, authorization.may, authorization.is_admin
+        wants, may, is_admin = authorization.required_right, authorization.may, authorization.is_admin
         views = NodeViews(self.status, self.members, *names, layers, wants, may, is_admin, self._unheard_ns, limits)
         self.desk = ClientServiceCore(identity.identifier, settings.desk, views)
         self.role = RoleChanged(Role.OUT, 0, 0)
         """This node's role in the journal's consensus."""
         self._keyring = KeyRingStore(ring, rng)
         self._clients = dict(clients)
-        self._removed_nodes = RemovedNodes([at for at, core in self.uppers.items() if getattr(core, "patient", False)])
+        self._removed_nodes = RemovedNodes([at for at, core in self.uppers.items() if core.serves_removed_nodes])
         self._writing: dict[int, tuple[LayerSlot, KeyConfirmed | Persisted]] = {}
         """By ticket: the layer to inform, and its input, when the write is on disk."""
         self._last_ticket = 0
@@ -147,7 +147,7 @@ class NodeCore:
             **dict.fromkeys((host.Arrived, host.Flushed, host.Knocked, host.Connected, host.Disconnected), self._link),
             **dict.fromkeys((host.Heard, mesh.JoinPool, mesh.LeavePool, mesh.Shout), self._mesh),
             **({} if self._journal is None else dict.fromkeys(_OF_JOURNAL, self._journal)),
-            **{kind: self._uppers[at] for at, core in self.uppers.items() for kind in getattr(core, "answers", ())},
+            **{kind: self._uppers[at] for at, core in self.uppers.items() for kind in core.host_answers},
         }
         """The layer that gets each type of input unchanged."""
 
@@ -341,9 +341,9 @@ class NodeCore:
         slot.route(lambda effect: self._work.append((self._uppers[Layer.EXECUTOR], effect)), DryRun)
         return slot
 
-    def _upper_slot(self, upper: UpperCore) -> LayerSlot:
-        slot = LayerSlot(upper.step, upper.deadline, follows_journal=getattr(upper, "follows_journal", False))
-        slot.route(self._emit, Report, Halt, *getattr(upper, "errands", ()))
+    def _upper_slot(self, upper: LayerCore) -> LayerSlot:
+        slot = LayerSlot(upper.step, upper.deadline, follows_journal=upper.follows_journal)
+        slot.route(self._emit, Report, Halt, *upper.host_requests)
         slot.route(lambda effect: self._work.append((self._mesh, effect)), mesh.Whisper, link.Meet)
         slot.route(lambda effect: self._work.append((self._desk, effect)), Settled)
         slot.route(lambda effect: self._work.append((self._receivers[DryRunDone], effect)), DryRunDone)
@@ -412,7 +412,7 @@ class NodeCore:
             self._notify_uppers(event)
             self._work.append((self._gossip, event))
         elif self._removed_nodes.end_lingering(event.peer):
-            self._work.extend((self._uppers[layer], event) for layer in self._removed_nodes.patient)
+            self._work.extend((self._uppers[layer], event) for layer in self._removed_nodes.still_served_by)
 
     def _on_admitted(self, admitted: Admitted) -> None:
         """The admitted clients, or their rights, have changed."""
@@ -420,10 +420,10 @@ class NodeCore:
         self._work.append((self._desk, RightsChanged()))
 
     def _expel(self, expel: Expel) -> None:
-        """The sessions of removed nodes stay open, but only the journal and `patient` layers still see them."""
+        """Hide removed nodes from all layers but the journal and those with `serves_removed_nodes`."""
         self._work += [(self._mesh, expel), (self._gossip, expel)]
         for peer in self._removed_nodes.expel(expel.keys, self.mesh.peers().values()):
-            others = (slot for layer, slot in self._uppers.items() if layer not in self._removed_nodes.patient)
+            others = (slot for layer, slot in self._uppers.items() if layer not in self._removed_nodes.still_served_by)
             self._work.extend((slot, Exited(peer, "removed")) for slot in (self._desk, *others, self._gossip))
 
     def _notify_uppers(self, event: Entered | Exited | MemberChanged) -> None:

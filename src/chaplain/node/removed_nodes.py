@@ -2,7 +2,7 @@
 
 The journal supplies the keys of removed nodes. A removed node may connect, so that it learns of its removal, but only
 the journal sees it. A node that is connected when it is removed lingers until its session ends, for layers that have to
-agree on continuing without it (`patient`). In a cluster without a journal no node is ever removed.
+agree on continuing without it (`serves_removed_nodes`). In a cluster without a journal no node is ever removed.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ HEARD_EVERY_NS = 10**9
 
 
 class RemovedNodes:
-    def __init__(self, patient: Collection[int]) -> None:
-        self.patient = patient
+    def __init__(self, still_served_by: Collection[int]) -> None:
+        self.still_served_by = still_served_by
         """Layers that exchange messages with lingering nodes."""
         self._expelled: frozenset[bytes] = frozenset()
         self._heard: dict[bytes, tuple[int, int]] = {}
@@ -44,7 +44,7 @@ class RemovedNodes:
 
     def is_excluded(self, peer: Peer, layer: int) -> bool:
         """Whether this layer must not get messages of the peer. The journal gets all messages."""
-        return self.is_expelled(peer) and not (layer in self.patient and peer.instance in self._lingering)
+        return self.is_expelled(peer) and not (layer in self.still_served_by and peer.instance in self._lingering)
 
     def end_lingering(self, peer: Peer) -> bool:
         """Whether the peer was lingering; its session has ended."""

@@ -67,7 +67,7 @@ def gauges(node: NodeCore) -> dict[str, float]:
     present = sum(member.state is not MemberState.LEFT for member in node.gossip.members())
     measured: dict[str, float] = {"members_present": present, "peers": len(node.mesh.peers())}
     for upper in node.uppers.values():
-        measured |= getattr(upper, "gauges", dict)()
+        measured |= upper.gauges()
     if node.journal is None:
         return measured
     serializer, streams = node.journal.serializer, node.journal.streams

@@ -29,9 +29,10 @@ from chaplain.core import (
 )
 from chaplain.errors import Malformed
 from chaplain.gossip.events import GossipParcel
-from chaplain.gossip.layer_api import UpperEffect, UpperInput
+from chaplain.gossip.layer_api import LayerCore, LayerEffect, LayerInput
 from chaplain.link.events import Meet
 from chaplain.mesh.events import Whisper
+from chaplain.rights import RequiredRight
 from chaplain.segment.tap import Tap
 from chaplain.sequence.core import SequenceCore
 from chaplain.sequence.events import (
@@ -51,8 +52,8 @@ from chaplain.sequence.messages.peer import SequenceState
 from chaplain.sequence.recorder import SequenceRecorder
 from chaplain.sequence.window.delivered import DeliveredWindow
 
-LayerInput = UpperInput | Publish
-LayerEffect = UpperEffect
+SequenceLayerInput = LayerInput | Publish
+SequenceLayerEffect = LayerEffect
 
 _DSC_WAIT_NS = 5 * 10**9
 """A read that arrives before the node has joined waits at least this long for it."""
@@ -67,9 +68,8 @@ class _Waiting:
         self.until_ns = until_ns
 
 
-class SequenceLayer:
-    wants = staticmethod(client.required_right)
-    patient = True
+class SequenceLayer(LayerCore):
+    serves_removed_nodes = True
     """Keep sessions with removed nodes: such a node may have a seat, and the others need its acknowledgements to remove
     it.
     """
@@ -91,8 +91,8 @@ class SequenceLayer:
         due = [self.core.deadline(), *(one.until_ns for one in self._waiting.values())]
         return soonest(due)
 
-    def step(self, now_ns: int, event: LayerInput, /) -> list[LayerEffect]:
-        out: list[LayerEffect] = []
+    def step(self, now_ns: int, event: SequenceLayerInput, /) -> list[SequenceLayerEffect]:
+        out: list[SequenceLayerEffect] = []
         match event:
             case GossipParcel():
                 self._step_core(now_ns, event, out)
@@ -120,14 +120,14 @@ class SequenceLayer:
                 self._answer_waiting(now_ns, out)
         return out
 
-    def _step_core(self, now_ns: int, event: SequenceInput, out: list[LayerEffect]) -> None:
+    def _step_core(self, now_ns: int, event: SequenceInput, out: list[SequenceLayerEffect]) -> None:
         for effect in self.core.step(now_ns, event):
             if type(effect) is Whisper:
                 out.append(effect)
             else:
                 self._handle_effect(effect, out)
 
-    def _handle_effect(self, effect: SequenceEffect, out: list[LayerEffect]) -> None:
+    def _handle_effect(self, effect: SequenceEffect, out: list[SequenceLayerEffect]) -> None:
         match effect:
             case Whisper() | Meet() | Report():
                 out.append(effect)
@@ -150,7 +150,7 @@ class SequenceLayer:
 
     # Calls.
 
-    def _settle_publish(self, effect: Published | Unpublished, out: list[LayerEffect]) -> None:
+    def _settle_publish(self, effect: Published | Unpublished, out: list[SequenceLayerEffect]) -> None:
         call = effect.token
         if call not in self._publishing:
             return
@@ -160,7 +160,7 @@ class SequenceLayer:
         else:
             out.append(Settled(call, kind=effect.kind, reason=effect.reason))
 
-    def _requested(self, now_ns: int, asked: Requested, out: list[LayerEffect]) -> None:
+    def _requested(self, now_ns: int, asked: Requested, out: list[SequenceLayerEffect]) -> None:
         try:
             request = client.decode_request(asked.body)
             values = client.split(request.lengths, asked.payload) if isinstance(request, PublishRequest) else ()
@@ -180,12 +180,12 @@ class SequenceLayer:
             if not self._answer(now_ns, waiting, out):
                 self._waiting[asked.call] = waiting
 
-    def _answer_waiting(self, now_ns: int, out: list[LayerEffect]) -> None:
+    def _answer_waiting(self, now_ns: int, out: list[SequenceLayerEffect]) -> None:
         for waiting in list(self._waiting.values()):
             if self._answer(now_ns, waiting, out):
                 del self._waiting[waiting.call]
 
-    def _answer(self, now_ns: int, waiting: _Waiting, out: list[LayerEffect]) -> bool:
+    def _answer(self, now_ns: int, waiting: _Waiting, out: list[SequenceLayerEffect]) -> bool:
         """Answer the read if possible: with events, with an empty page, or with a refusal. Return True if it was
         answered.
         """
@@ -215,7 +215,10 @@ class SequenceLayer:
 
     # Status page and metrics.
 
-    def name_nodes(self, name_of: Callable[[int], int]) -> None:
+    def required_right(self, body: bytes, /) -> RequiredRight | None:
+        return client.required_right(body)
+
+    def name_nodes(self, name_of: Callable[[int], int], /) -> None:
         """Set the mapping from node identifiers to the node numbers that users see."""
         self._name_of = name_of
 

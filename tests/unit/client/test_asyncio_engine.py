@@ -14,7 +14,7 @@ import pytest
 
 from chaplain import AsyncClient
 from chaplain.client.io.asyncio_engine import LoopEngine
-from chaplain.client.io.call_registry import CallRegistry, Sink
+from chaplain.client.io.call_registry import CallRegistry, Completion
 from chaplain.client.protocol.events import Cancelled
 from chaplain.client_service.messages import Cancel, GetStatus, ListenEvents
 from chaplain.errors import Closed
@@ -98,12 +98,12 @@ def test_a_defect_in_the_core_ends_every_wait() -> None:
         engine, registry = await start(Broken(ZeroDivisionError()))
         engine.start(registry)
         future = asyncio.get_running_loop().create_future()
-        registry.submit_call(Cancelled, Sink(future))
+        registry.submit_call(Cancelled, Completion(future))
         with pytest.raises(Closed, match="ZeroDivisionError"):
             await future
         assert not engine.running
         with pytest.raises(Closed, match="connect again"):
-            registry.submit_call(Cancelled, Sink(future))
+            registry.submit_call(Cancelled, Completion(future))
         await engine.closed
 
     run(work())
@@ -113,7 +113,7 @@ def test_an_interruption_ends_every_wait_and_goes_on() -> None:
     loop = asyncio.new_event_loop()
     future = loop.create_future()
     engine, registry = loop.run_until_complete(start(Broken(KeyboardInterrupt())))
-    registry.submit_call(Cancelled, Sink(future))
+    registry.submit_call(Cancelled, Completion(future))
     engine.start(registry)
     with pytest.raises(KeyboardInterrupt):
         loop.run_until_complete(engine.closed)

@@ -15,7 +15,7 @@ import pytest
 
 from chaplain import Client
 from chaplain.client.api import calls as requests
-from chaplain.client.io.call_registry import CallRegistry, Sink
+from chaplain.client.io.call_registry import CallRegistry, Completion
 from chaplain.client.io.thread_engine import ThreadEngine
 from chaplain.client.io.waiter import Waiter
 from chaplain.client.protocol.events import Cancelled, Returned
@@ -95,7 +95,7 @@ def started(core: object) -> tuple[ThreadEngine, CallRegistry]:
 
 def call(engine: ThreadEngine, registry: CallRegistry) -> object:
     waiter = Waiter()
-    assert engine.call(Cancelled(registry.register(Sink(waiter))), waiter, LIMIT_S)
+    assert engine.call(Cancelled(registry.register(Completion(waiter))), waiter, LIMIT_S)
     return waiter.result()
 
 
@@ -167,7 +167,7 @@ def test_the_background_thread_tells_what_nobody_drives_for() -> None:
         for _ in range(calls):
             call(engine, registry)
         waiter = Waiter()
-        registry.submit_call(Cancelled, Sink(waiter))
+        registry.submit_call(Cancelled, Completion(waiter))
         waiter.wait(LIMIT_S)
         assert waiter.finished
     engine.stop()

@@ -16,7 +16,7 @@ from chaplain.client.api import calls
 from chaplain.client.api.calls import members
 from chaplain.client.api.sequence_calls import SequenceEvent
 from chaplain.client.connect.options import prepare
-from chaplain.client.io.call_registry import CallRegistry, Sink, SubscriptionSink
+from chaplain.client.io.call_registry import CallRegistry, Completion, SubscriptionSink
 from chaplain.client.io.item_buffer import Inbox
 from chaplain.client.io.thread_engine import ThreadEngine
 from chaplain.client.protocol.deadlines import Deadlines
@@ -106,13 +106,13 @@ def test_a_defect_in_the_core_ends_every_wait() -> None:
     engine = ThreadEngine(Broken(), Sockets(bytes(16)))  # type: ignore[arg-type]
     registry, future = CallRegistry(engine.submit), Future[bytes]()
     engine.start(registry)
-    registry.submit_call(Cancelled, Sink(future))
+    registry.submit_call(Cancelled, Completion(future))
     with pytest.raises(Closed, match="ZeroDivisionError"):
         future.result(10)
     engine.stop()
     assert not engine.running
     with pytest.raises(Closed, match="connect again"):
-        registry.submit_call(Cancelled, Sink(Future()))
+        registry.submit_call(Cancelled, Completion(Future()))
 
 
 def test_clients_spread_over_the_nodes() -> None:
@@ -147,16 +147,16 @@ def test_endpoints_must_be_given() -> None:
 def test_numbers_of_calls_wrap_and_skip_those_in_use() -> None:
     given_out: list[object] = []
     registry = CallRegistry(given_out.append)
-    first = registry.submit_call(Cancelled, Sink(Future()))
+    first = registry.submit_call(Cancelled, Completion(Future()))
     registry._last_call = 2**32 - 1
-    second = registry.submit_call(Cancelled, Sink(Future()))
+    second = registry.submit_call(Cancelled, Completion(Future()))
     assert (first, second) == (1, 2)
 
 
 @pytest.mark.parametrize("failure", list(Failure))
 def test_every_failure_has_its_error(failure: Failure) -> None:
     registry, future = CallRegistry(lambda event: None), Future[bytes]()
-    call = registry.submit_call(Cancelled, Sink(future))
+    call = registry.submit_call(Cancelled, Completion(future))
     registry.deliver([Raised(call, failure, "because")])
     error = future.exception(1)
     assert isinstance(error, ChaplainError)

@@ -70,9 +70,9 @@ def test_the_right_that_a_request_takes(layer: Layer, body: bytes, right: Right)
         Layer.EXECUTOR: SimpleNamespace(),
     }
     clearance = Authorization(None, uppers)
-    assert clearance.wants(layer, body) == RequiredRight(right, "news")
-    assert clearance.wants(layer, body[:-1]) is None  # no request: the layer says so
-    assert clearance.wants(Layer.EXECUTOR, body) is None  # it asks for itself
+    assert clearance.required_right(layer, body) == RequiredRight(right, "news")
+    assert clearance.required_right(layer, body[:-1]) is None  # no request: the layer says so
+    assert clearance.required_right(Layer.EXECUTOR, body) is None  # it asks for itself
     assert clearance.may(KEY, RequiredRight(right, "news"))  # without a journal there is no list of rights
 
 

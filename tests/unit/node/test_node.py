@@ -12,7 +12,7 @@ from chaplain.client_service.events import ClientServiceEffect, ForLayer, Rotati
 from chaplain.client_service.messages import LookUp
 from chaplain.core import Drained, Persist, Persisted, Replace, Requested, Send, Settled
 from chaplain.gossip.events import GossipEffect, GossipParcel, MemberChanged, MemberState
-from chaplain.gossip.layer_api import UpperEffect, UpperInput
+from chaplain.gossip.layer_api import LayerCore, LayerEffect, LayerInput
 from chaplain.gossip.settings import GossipSettings
 from chaplain.link.auth.identity import Identity, new_instance
 from chaplain.link.auth.keyring import KeyRing
@@ -23,7 +23,6 @@ from chaplain.mesh.settings import MeshSettings
 from chaplain.node import status
 from chaplain.node.core import NodeCore
 from chaplain.node.keyring_store import KEYRING_FILE
-from chaplain.node.layer_api import UpperCore
 from chaplain.node.settings import NodeSettings
 from chaplain.wire import parcel
 from chaplain.wire.parcel import Layer, Parcel
@@ -38,7 +37,7 @@ NAMES = ("one", "two", "three", "four", "five")
 class Cluster:
     """Five nodes, each told of the first alone."""
 
-    uppers: Mapping[Layer, UpperCore] = {}
+    uppers: Mapping[Layer, LayerCore] = {}
     """What the next node is made with."""
 
     def __init__(self, beacon: bool = False) -> None:
@@ -192,16 +191,16 @@ def test_a_rotation_changes_every_ring_and_the_rings_outlive_a_restart() -> None
     assert cluster.all_know_all()
 
 
-class Postman:
+class Postman(LayerCore):
     """A layer above gossip that writes down what it hears, keeps it on disk, and answers with it."""
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
-        self.heard: list[UpperInput] = []
+        self.heard: list[LayerInput] = []
         self.asked = 0
         """How often for its deadline."""
 
-    def step(self, now_ns: int, event: UpperInput) -> list[UpperEffect]:
+    def step(self, now_ns: int, event: LayerInput) -> list[LayerEffect]:
         self.heard.append(event)
         match event:
             case Requested():

@@ -12,6 +12,7 @@ import pytest
 from chaplain.client_service.events import RotationWanted
 from chaplain.core import Drained, Frozen, Halt, Persist, Report
 from chaplain.gossip.events import AskQuery, EventSeen, Fire, GossipParcel, MemberChanged, MemberState, QueryDecided
+from chaplain.gossip.layer_api import LayerCore
 from chaplain.gossip.settings import GossipSettings
 from chaplain.journal.consensus.events import LogRead, ReadLog, Role
 from chaplain.journal.core import JournalCore
@@ -60,7 +61,7 @@ class Petition(Frozen, frozen=True):
     entry: ConfigEntry
 
 
-class Talker:
+class Talker(LayerCore):
     """A layer above gossip that greets its like, and keeps what it is told."""
 
     def __init__(self, identifier: int, layer: Layer = Layer.GRAPH) -> None:
@@ -94,7 +95,7 @@ class Talker:
 class Patient(Talker):
     """One that others have to agree with before they can do without it."""
 
-    patient = True
+    serves_removed_nodes = True
 
 
 class Whole(NodeCore):

@@ -77,7 +77,7 @@ class FutureLike(Protocol):
     def set_exception(self, exception: BaseException, /) -> None: ...
 
 
-class Sink:
+class Completion:
     """Receives the outcome of one call and resolves its future."""
 
     def __init__(self, future: FutureLike) -> None:
@@ -107,7 +107,7 @@ class Sink:
             self._future.set_result(payload)
 
 
-class SubscriptionSink(Sink):
+class SubscriptionSink(Completion):
     """Resolves the future when the subscription has started, then buffers its items and notifies the listener."""
 
     def __init__(self, future: FutureLike, inbox: Inbox, notify: Callable[[], None]) -> None:
@@ -136,7 +136,7 @@ class CallRegistry:
 
     def __init__(self, submit: Callable[[ClientInput], None]) -> None:
         self._submit = submit
-        self._sinks: dict[int, Sink] = {}
+        self._sinks: dict[int, Completion] = {}
         self._lock = (
             RLock()
         )  # reentrant: garbage collection may run a listener's finalizer, which cancels, at any allocation
@@ -153,7 +153,7 @@ class CallRegistry:
     def _in_own_process(self) -> bool:
         return os.getpid() == self._pid
 
-    def register(self, sink: Sink) -> int:
+    def register(self, sink: Completion) -> int:
         """Give a call that is about to be submitted its number."""
         self.check_usable()
         with self._lock:
@@ -161,7 +161,7 @@ class CallRegistry:
             self._sinks[call] = sink
         return call
 
-    def submit_call(self, build: Callable[[int], ClientInput], sink: Sink) -> int:
+    def submit_call(self, build: Callable[[int], ClientInput], sink: Completion) -> int:
         """Register and submit a call without blocking for its outcome. Returns its number."""
         call = self.register(sink)
         try:
@@ -189,7 +189,7 @@ class CallRegistry:
             with suppress(Closed):
                 self._submit(Cancelled(call))
 
-    def cancel_sink(self, sink: Sink) -> None:
+    def cancel_sink(self, sink: Completion) -> None:
         """Cancel the call of this sink, if it has one: an interrupted caller may not know the number."""
         if not self._in_own_process:
             return
@@ -213,7 +213,7 @@ class CallRegistry:
         for sink in sinks:
             sink.fail(error)
 
-    def _remove(self, call: int) -> Sink | None:
+    def _remove(self, call: int) -> Completion | None:
         with self._lock:
             return self._sinks.pop(call, None)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-from chaplain.client.io.call_registry import FutureLike, Sink, error_of
+from chaplain.client.io.call_registry import Completion, FutureLike, error_of
 from chaplain.client.protocol.call_events import Raised
 from chaplain.client.protocol.events import Outcome
 from chaplain.client.protocol.journal.events import ReadChunk, WritesAcknowledged
@@ -28,7 +28,7 @@ class _NoFuture:
 NO_FUTURE: FutureLike = _NoFuture()
 
 
-class ChunkSink(Sink):
+class ChunkSink(Completion):
     """Receives the receipt of one chunk of a writer."""
 
     def __init__(
@@ -49,7 +49,7 @@ class ChunkSink(Sink):
         self._failed(error)
 
 
-class ReadSink(Sink):
+class ReadSink(Completion):
     """Buffers the chunks of one read until the reader takes them.
 
     Flow control bounds the buffer: nodes send more only for bytes that were taken.

@@ -23,7 +23,7 @@ from collections.abc import Iterator
 from operator import methodcaller
 from typing import Protocol
 
-from chaplain.client.io.call_registry import CallRegistry, Sink, error_of
+from chaplain.client.io.call_registry import CallRegistry, Completion, error_of
 from chaplain.client.io.journal_futures import NO_FUTURE
 from chaplain.client.protocol.call_events import Failure, Raised
 from chaplain.client.protocol.events import Outcome
@@ -146,7 +146,7 @@ class WriteCoalescer:
             self._context.loop.call_soon(self._resolve_slice)
 
 
-class CoalescedSink(Sink):
+class CoalescedSink(Completion):
     """Receives the outcome of a batch and gives each future its own receipt or error."""
 
     def __init__(self, coalescer: WriteCoalescer, futures: list[ReceiptFuture]) -> None:

@@ -34,7 +34,7 @@ from chaplain.journal.ingest.signature_queue import SignatureQueue
 from chaplain.journal.messages import config
 from chaplain.journal.messages.client import Decided, Failed
 from chaplain.journal.messages.membership import OPENING, is_opening
-from chaplain.journal.messages.peer import PassPetition
+from chaplain.journal.messages.peer import ForwardConfigRequest
 from chaplain.journal.messages.signing import ConfigCheck
 from chaplain.journal.model.reason import REASONS, kind_of
 from chaplain.journal.model.records import IdentityStatus
@@ -49,7 +49,7 @@ ConfigRequestEffect: TypeAlias = ConfigOffered | ToPeer | ToClient | Verify
 class _Waiting(msgspec.Struct):
     """A request that waits for its decision."""
 
-    petition: PassPetition
+    petition: ForwardConfigRequest
     askers: dict[bytes, int]
     """Sessions that wait for the decision, each with its last call."""
     charged: list[bytes]
@@ -64,7 +64,7 @@ class _Forwarded(Frozen, frozen=True):
     """A request that another node forwarded."""
 
     node: int
-    petition: PassPetition
+    petition: ForwardConfigRequest
     digest: bytes
 
 
@@ -106,7 +106,7 @@ class ConfigRequests:
     def due_ns(self) -> int | None:
         return soonest([waiting.due_ns for waiting in self._waiting.values()]) if self._waiting else None
 
-    def submit(self, now_ns: int, asker: tuple[bytes, int], client: bytes, petition: PassPetition) -> None:
+    def submit(self, now_ns: int, asker: tuple[bytes, int], client: bytes, petition: ForwardConfigRequest) -> None:
         """A client submits a request. A request that cannot be granted is refused at once. `client` is the ACL id of
         the client's identity.
         """
@@ -148,7 +148,7 @@ class ConfigRequests:
     def _fail(self, asker: tuple[bytes, int], kind: str, why: str) -> None:
         self.effects.append(ToClient(asker[0], Failed(asker[1], kind, why)))
 
-    def _check_of(self, petition: PassPetition) -> ConfigCheck | Reason:
+    def _check_of(self, petition: ForwardConfigRequest) -> ConfigCheck | Reason:
         """The signature check of a request; or the reason to refuse it without one."""
         if len(petition.data) > self._settings.petition_bytes_max:
             return Reason.UNKNOWN_TYPE
@@ -163,7 +163,7 @@ class ConfigRequests:
             return Reason.NOT_ALLOWED  # as execution would say; the order and the log need not carry it
         return config.check_of(decoded, self._execution.cluster, signer.key)
 
-    def on_forwarded(self, node: int, petition: PassPetition) -> None:
+    def on_forwarded(self, node: int, petition: ForwardConfigRequest) -> None:
         """Another node forwards a request to this node as master. Only opening stages may be requested."""
         if self._master != self._settings.node or not is_opening(petition.entry_type, petition.stage):
             return
@@ -201,7 +201,7 @@ class ConfigRequests:
                 refused = ConfigVerdict(waiting.petition.entry_type, Reason.SIGNATURE)
                 self._answer(self._end(item), refused)
 
-    def _offer(self, petition: PassPetition) -> None:
+    def _offer(self, petition: ForwardConfigRequest) -> None:
         self.effects.append(ConfigOffered(petition.entry_type, petition.stage, petition.data))
 
     def _end(self, digest: bytes) -> _Waiting | None:

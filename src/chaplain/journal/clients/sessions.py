@@ -46,7 +46,7 @@ from chaplain.journal.messages.client import (
     WrapSecret,
     Write,
 )
-from chaplain.journal.messages.peer import PassPetition
+from chaplain.journal.messages.peer import ForwardConfigRequest
 from chaplain.journal.messages.signing import Wrapping
 from chaplain.journal.messages.write_request import client_id_of, read_heading
 from chaplain.journal.model.reason import REASONS, kind_of
@@ -227,7 +227,7 @@ class ClientSessions:
                 credit, epoch = self._ingest.credit_of(instance), self._execution.state.epochs.token
                 yield Opened(message.call, *names, credit, bound, self._master_regime, reserved, epoch)
             case SubmitPetition():
-                petition = PassPetition(message.entry_type, message.stage, payload)
+                petition = ForwardConfigRequest(message.entry_type, message.stage, payload)
                 self.config_requests.submit(now_ns, (instance, message.call), client.acl, petition)
             case AskLane():
                 self._subscribe_lane(instance, client, message.client_id)

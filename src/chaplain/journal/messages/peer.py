@@ -47,7 +47,7 @@ class Ack(Frozen, frozen=True):
     reached: tuple[Reference, ...]
 
 
-class PassPetition(Frozen, frozen=True):
+class ForwardConfigRequest(Frozen, frozen=True):
     """A configuration entry that the sender forwards to the master, which should order it."""
 
     entry_type: int
@@ -65,7 +65,7 @@ class Removed(Frozen, frozen=True):
     index: int
 
 
-class Covered(Frozen, frozen=True):
+class SnapshotOffer(Frozen, frozen=True):
     """Snapshot offer: the sender's latest checkpoint, and the range of its log."""
 
     index: int
@@ -101,10 +101,10 @@ PeerMessage: TypeAlias = (
     | Payload
     | AskPayload
     | Ack
-    | PassPetition
+    | ForwardConfigRequest
     | IngestDrainedNotice
     | Removed
-    | Covered
+    | SnapshotOffer
     | AskState
     | StatePiece
 )
@@ -124,13 +124,13 @@ def encode(message: PeerMessage) -> tuple[bytes, bytes]:
             return _body(_ASK, put_reference(message.reference), message.digest or _NO_DIGEST), b""
         case Ack():
             return _body(_ACK, put_number(len(message.reached), 1), *map(put_reference, message.reached)), b""
-        case PassPetition():
+        case ForwardConfigRequest():
             return _body(_PETITION, put_number(message.entry_type, 1), put_number(message.stage, 1)), message.data
         case IngestDrainedNotice():
             return _body(_DRAINED), b""
         case Removed():
             return _body(_REMOVED, put_number(message.index, 8)), b""
-        case Covered():
+        case SnapshotOffer():
             numbers = (message.size_bytes, message.first, message.agreed)
             fields = (put_number(message.index, 8), message.digest, *(put_number(number, 8) for number in numbers))
             return _body(_COVERED, *fields, put_number(message.confirmed, 1)), b""
@@ -156,7 +156,7 @@ def decode(body: bytes, payload: bytes) -> PeerMessage:
         raise Malformed(f"peer message: this program speaks protocol {PROTOCOL}")
     message = _fields(cursor, cursor.number(1, "kind"), payload)
     cursor.end("peer message")
-    if payload and isinstance(message, AskPayload | Ack | IngestDrainedNotice | Removed | Covered | AskState):
+    if payload and isinstance(message, AskPayload | Ack | IngestDrainedNotice | Removed | SnapshotOffer | AskState):
         raise Malformed("peer message: a payload where none belongs")
     return message
 
@@ -171,7 +171,7 @@ def _fields(cursor: Cursor, kind: int, payload: bytes) -> PeerMessage:
         case 4:
             return Ack(take_reached(cursor))
         case 5:
-            return PassPetition(cursor.number(1, "entry type"), cursor.number(1, "stage"), payload)
+            return ForwardConfigRequest(cursor.number(1, "entry type"), cursor.number(1, "stage"), payload)
         case 6:
             return IngestDrainedNotice()
         case 7:
@@ -186,7 +186,7 @@ def _fields(cursor: Cursor, kind: int, payload: bytes) -> PeerMessage:
             raise Malformed(f"peer message: kind {kind} is not one of 1 to 10")
 
 
-def _covered(cursor: Cursor) -> Covered:
+def _covered(cursor: Cursor) -> SnapshotOffer:
     index, digest = cursor.number(8, "index"), cursor.take(DIGEST_BYTES, "digest")
     size_bytes, first, agreed = (cursor.number(8, name) for name in ("size", "first", "agreed"))
-    return Covered(index, digest, size_bytes, first, agreed, bool(cursor.number(1, "confirmed")))
+    return SnapshotOffer(index, digest, size_bytes, first, agreed, bool(cursor.number(1, "confirmed")))

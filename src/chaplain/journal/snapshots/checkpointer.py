@@ -21,7 +21,7 @@ from typing import TypeAlias
 from chaplain.core import Halt, Persist, Replace, Report
 from chaplain.journal.events import ToPeer
 from chaplain.journal.execution.state_machine import JournalExecution
-from chaplain.journal.messages.peer import AskState, Covered, StatePiece
+from chaplain.journal.messages.peer import AskState, SnapshotOffer, StatePiece
 from chaplain.journal.model.results import AppliedMessage
 from chaplain.journal.settings import JournalSettings
 from chaplain.journal.snapshots import checkpoint
@@ -52,7 +52,7 @@ class Checkpointer:
         """Index of the checkpoint that each ticket writes; 0 for a ticket that deletes segments."""
         self.durable = 0
         """Index of the latest checkpoint on this node's disk."""
-        self.offers: dict[int, Covered] = {}
+        self.offers: dict[int, SnapshotOffer] = {}
         """The latest snapshot offer of each connected peer."""
         self._lagging = LaggingMembers()
         self._due_ns: int | None = None
@@ -119,7 +119,7 @@ class Checkpointer:
 
     def on_connected(self, node: int) -> None:
         """A member is connected. Until it sends an offer, it counts as a member without a checkpoint."""
-        self.offers[node] = Covered(0, _NOTHING, 0, 1, 0, confirmed=False)
+        self.offers[node] = SnapshotOffer(0, _NOTHING, 0, 1, 0, confirmed=False)
         self._lagging.on_connected(node)
         self._send_offer(node)
 
@@ -131,17 +131,17 @@ class Checkpointer:
         if offer is not None:
             self._lagging.on_disconnected(now_ns, node, offer.index)
 
-    def _offer(self) -> Covered:
+    def _offer(self) -> SnapshotOffer:
         assert self._log is not None
         own = self._checkpoints.get(self.durable)
         index, digest, size = (0, _NOTHING, 0) if own is None else (own.index, own.digest, len(own.state))
-        return Covered(index, digest, size, self._log.segment_index.first, self._log.agreed, self.confirmed)
+        return SnapshotOffer(index, digest, size, self._log.segment_index.first, self._log.agreed, self.confirmed)
 
     def broadcast_offer(self) -> None:
         for node in self.offers:
             self._send_offer(node)
 
-    def on_offer(self, now_ns: int, node: int, offer: Covered) -> None:
+    def on_offer(self, now_ns: int, node: int, offer: SnapshotOffer) -> None:
         """Store the offer of a peer, and act on what it confirms or contradicts."""
         before = self.confirmed
         self.offers[node] = offer
@@ -169,7 +169,7 @@ class Checkpointer:
         confirming = [node for node, offer in self.offers.items() if self._agrees(offer, own)]
         return self._execution.cluster_config.quorum.reached([*confirming, self._settings.node])
 
-    def _agrees(self, offer: Covered, own: Checkpoint) -> bool:
+    def _agrees(self, offer: SnapshotOffer, own: Checkpoint) -> bool:
         return offer.index > own.index or (offer.index == own.index and offer.digest == own.digest)
 
     def _compare_states(self) -> None:
@@ -216,7 +216,7 @@ class Checkpointer:
         """
         return [node for node, offer in self.offers.items() if self._lacks_log(offer)]
 
-    def _lacks_log(self, offer: Covered) -> bool:
+    def _lacks_log(self, offer: SnapshotOffer) -> bool:
         assert self._log is not None
         return offer.agreed + 1 < self._log.segment_index.first
 

@@ -29,7 +29,7 @@ from chaplain.errors import Malformed
 from chaplain.journal.events import ToPeer
 from chaplain.journal.execution.state import load
 from chaplain.journal.execution.state_machine import JournalExecution
-from chaplain.journal.messages.peer import AskState, Covered, StatePiece
+from chaplain.journal.messages.peer import AskState, SnapshotOffer, StatePiece
 from chaplain.journal.model.quorum import Quorum
 from chaplain.journal.settings import JournalSettings
 from chaplain.journal.snapshots import checkpoint
@@ -219,5 +219,5 @@ class SnapshotInstaller:
         self.effects.append(Halt("a checkpoint was taken from others", again=True))
 
 
-def _id_of(offer: Covered) -> _CheckpointId:
+def _id_of(offer: SnapshotOffer) -> _CheckpointId:
     return _CheckpointId(offer.index, offer.digest, offer.size_bytes)

@@ -16,7 +16,7 @@ from chaplain.journal.events import ToPeer
 from chaplain.journal.execution.state import ExecutionState, load
 from chaplain.journal.execution.state_machine import JournalExecution
 from chaplain.journal.messages.cluster import DataEntry, Reference
-from chaplain.journal.messages.peer import AskState, Covered, StatePiece
+from chaplain.journal.messages.peer import AskState, SnapshotOffer, StatePiece
 from chaplain.journal.model.bootstrap import ClusterBootstrap
 from chaplain.journal.model.results import AppliedMessage
 from chaplain.journal.outbound import JournalOutbound
@@ -30,7 +30,7 @@ from chaplain.journal.storage.offset_index import StreamIndex
 from chaplain.journal.storage.verdict import read_applied
 from chaplain.journal.ticket_numbers import TicketNumbers
 
-SnapshotMessage: TypeAlias = Covered | AskState | StatePiece
+SnapshotMessage: TypeAlias = SnapshotOffer | AskState | StatePiece
 
 
 def base_of(state: ExecutionState) -> CheckpointBase:
@@ -106,7 +106,7 @@ class SnapshotService:
 
     def on_message(self, now_ns: int, node: int, message: SnapshotMessage) -> None:
         match message:
-            case Covered():
+            case SnapshotOffer():
                 self._log_ranges[node] = (message.first, message.agreed)
                 self.checkpointer.on_offer(now_ns, node, message)
                 self._installer.update(now_ns)

@@ -20,6 +20,7 @@ from chaplain.clock import Clock
 from chaplain.config import PID_FILE, SEGMENTS, NodeConfig
 from chaplain.errors import ConfigError
 from chaplain.executor.journal_view import NodesJournal
+from chaplain.gossip.layer_api import LayerCore
 from chaplain.gossip.settings import GossipSettings
 from chaplain.journal.consensus.events import DiskSpace, LogRead, ReadLog
 from chaplain.journal.events import Verified, Verify
@@ -30,7 +31,6 @@ from chaplain.link.settings import LinkSettings
 from chaplain.link.zmq.sockets import Sockets
 from chaplain.mesh.settings import MeshSettings
 from chaplain.node.core import NodeCore
-from chaplain.node.layer_api import UpperCore
 from chaplain.node.node_ids import NodeIds
 from chaplain.node.recorder import Recorder
 from chaplain.node.settings import ClientSettings, NodeSettings, RecorderSettings
@@ -129,7 +129,7 @@ def make_node(config: NodeConfig, endpoint: str, instance: bytes, now_ns: int) -
     names = NodeIds(node_ids, journal)
     sequence = make_sequence(config, identity.identifier, names, endpoint, now_ns)
     graph = make_graph(config, identity, names, now_ns)
-    uppers: dict[Layer, UpperCore] = {Layer.SEQUENCE: sequence, Layer.GRAPH: graph}
+    uppers: dict[Layer, LayerCore] = {Layer.SEQUENCE: sequence, Layer.GRAPH: graph}
     if executor is not None:
         uppers[Layer.EXECUTOR] = executor
     return NodeCore(

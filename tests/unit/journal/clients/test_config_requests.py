@@ -10,7 +10,7 @@ from chaplain.journal.events import ToClient, ToPeer, Verified, Verify
 from chaplain.journal.messages.client import Decided, Failed
 from chaplain.journal.messages.cluster import ConfigEntry, genesis
 from chaplain.journal.messages.config import AddIdentity, ConfigMessage, MakeCheckpoint
-from chaplain.journal.messages.peer import PassPetition
+from chaplain.journal.messages.peer import ForwardConfigRequest
 from chaplain.journal.messages.signing import holds
 from chaplain.journal.settings import ConsensusSettings, JournalSettings
 from tests.support.execution_stage import ADMIN_ACL, BOB, CLUSTER, Stage, lease, petition
@@ -38,7 +38,9 @@ class Desk:
     def submit(self, entry: ConfigEntry, client: bytes = ADMIN_ACL, session: bytes = b"") -> list:
         self.calls += 1
         asker = (session or b"session %d" % self.calls, self.calls)
-        self.petitions.submit(self.now_ns, asker, client, PassPetition(entry.entry_type, entry.stage, entry.data))
+        self.petitions.submit(
+            self.now_ns, asker, client, ForwardConfigRequest(entry.entry_type, entry.stage, entry.data)
+        )
         return self.taken()
 
     def taken(self) -> list:
@@ -166,10 +168,10 @@ def test_master_checks_what_other_nodes_pass_on_and_takes_so_many_at_a_time(desk
     desk.lead(NODE)
     for number in range(PER_CLIENT + 3):
         entry = numbered(number) if number else forged(numbered(0))
-        desk.petitions.on_forwarded(OTHER, PassPetition(entry.entry_type, entry.stage, entry.data))
+        desk.petitions.on_forwarded(OTHER, ForwardConfigRequest(entry.entry_type, entry.stage, entry.data))
     assert [type(one) for one in desk.check()] == [ConfigOffered] * (PER_CLIENT - 1)
     entry = numbered(50)
-    desk.petitions.on_forwarded(OTHER, PassPetition(entry.entry_type, entry.stage, entry.data))
+    desk.petitions.on_forwarded(OTHER, ForwardConfigRequest(entry.entry_type, entry.stage, entry.data))
     assert [type(one) for one in desk.check()] == [ConfigOffered]
 
 

@@ -11,7 +11,7 @@ from chaplain.journal.execution.state_machine import JournalExecution
 from chaplain.journal.messages.client import Ended, Open, Opened, Read
 from chaplain.journal.messages.consensus import ProposalAck, Propose, decode
 from chaplain.journal.messages.membership import AddNode, EntryType, NewSet, RemoveNode
-from chaplain.journal.messages.peer import AskState, ConsensusFrame, Covered
+from chaplain.journal.messages.peer import AskState, ConsensusFrame, SnapshotOffer
 from chaplain.journal.messages.peer import decode as decode_peer
 from chaplain.journal.model.cluster_config import ClusterConfig, open_change
 from chaplain.journal.model.reason import Reason
@@ -205,7 +205,7 @@ def test_what_another_proposal_took_the_place_of_is_still_to_be_had(cluster: Clu
         assert cluster.nodes[number].core.execution.cached_payload(entry.reference, entry.digest)
 
 
-def asked_for_a_checkpoint(said: dict[int, Covered]) -> bool:
+def asked_for_a_checkpoint(said: dict[int, SnapshotOffer]) -> bool:
     """Whether node 5, which has nothing, wants a checkpoint when it hears this, then or after a while."""
     execution = JournalExecution(founding(None, b"", SERIALIZERS, count=5, copies=2))
     settings: Any = SimpleNamespace(node=5, order=SimpleNamespace(retry_ns=10, patience_ns=100))
@@ -219,9 +219,9 @@ def asked_for_a_checkpoint(said: dict[int, Covered]) -> bool:
     return any(isinstance(effect.message, AskState) for effect in adoption.effects)  # type: ignore[union-attr]
 
 
-def covered(first: int) -> Covered:
+def covered(first: int) -> SnapshotOffer:
     """Somebody has a checkpoint behind message 25, and its log from there on."""
-    return Covered(25, bytes(32), 5, first, 30, confirmed=True)
+    return SnapshotOffer(25, bytes(32), 5, first, 30, confirmed=True)
 
 
 def test_what_only_nodes_that_hold_data_have_is_not_skipped() -> None:

@@ -34,7 +34,7 @@ from chaplain.journal.messages import peer
 from chaplain.journal.messages.client import GoBack, NotWritten, Receipts
 from chaplain.journal.messages.cluster import Reference, genesis
 from chaplain.journal.messages.ingest import IngestEntry
-from chaplain.journal.messages.peer import Ack, AskPayload, PassPetition, Payload
+from chaplain.journal.messages.peer import Ack, AskPayload, ForwardConfigRequest, Payload
 from chaplain.journal.messages.signing import PackCheck, holds
 from chaplain.journal.settings import ConsensusSettings, JournalSettings
 from chaplain.segment.headers import encode_headers
@@ -425,7 +425,7 @@ def test_checked_things_come_out_in_the_order_they_went_in(rounds, rng):
         AskPayload(Reference(1, 2, 3), b""),
         Ack(()),
         Ack((Reference(1, 2, 0), Reference(2, 0xFFFF, 0xFFFFFFFF))),
-        PassPetition(8, 0, lease().data),
+        ForwardConfigRequest(8, 0, lease().data),
     ],
 )
 def test_what_nodes_say_goes_through_octets(message):

@@ -20,7 +20,7 @@ from chaplain.journal.execution.state import ExecutionState, load
 from chaplain.journal.messages import peer
 from chaplain.journal.messages.cluster import Reference
 from chaplain.journal.messages.config import MakeCheckpoint, encode_fields
-from chaplain.journal.messages.peer import AskState, Covered, StatePiece
+from chaplain.journal.messages.peer import AskState, SnapshotOffer, StatePiece
 from chaplain.journal.messages.write_request import STATEMENTS
 from chaplain.journal.model.records import Staged, StagedPacksRecord
 from chaplain.journal.model.results import AppliedMessage, StreamVerdict
@@ -40,7 +40,7 @@ PAGE = Path(__file__).parents[4] / "docs" / "protocol" / "checkpoints.md"
 EXAMPLES = {
     "fields": encode_fields(MakeCheckpoint(1000)),
     "file": checkpoint.encode(checkpoint.make(7, b"state", 3)),
-    "covered": peer.encode(Covered(7, bytes(range(32)), 5, 3, 9, confirmed=True))[0],
+    "covered": peer.encode(SnapshotOffer(7, bytes(range(32)), 5, 3, 9, confirmed=True))[0],
     "ask": peer.encode(AskState(7, 5))[0],
 }
 
@@ -53,7 +53,7 @@ def test_the_page_shows_these_octets(name: str) -> None:
 
 
 def test_what_is_said_is_read_back() -> None:
-    for message in (Covered(7, bytes(32), 5, 3, 9, confirmed=False), AskState(1, 2), StatePiece(1, 2, b"octets")):
+    for message in (SnapshotOffer(7, bytes(32), 5, 3, 9, confirmed=False), AskState(1, 2), StatePiece(1, 2, b"octets")):
         assert peer.decode(*peer.encode(message)) == message
 
 
@@ -235,9 +235,9 @@ class Desk:
         return [one for one in found if isinstance(one, kind)]
 
 
-def said(made: checkpoint.Checkpoint, **other: Any) -> Covered:
+def said(made: checkpoint.Checkpoint, **other: Any) -> SnapshotOffer:
     fields: dict[str, Any] = {"first": 1, "agreed": 30, "confirmed": False, "digest": made.digest, **other}
-    return Covered(made.index, size_bytes=len(made.state), **fields)
+    return SnapshotOffer(made.index, size_bytes=len(made.state), **fields)
 
 
 def test_nothing_goes_before_a_quorum_and_everybody_connected_have_it() -> None:
@@ -249,7 +249,7 @@ def test_nothing_goes_before_a_quorum_and_everybody_connected_have_it() -> None:
     desk.checkpointer.on_offer(0, 2, said(made))
     assert desk.checkpointer.confirmed
     assert desk.log.segment_index.first == 1, "node 3 is connected and has said nothing"
-    desk.checkpointer.on_offer(0, 3, Covered(15, bytes(32), 1, 1, 30, confirmed=False))
+    desk.checkpointer.on_offer(0, 3, SnapshotOffer(15, bytes(32), 1, 1, 30, confirmed=False))
     assert desk.log.segment_index.first == 11, "node 3 has an earlier one"
     desk.checkpointer.on_disconnected(0, 3)
     desk.checkpointer.drop_segments(0)
@@ -421,7 +421,7 @@ def returning() -> tuple[SnapshotService, Log, checkpoint.Checkpoint]:
     covering.on_message(0, 2, said(made))
     assert desk.log.segment_index.first == 11
     covering.on_connected(0, 3)
-    covering.on_message(0, 3, Covered(0, bytes(32), 0, 1, 4, confirmed=False))
+    covering.on_message(0, 3, SnapshotOffer(0, bytes(32), 0, 1, 4, confirmed=False))
     covering.on_message(0, 2, said(desk.make(25)))
     assert desk.log.segment_index.first == 11, "node 3 is connected"
     return covering, desk.log, made
