@@ -65,9 +65,9 @@ def test_no_name_keeps_a_node_busy_with_a_pattern() -> None:
 )
 def test_the_right_that_a_request_takes(layer: Layer, body: bytes, right: Right) -> None:
     uppers: Any = {
-        Layer.GRAPH: SimpleNamespace(wants=graph.required_right),
-        Layer.SEQUENCE: SimpleNamespace(wants=sequence.required_right),
-        Layer.EXECUTOR: SimpleNamespace(),
+        Layer.GRAPH: SimpleNamespace(required_right=graph.required_right),
+        Layer.SEQUENCE: SimpleNamespace(required_right=sequence.required_right),
+        Layer.EXECUTOR: SimpleNamespace(required_right=lambda _: None),
     }
     clearance = Authorization(None, uppers)
     assert clearance.required_right(layer, body) == RequiredRight(right, "news")
