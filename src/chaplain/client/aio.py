@@ -356,7 +356,7 @@ class AsyncClient(NotPicklable):
         return AsyncJournal(self._context, stream)
 
     def sequence(self, stream: str) -> AsyncSequenceStream:
-        """Return a stream of the sequence. The stream exists from its first event on."""
+        """Return a stream of the sequence. The first published event creates the stream."""
         return AsyncSequenceStream(self._context, stream)
 
     def sql(self, stream: str = "main") -> AsyncSql:

@@ -361,7 +361,7 @@ class Client(NotPicklable):
         return Journal(self._context, stream)
 
     def sequence(self, stream: str) -> SequenceStream:
-        """Return a stream of the sequence. The stream exists from its first event on."""
+        """Return a stream of the sequence. The first published event creates the stream."""
         return SequenceStream(self._context, stream)
 
     def sql(self, stream: str = "main") -> Sql:

@@ -231,7 +231,10 @@ class Membership:
     # Presence and suspicion.
 
     def on_heard(self, identifier: int) -> None:
-        """A command of this node arrived on its own session. If our list has it as lost, inform it."""
+        """A peer's command arrived directly, over this node's session with the peer.
+
+        If the membership list says that the peer is lost, tell the peer, so that it can refute this.
+        """
         self.record_heard(identifier)
         record = self._members.get(identifier)
         if record is not None and record.state is MemberState.LEFT and record.proof is None:

@@ -68,7 +68,7 @@ class GraphReaders:
             self._answer(one, now_ns)
 
     def on_changed(self, now_ns: int, names: Iterable[str]) -> None:
-        """Retry the waiting calls of these streams: events became durable or read."""
+        """Retry the calls that wait for these streams: some events became durable, or confirmed by enough members."""
         changed = set(names)
         for one in [one for one in self._waiting.values() if one.request.stream in changed]:
             del self._waiting[one.call]

@@ -133,7 +133,9 @@ def land(cluster: str, path: str, node: int | None, output: str, stream: str, ta
 @_always_once
 def verify(cluster: str, path: str, node: int | None, output: str, tables: str, stream: str, manifest: str | None,
            identity: str, signatures: bool, founding: str, master: str, remote: str) -> None:  # fmt: skip
-    """Verify a log, a table or both. Each break is printed as a line of JSON, and the exit code is 3.
+    """Verify a log, a table or both.
+
+    Each violation is printed as a line of JSON. The exit code is 3 if there is any.
 
     Standard error says what was verified. For a cluster, that is the complete log of the node that is furthest ahead;
     of the other nodes' logs only the record headers are compared with it. To verify those completely, use --node.

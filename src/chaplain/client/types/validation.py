@@ -30,7 +30,7 @@ WAIT_S_MAX = 1_000_000_000
 
 
 def name(what: str, given: str) -> str:
-    """Check a name. Names travel as strings of mesh.txt: visible ASCII, at most 255 octets."""
+    """Check a name. Names are encoded in the string format of mesh.txt: visible ASCII, at most 255 octets."""
     if isinstance(given, str) and 0 < len(given) <= NAME_BYTES_MAX and all("!" <= letter <= "~" for letter in given):
         return given
     raise Misused(f"{what} has 1 to {NAME_BYTES_MAX} visible ASCII characters without blanks, not {str(given)[:40]!r}")

@@ -44,7 +44,10 @@ class Append(_Body, frozen=True):
 
 
 class ReadSnapshot(_Body, frozen=True):
-    """Read the next page of a snapshot in the agreed order. Without leaves, the node takes a new snapshot."""
+    """Read the next page of a snapshot in the agreed order.
+
+    If the request names no leaves (events without children), the node takes a new snapshot.
+    """
 
     stream: str
     only_read: bool = False

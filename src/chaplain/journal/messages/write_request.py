@@ -91,7 +91,10 @@ def _read_head(raw: Bytes) -> PackHead:
 
 
 def check_pack(raw: Bytes) -> PackHead:
-    """The pack's head. Raises `Malformed` unless the sizes in its tables add up and its digest is correct."""
+    """Check a pack and return its header.
+
+    Raises `Malformed` unless the sizes in its tables add up and its digest is correct.
+    """
     head = _read_head(raw)
     view = view_of(raw)
     end = _end_of_few(view, head) if head.count <= PYTHON_SUM_MAX else _end_of_many(octets(view), head)

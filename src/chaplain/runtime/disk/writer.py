@@ -10,7 +10,8 @@ pages, and a later fsync would succeed without them. The exception is a write to
 space: nothing was lost, and nothing was reported.
 
 Invariants: tickets complete in the order of submission, each exactly once. `Persisted` follows the sync of its own and
-all earlier tickets. The queue contains at most `queue_bytes_max`, or one ticket.
+all earlier tickets. The queue contains at most `queue_bytes_max` bytes, except that an empty queue accepts one larger
+ticket.
 """
 
 from __future__ import annotations

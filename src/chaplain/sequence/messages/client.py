@@ -1,7 +1,7 @@
 """Client requests to the sequence, and pages of events. Bodies are MessagePack arrays, as in the gateway.
 
-The values of a publish are concatenated in the payload; the body contains their lengths. A page is bounded; a reader
-requests the next page here or at another node.
+The values of a publish are concatenated in the payload; the body contains their lengths. A page has a
+maximum size. The reader may request the next page from the same node or from another.
 """
 
 from __future__ import annotations

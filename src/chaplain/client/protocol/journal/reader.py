@@ -8,7 +8,7 @@ nothing at the node.
 
 Invariants:
 - a caller gets contiguous messages in order, whatever happens to sessions;
-- a read that does not follow ends at the head that the stream had when the read began.
+- without `follow`, a read stops at the offset where the stream ended when the read began.
 """
 
 from __future__ import annotations
