@@ -17,6 +17,7 @@ import pytest
 
 import chaplain
 from chaplain.cli.support.connection_options import CONNECT_S, REFUSED_S
+from chaplain.config import load_cluster
 from chaplain.runtime.cluster.create import make_cluster
 from chaplain.runtime.cluster.local import pid_of
 from tests.integration.product.product_shell import Shell, Wrong
@@ -157,6 +158,15 @@ def test_with_a_cluster_that_is_down_or_broken(tmp_path: Path) -> None:
     down = "nodes 1, 2 are down: `chaplain cluster up --dir c` starts what is down"
     assert down in shell.worked("chaplain cluster status --cluster c")
     assert shell.worked("chaplain cluster down --cluster c") == "0 nodes stopped.\n"
+
+
+def test_node_reports_unusable_key_file_before_port_in_use(tmp_path: Path) -> None:
+    make_cluster(tmp_path / "c", 1, "none", None)
+    [node] = load_cluster(tmp_path / "c").nodes
+    (tmp_path / "c/node-1/identity").chmod(0o644)
+    host, port = node.endpoint.removeprefix("tcp://").rsplit(":", 1)
+    with socket.create_server((host, int(port))):
+        Shell(tmp_path).check([Wrong("chaplain node run --config c/node-1/node.toml", "can be read by others")])
 
 
 LIVE_CLUSTER = [

@@ -70,6 +70,7 @@ def run_node(config: NodeConfig) -> int:
     fd_limits.raise_fd_limit()
     with locked(config.path("data")), logged(config) as log:
         refuse_other_versions(config.path("data") / SEGMENTS)
+        check_key_files(config)
         clock = Clock()
         instance = new_instance(SystemRandom())
         strangers_max = config.number("bounds.strangers_max")
@@ -110,6 +111,12 @@ def _serve(config: NodeConfig, loop: EventLoop, node: NodeCore, log: JsonLog) ->
         if server is not None:
             server.end()
         loop.close()
+
+
+def check_key_files(config: NodeConfig) -> None:
+    """Raise `ConfigError` if the node cannot use its key files: before it takes its port, which may be in use."""
+    read_identity(config.path("identity"))
+    choose_keyring(config.path("keyring"), config.path("data"))
 
 
 def make_node(config: NodeConfig, endpoint: str, instance: bytes, now_ns: int) -> NodeCore:
