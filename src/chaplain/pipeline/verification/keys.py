@@ -60,7 +60,7 @@ class KnownSigner(Frozen, frozen=True, array_like=True):
 
 
 class Signers(Frozen, frozen=True, array_like=True):
-    """Who may sign, and on which lane, after some message."""
+    """The clients that may sign, and on which lane, after some message."""
 
     clients: list[KnownSigner]
     lanes: list[tuple[int, bytes]]

@@ -43,7 +43,7 @@ class Proven(Frozen, frozen=True):
     rows: int
     """Number of stream messages verified so far."""
     signers: Signers | None = None
-    """Who may sign later messages; None if signatures were not verified."""
+    """The clients that may sign later messages; None if signatures were not verified."""
 
 
 _proven = msgspec.msgpack.Decoder(Proven)
