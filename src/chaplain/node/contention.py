@@ -6,7 +6,9 @@ anywhere. Clients contend while the node sees two of them within `CONTENTION_NS`
 
 from __future__ import annotations
 
-CONTENTION_NS = 1_000_000_000
+from chaplain.units import SECOND_NS
+
+CONTENTION_NS = SECOND_NS
 
 
 class Contention:

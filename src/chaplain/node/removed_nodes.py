@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 
 from chaplain.link.events import Peer
+from chaplain.units import SECOND_NS
 
-HEARD_EVERY_NS = 10**9
+HEARD_EVERY_NS = SECOND_NS
 """The interval of sign-of-life messages to gossip for each peer; every frame would be too many."""
 
 

@@ -46,16 +46,17 @@ from chaplain.runtime.json_log import JsonLog
 from chaplain.runtime.request_scheduler import RequestScheduler
 from chaplain.runtime.udp_beacon import BeaconSocket
 from chaplain.runtime.worker_pool import TaskGroup, WorkerPool
+from chaplain.units import SECOND_NS
 
 DRAIN_NS = 2_000_000_000
 """After a request to stop, the loop runs on for at most this long to send queued frames and finish queued writes."""
 LINGER_MS = 2000
 """After that, ZeroMQ has this long to send the frames in its own buffers; closing returns earlier if they are empty."""
-IDLE_NS = 1_000_000_000
+IDLE_NS = SECOND_NS
 """The longest wait of an iteration, also without a deadline; so a health check always gets an answer in time."""
 QUESTIONS_MAX = 64
 """Calls of `ask` that may wait; another one raises TimeoutError."""
-CLOCK_SET_NS = 1_000_000_000
+CLOCK_SET_NS = SECOND_NS
 """If the system's clock differs from the node's by this much, it was set, and the node logs an error."""
 
 T = TypeVar("T")
@@ -235,7 +236,7 @@ class EventLoop:
         """Log what could not be sent or written in time. Peers see that the connection ended, and retry."""
         queued_bytes = self._sockets.queued_bytes
         if queued_bytes or self._unwritten:
-            detail = {"queued_bytes": queued_bytes, "unwritten": self._unwritten, "seconds": DRAIN_NS // 10**9}
+            detail = {"queued_bytes": queued_bytes, "unwritten": self._unwritten, "seconds": DRAIN_NS // SECOND_NS}
             self._log.write("stopped before everything was sent", detail, level="error")
 
     def close(self) -> None:
@@ -285,8 +286,8 @@ class EventLoop:
         elif abs(error_ns) >= CLOCK_SET_NS:
             self._clock_was_set = True
             detail = {
-                "ahead_seconds": error_ns // 1_000_000_000,
-                "followed_in_seconds": FIFTH * abs(error_ns) // 1_000_000_000,
+                "ahead_seconds": error_ns // SECOND_NS,
+                "followed_in_seconds": FIFTH * abs(error_ns) // SECOND_NS,
                 "reason": "this machine's clock was set: the node adjusts slowly; restart the node to adjust at once",
             }
             self._log.write("clock was set", detail, level="error")

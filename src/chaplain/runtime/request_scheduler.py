@@ -16,11 +16,13 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-TURN_NS = 1_000_000
+from chaplain.units import MILLISECOND_NS
+
+TURN_NS = MILLISECOND_NS
 """Time for client requests in one iteration of the loop."""
 SHARE = 0.35
 """Part of the time that a contended node may be busy before it delays clients that are not light."""
-REST_NS_MAX = 100_000_000
+REST_NS_MAX = 100 * MILLISECOND_NS
 """A client that is not light waits at most this long."""
 
 

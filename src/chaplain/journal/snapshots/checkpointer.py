@@ -29,11 +29,12 @@ from chaplain.journal.snapshots.checkpoint import Checkpoint, checkpoint_name
 from chaplain.journal.snapshots.lagging_members import LaggingMembers
 from chaplain.journal.snapshots.retention import droppable, first_needed, keeps
 from chaplain.journal.storage.log import ReplicatedLog
+from chaplain.units import SECOND_NS
 
 PIECE_BYTES = 512 * 1024
 KEPT = 2
 """Checkpoints in memory: the latest one, and the one before it, which a peer may still be fetching."""
-LOOK_NS = 1_000_000_000
+LOOK_NS = SECOND_NS
 """Interval at which the node looks for segments to drop, and repeats its offer to peers that lack dropped messages."""
 _NOTHING = bytes(32)
 CheckpointEffect: TypeAlias = ToPeer | Persist | Report | Halt

@@ -7,8 +7,7 @@ from a fixed set.
 from __future__ import annotations
 
 from chaplain.core import Report
-
-_SECOND_NS = 1_000_000_000
+from chaplain.units import SECOND_NS
 
 
 class Reports:
@@ -23,7 +22,7 @@ class Reports:
         self, now_ns: int, event: str, reason: str, peer: str = "", detail: dict[str, str | int] | None = None
     ) -> Report | None:
         """Return the report, or None if this second's reports of its kind are used up."""
-        second = now_ns // _SECOND_NS
+        second = now_ns // SECOND_NS
         last, made, left_out = self._windows.get((event, reason), (second, 0, 0))
         if last != second:
             made = 0

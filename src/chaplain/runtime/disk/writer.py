@@ -25,6 +25,7 @@ from chaplain.core import Operation, Persist, Persisted, PersistFailed, Replace,
 from chaplain.errors import StorageError
 from chaplain.runtime.disk.operations import DataFiles, NoRoom
 from chaplain.runtime.disk.syscalls import DataDirectory
+from chaplain.units import SECOND_NS
 
 QUEUE_BYTES_MAX = 256 * 1024 * 1024
 STORAGE_STOP_S = 10.0
@@ -33,7 +34,7 @@ SMALL_BYTES = 64 * 1024
 """Groups of writes up to this size may be written by the caller's thread."""
 SLOW_NS = 10_000_000
 """After a sync that took longer than this, all writes go to the storage thread for `SLOW_FOR_NS`."""
-SLOW_FOR_NS = 1_000_000_000
+SLOW_FOR_NS = SECOND_NS
 ROOM_POLL_S = 0.2
 """Interval between attempts to write to a full disk."""
 
