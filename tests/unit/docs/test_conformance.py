@@ -54,12 +54,12 @@ def _anchors(page: Path) -> set[str]:
     return {"#" + re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-def test_page_has_rows_for_each_document():
+def test_page_has_rows_for_each_document() -> None:
     assert {row.document for row in ROWS} == set(DOCUMENTS)
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.document}: {row.mechanism}")
-def test_row_names_existing_code_test_and_pages(row: Row):
+def test_row_names_existing_code_test_and_pages(row: Row) -> None:
     assert (ROOT / "src/chaplain" / row.code.strip("`")).is_file()
     file, _, name = row.test.strip("`").partition("::")
     assert name in _test_names(ROOT / file)
@@ -70,6 +70,6 @@ def test_row_names_existing_code_test_and_pages(row: Row):
         assert not anchor or anchor in _anchors(page)
 
 
-def test_mechanisms_are_named_once():
+def test_mechanisms_are_named_once() -> None:
     named = [(row.document, row.mechanism) for row in ROWS]
     assert len(named) == len(set(named))
