@@ -454,7 +454,7 @@ class NodeCore:
         self._run()
 
     def _note_writers(self) -> None:
-        """Clients that write through other nodes contend with those that this node serves."""
+        """Record clients that write through other nodes, because they contend with the clients of this node."""
         if self.journal is not None:
             for key in self.journal.take_writers():
                 self._contention.see(self.now_ns, key)
@@ -532,4 +532,4 @@ class NodeCore:
 
 
 def _ignore(effect: object) -> None:
-    """For effects that no layer uses yet."""
+    """The route of effects that no layer processes."""

@@ -28,7 +28,7 @@ class LayerSlot:
         self.routes: dict[type, Callable[[Any], None]] = {}
         """By type of effect: the function that delivers it."""
         self.stepped = True
-        """It had a step since its last `Drained`."""
+        """True if the layer had a step since its last `Drained`."""
         self.deadline_known = False
         """`due_ns` is its current deadline."""
         self._deadline = deadline

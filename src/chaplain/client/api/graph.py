@@ -42,7 +42,7 @@ class GraphEvent(Record, frozen=True):
     """The author's clock when the event was written, in nanoseconds since 1970."""
     value: bytes
     read: bool
-    """True if at least half of the members, including the author, have it on disk."""
+    """True if more than half of the members, including the author, have it on disk."""
     confirms: int
     """How many members other than the author are known to have it."""
     writer: str = ""
@@ -191,7 +191,7 @@ class Graph:
         """Iterate over the events that exist now, in the agreed order.
 
         With `follow`, iterate over all events in the order of arrival, including new ones, until `timeout` seconds pass
-        without one. `only_read` skips events that fewer than half of the members have on disk.
+        without one. `only_read` skips events that are not on the disks of more than half of the members.
         """
         reader = GraphReader(self.stream, only_read=only_read, follow=follow, timeout_s=self._context.timeout_s)
         return self._pages(reader, validation.wait_s(timeout))
@@ -225,7 +225,7 @@ class AsyncGraph:
         """Iterate over the events that exist now, in the agreed order.
 
         With `follow`, iterate over all events in the order of arrival, including new ones, until `timeout` seconds pass
-        without one. `only_read` skips events that fewer than half of the members have on disk.
+        without one. `only_read` skips events that are not on the disks of more than half of the members.
         """
         reader = GraphReader(self.stream, only_read=only_read, follow=follow, timeout_s=self._context.timeout_s)
         return self._pages(reader, validation.wait_s(timeout))
