@@ -19,15 +19,10 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from hashlib import sha256
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING, Any
 
 from chaplain.core import Frozen
 from chaplain.errors import Malformed
 from chaplain.proofs.merkle import inclusion_proof, nodes_of, root_of
-
-if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
 
 GROUP_MESSAGES = 16
 GROUP_BYTES = 1024
@@ -36,6 +31,8 @@ ABSENT = 0xFFFFFFFF
 HEAD_BYTES = 32
 """The octets of a pack's head before its digest."""
 COLUMNS_MAX = 3
+PYTHON_SIZES_MAX = 64
+"""Up to this many sizes are added up in Python: that is faster than numpy's first call."""
 _PACK_LABEL = b"chaplain pack 2\0"
 _LEAF_START = struct.Struct("<BII")
 """The octet 0 that RFC 6962 puts before a leaf, and the start of a group."""
@@ -56,14 +53,14 @@ def pack_digest_from(head: bytes, requests_digest: bytes, root: bytes) -> bytes:
     return sha256(b"".join((_PACK_LABEL, head, requests_digest, root))).digest()
 
 
-def group_bounds(lengths: Sequence[int] | npt.NDArray[np.int64], isolated: bool = False) -> list[int]:
+def group_bounds(lengths: Sequence[int], isolated: bool = False) -> list[int]:
     """Return where groups begin, and the number of messages at the end. `lengths` are the octets of each message: of
     its value, key and headers.
     """
     count = len(lengths)
     if isolated or not count:
         return list(range(count + 1))
-    longest, shortest = int(max(lengths)), int(min(lengths))
+    longest, shortest = max(lengths), min(lengths)
     if longest * GROUP_MESSAGES <= GROUP_BYTES or longest == shortest:
         step = min(GROUP_MESSAGES, max(1, GROUP_BYTES // longest)) if longest else GROUP_MESSAGES
         return [*range(0, count, step), count]
@@ -95,22 +92,17 @@ class PackGroups:
     def __init__(
         self, sizes: bytes | memoryview, data: bytes | memoryview, count: int, columns: int, isolated: bool = False
     ) -> None:
-        import numpy as np  # noqa: PLC0415  checking a proof needs no numpy
-
         if not 1 <= columns <= COLUMNS_MAX or count < 1 or len(sizes) != 4 * count * columns:
             raise Malformed(f"pack: {len(sizes)} octets of sizes are not {columns} columns of {count} messages")
-        table: Any = np.frombuffer(sizes, "<u4").astype(np.int64).reshape(columns, count)
-        if columns > 1:
-            table = np.where(table == ABSENT, 0, table)
-        totals = table.sum(axis=0) if columns > 1 else table[0]
-        self.bounds = group_bounds(totals.tolist(), isolated)
-        ends = np.cumsum(table.reshape(-1))
-        if int(ends[-1]) > len(data):
-            raise Malformed(f"pack: its sizes add up to {ends[-1]} octets, {len(data)} left")
+        if count * columns <= PYTHON_SIZES_MAX:
+            positions, totals = _positions(sizes, count, columns)
+        else:
+            positions, totals = _positions_of_many(sizes, count, columns)
+        if positions[-1] > len(data):
+            raise Malformed(f"pack: its sizes add up to {positions[-1]} octets, {len(data)} left")
+        self.bounds = group_bounds(totals, isolated)
         # Positions in the data at which each group's part of each column begins.
-        at = np.array(self.bounds)
-        positions = np.concatenate(([0], ends))
-        self._starts: list[list[int]] = [positions[at + column * count].tolist() for column in range(columns)]
+        self._starts = [[positions[column * count + at] for at in self.bounds] for column in range(columns)]
         self._sizes = memoryview(sizes)
         self._data = memoryview(data)
         self._columns = columns
@@ -154,6 +146,26 @@ class PackGroups:
         """Return the inclusion proof of this group in the root."""
         hashes = self.hashes()
         return inclusion_proof(group, len(hashes), nodes_of(hashes))
+
+
+def _positions(sizes: bytes | memoryview, count: int, columns: int) -> tuple[list[int], list[int]]:
+    """Return where each cell begins in the data, column by column, and the octets of each message."""
+    cells = list(struct.unpack(f"<{count * columns}I", sizes))
+    if columns == 1:
+        return list(accumulate(cells, initial=0)), cells
+    cells[count:] = [0 if size == ABSENT else size for size in cells[count:]]
+    return list(accumulate(cells, initial=0)), [sum(cells[message::count]) for message in range(count)]
+
+
+def _positions_of_many(sizes: bytes | memoryview, count: int, columns: int) -> tuple[list[int], list[int]]:
+    import numpy as np  # noqa: PLC0415  checking a proof needs no numpy
+
+    cells = np.frombuffer(sizes, "<u4").astype(np.int64)
+    if columns > 1:
+        later = cells[count:]
+        later[later == ABSENT] = 0
+    totals = cells.reshape(columns, count).sum(axis=0) if columns > 1 else cells
+    return [0, *np.cumsum(cells).tolist()], totals.tolist()
 
 
 class Group(Frozen, frozen=True):
