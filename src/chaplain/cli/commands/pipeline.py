@@ -146,7 +146,7 @@ def verify(cluster: str, path: str, node: int | None, output: str, tables: str, 
         raise click.UsageError("signatures are in the log: give --cluster or --path")
     spark = _session(master, remote, cluster, path, landed=tables)
     from chaplain.pipeline import find_breaks  # noqa: PLC0415 Spark is heavy
-    from chaplain.pipeline.verification.verify import signing  # noqa: PLC0415
+    from chaplain.verification.verify import signing  # noqa: PLC0415
     from chaplain.verification.violations import break_fields  # noqa: PLC0415
 
     progress("verifying")
