@@ -33,8 +33,8 @@ from chaplain.verification.record_reader import RecordReader
 from chaplain.verification.trust_anchor import TrustAnchor, read_anchor
 from chaplain.verification.violations import Break
 
-TASK_BYTES = 256 << 20
-"""The size of a task, unless the caller chooses another one."""
+TASK_COST = 256 << 20
+"""The cost of a task (see `cost_of`), unless the caller chooses another one."""
 MESSAGE_COST_BYTES = 32 << 10
 """What a message costs beside its octets: checking a short one takes as long as hashing so many octets."""
 TASKS_MIN = 4
@@ -79,7 +79,7 @@ class VerifyPlan(Frozen, frozen=True):
     """Why logs of other nodes were not compared, although they are beside the verified one."""
 
 
-def make_plan(request: VerifyRequest, tasks: int = TASKS_MIN, task_bytes: int = TASK_BYTES) -> VerifyPlan:
+def make_plan(request: VerifyRequest, tasks: int = TASKS_MIN, task_cost: int = TASK_COST) -> VerifyPlan:
     """Plan a verification. Raises `Inaccessible` if a file cannot be read, and `Missing` if there is no log.
 
     There are at least `tasks` tasks if there are as many messages, and at most `TASKS_MAX`.
@@ -87,11 +87,11 @@ def make_plan(request: VerifyRequest, tasks: int = TASKS_MIN, task_bytes: int = 
     with access_errors():
         for _ in range(1, ATTEMPTS):
             with suppress(FileNotFoundError, Recycled):
-                return _make_plan(request, tasks, task_bytes)
-        return _make_plan(request, tasks, task_bytes)
+                return _make_plan(request, tasks, task_cost)
+        return _make_plan(request, tasks, task_cost)
 
 
-def _make_plan(request: VerifyRequest, tasks: int, task_bytes: int) -> VerifyPlan:
+def _make_plan(request: VerifyRequest, tasks: int, task_cost: int) -> VerifyPlan:
     folders = _folders(request)
     founding_info = find_founding(folders[0], request.founding)
     if request.signatures and not founding_info.cluster:
@@ -121,7 +121,7 @@ def _make_plan(request: VerifyRequest, tasks: int, task_bytes: int) -> VerifyPla
     known = proven.signers if proven else anchor.signers if anchor else None
     registry = _registry(after_anchor, founding_info, known) if request.signatures else None
     return VerifyPlan(
-        [*(cut(before_anchor, tasks, task_bytes) if before_anchor else []), *cut(after_anchor, tasks, task_bytes)],
+        [*(cut(before_anchor, tasks, task_cost) if before_anchor else []), *cut(after_anchor, tasks, task_cost)],
         breaks + (registry.breaks if registry else []),
         proven.state if proven else _beginning(founding_info),
         founding_info.cluster,
@@ -296,11 +296,11 @@ def cost_of(message: SelectedMessage) -> int:
     return MESSAGE_COST_BYTES + sum(size for places in message.places for _, _, size in places)
 
 
-def cut(messages: Sequence[SelectedMessage], tasks: int, task_bytes: int = TASK_BYTES) -> list[list[SelectedMessage]]:
+def cut(messages: Sequence[SelectedMessage], tasks: int, task_cost: int = TASK_COST) -> list[list[SelectedMessage]]:
     """Split messages into groups of consecutive ones, of about equal cost."""
     costs = [cost_of(message) for message in messages]
     total = sum(costs)
-    tasks = min(TASKS_MAX, max(tasks, total // task_bytes))
+    tasks = min(TASKS_MAX, max(tasks, total // task_cost))
     share = max(1, -(-total // tasks))
     segments: list[list[SelectedMessage]] = []
     filled = share

@@ -29,7 +29,7 @@ import msgspec
 from chaplain import errors
 from chaplain.errors import ChaplainError
 from chaplain.verification.batches import Keys
-from chaplain.verification.plan import VerifyPlan, VerifyRequest, keys_of, make_plan, cost_of
+from chaplain.verification.plan import VerifyPlan, VerifyRequest, cost_of, keys_of, make_plan
 from chaplain.verification.proof_segments import ProofSegment
 from chaplain.verification.record_reader import check
 from chaplain.verification.result import VerifyResult, join_results
@@ -149,14 +149,14 @@ class _Worker:
 
     def send(self, what: Setup | Task) -> None:
         try:
-            self.connection.send_cost(msgspec.msgpack.encode(what))
+            self.connection.send_bytes(msgspec.msgpack.encode(what))
         except (BrokenPipeError, ConnectionResetError):
             raise self._died() from None
 
     def receive(self) -> ProofSegment:
         """Return the result of the task. Raises the error with which it failed."""
         try:
-            outcome = _outcomes.decode(self.connection.recv_cost())
+            outcome = _outcomes.decode(self.connection.recv_bytes())
         except (EOFError, ConnectionResetError):
             raise self._died() from None
         if outcome.segment is not None:
