@@ -238,7 +238,7 @@ BUGS = [
         "verification.batches",
         "self._damaged(plan.stream, first, part, last)",
         "self._damaged(plan.stream, first, part)",
-        "spark/test_pinpoint.py",
+        "unit/verification/test_pinpoint.py",
         "flipped_bit_in_a_value",
     ),
     caught_by_tests(
@@ -246,7 +246,7 @@ BUGS = [
         "verification.record_reader",
         "if not self._folders or",
         "if True or",
-        "spark/test_pinpoint.py",
+        "unit/verification/test_pinpoint.py",
         "flipped_bit_in_a_value",
     ),
     caught_by_tests(
