@@ -166,9 +166,12 @@ def local_folders(cluster: Path) -> list[Path]:
 
     Raises `OSError` if a node's folder cannot be opened: `Path.glob` would leave it out.
     """
-    folder = cluster.parent if cluster.is_file() else cluster
-    nodes = [node for node in sorted(folder.iterdir()) if node.name.startswith("node-")]
+    nodes = _node_directories(cluster.parent if cluster.is_file() else cluster)
     return [node / "segments" for node in nodes if exists(node / "segments")]
+
+
+def _node_directories(cluster: Path) -> list[Path]:
+    return [node for node in sorted(cluster.iterdir()) if node.name.startswith("node-")]
 
 
 def _beginning(founding_info: FoundingInfo) -> ProofState:
@@ -233,16 +236,15 @@ def _siblings(log: _Log) -> tuple[list[_Log], list[str]]:
     The second list says which cannot be read. The user asked for one node's log only, and may have no rights to others.
     """
     own = log.folder.resolve()
-    logs, skipped = [], []
-    try:
-        present = exists(own.parent.parent / "cluster.toml")
-        folders = [folder for folder in local_folders(own.parent.parent) if folder != own] if present else []
-    except OSError as error:
-        return [], [f"{error.filename}: {error.strerror}"]
-    for folder in folders:
+    logs: list[_Log] = []
+    skipped: list[str] = []
+    if not (own.parent.parent / "cluster.toml").exists():
+        return logs, skipped
+    for node in _node_directories(own.parent.parent):
+        folder = node / "segments"
         try:
             with access_errors():
-                if list_segments(folder, LOG):
+                if folder != own and exists(folder) and list_segments(folder, LOG):
                     logs.append(_Log(folder))
         except Inaccessible as error:
             skipped.append(str(error))

@@ -12,6 +12,7 @@ from chaplain.journal.storage.records import SyncHint, encode_sync_hint
 from chaplain.segment.files import OpenSegment, list_segments, scan_file
 from chaplain.segment.pack import decode_pack, encode_pack, heads_of
 from chaplain.segment.record import Kind, Record
+from chaplain.verification import manifest
 from chaplain.verification.plan import VerifyRequest
 from chaplain.verification.verify import verify_here, verify_log
 from chaplain.verification.violations import Break
@@ -53,6 +54,12 @@ class Scene:
         end = scan_file(list_segments(self.segments)[-1].path).end
         known = len(self.groups) if index is None else index
         (self.segments / "journal.jot").write_bytes(encode_sync_hint(SyncHint(b"b" * 16, end, known)))
+
+    def request(self) -> VerifyRequest:
+        proven = None
+        if self.manifest is not None:
+            proven = manifest.read(self.manifest, manifest.signer_for(self.manifest, ""))
+        return VerifyRequest(str(self.segments), signatures=self.signatures, proven=proven)
 
     def breaks(self, tasks: int) -> list[Break]:
         if self.manifest is not None:

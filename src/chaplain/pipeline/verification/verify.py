@@ -8,7 +8,7 @@ read and written by the caller's process.
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -98,9 +98,17 @@ def _prove(spark: SparkSession, request: VerifyRequest) -> tuple[VerifyResult, V
     spark.dataSource.register(ProofSource)
     text = base64.b64encode(msgspec.msgpack.encode(request)).decode()
     rows = collect(spark.read.format("chaplain-runs").option("request", text).load())
-    plan = next(_plans.decode(bytes(row.data)) for row in rows if row.kind == "plan")
-    segments = [_segments.decode(bytes(row.data)) for row in rows if row.kind == "run"]
+    plan, segments = decode_rows((row.kind, bytes(row.data)) for row in rows)
     return join_results(plan, segments), plan
+
+
+def decode_rows(rows: Iterable[tuple[str, bytes]]) -> tuple[VerifyPlan, list[ProofSegment]]:
+    """Return what the rows of a `ProofSource` contain."""
+    by_kind: dict[str, list[bytes]] = {"plan": [], "run": []}
+    for kind, data in rows:
+        by_kind[kind].append(data)
+    (plan,) = by_kind["plan"]
+    return _plans.decode(plan), [_segments.decode(data) for data in by_kind["run"]]
 
 
 def prove(
