@@ -5,9 +5,10 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from chaplain.pipeline.verification.verify import VerifyResult, prove, verify_here
 from chaplain.segment.record import Record
 from chaplain.verification.plan import VerifyRequest
+from chaplain.verification.result import VerifyResult
+from chaplain.verification.verify import verify_here, verify_log
 from chaplain.verification.violations import break_fields
 from tests.spark.support.damage import flipped_header, flipped_payload
 from tests.spark.support.scene import Scene, find
@@ -73,8 +74,8 @@ def test_a_proof_that_goes_on_says_so(tmp_path: Path) -> None:
     scene = Scene(tmp_path, 1)
     scene.write()
     manifest = tmp_path / "manifest"
-    assert "manifest" not in prove(None, path=scene.segments, manifest=manifest).told()
+    assert "manifest" not in verify_log(path=scene.segments, manifest=manifest).told()
     assert (
-        prove(None, path=scene.segments, manifest=manifest).told()
+        verify_log(path=scene.segments, manifest=manifest).told()
         == "node 1 proven: 0 messages more than the manifest says, 2 streams"
     )
