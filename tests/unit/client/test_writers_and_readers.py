@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from contextlib import nullcontext, suppress
-from types import SimpleNamespace
+from contextlib import suppress
 
 import pytest
 
-from chaplain.client.api import journal_sync
-from chaplain.client.api.journal_aio import AsyncReader, AsyncWriter
+from chaplain.client.aio.journal import AsyncReader, AsyncWriter
 from chaplain.client.api.journal_calls import read
-from chaplain.client.api.journal_sync import Reader, Writer
 from chaplain.client.io.call_registry import CallRegistry
 from chaplain.client.protocol.call_events import Returned
 from chaplain.client.protocol.journal.batch_builder import CHUNK_BYTES, BatchBuilder
 from chaplain.client.protocol.journal.events import ReadChunk, ReadCommand, WritesAcknowledged
 from chaplain.client.protocol.journal.packing import REQUEST_BYTES_MAX
 from chaplain.client.protocol.journal.unpacking import messages_of
+from chaplain.client.sync import journal
+from chaplain.client.sync.journal import Reader, Writer
 from chaplain.client.types.receipts import ReceiptPlace
 from chaplain.errors import Closed, Misused
 from chaplain.segment.pack import Pack, encode_pack
@@ -31,7 +30,6 @@ class Context:
     def __init__(self) -> None:
         self.timeout_s = 5.0
         self.cluster = "c"
-        self.engine = SimpleNamespace(passive_wait=nullcontext(), signals_deferred=nullcontext())
         self.wishes: list = []
         self.closed = False
         self.registry = CallRegistry(self._submit)
@@ -144,35 +142,28 @@ def test_a_writer_of_a_closed_client_says_so_at_once(kind: type) -> None:
         writer.write(b"1")
 
 
-def test_what_is_handed_over_is_shielded_from_signals() -> None:
-    """Else Ctrl-C could lose a chunk between the writer and the client, and leaving would not notice."""
+@pytest.mark.parametrize("at", ["cut", "submit"])
+def test_writer_that_is_interrupted_while_it_submits_is_failed(monkeypatch: pytest.MonkeyPatch, at: str) -> None:
+    """Otherwise Ctrl-C could lose messages, and a program that goes on would not notice when it leaves."""
     context = Context()
-    inside = context.engine.signals_deferred = Inside()
-    within: list[bool] = []
-
-    def submit(wish: object) -> None:
-        within.append(inside.now)
-        if len(within) == 3:
-            context.registry.fail_all(Closed("over"))
-
-    context.registry._submit = submit
     writer = Writer(context, "s", False)
     writer.write(b"first")
-    writer.write(bytes(LARGE))
-    writer.write(b"second")
-    with pytest.raises(Closed):
-        writer.flush()
-    assert within == [True] * 3
 
+    def interrupt(*_: object) -> None:
+        monkeypatch.undo()
+        raise KeyboardInterrupt
 
-class Inside:
-    now = False
-
-    def __enter__(self) -> None:
-        self.now = True
-
-    def __exit__(self, *_: object) -> None:
-        self.now = False
+    if at == "cut":
+        monkeypatch.setattr(BatchBuilder, "batches", interrupt)
+    else:
+        monkeypatch.setattr(context.registry, "_submit", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        writer.write(bytes(LARGE))
+    context.answer(0)
+    for use in (lambda: writer.write(b"second"), writer.flush, writer.close):
+        with pytest.raises(Closed, match=r"after its `count` may be lost"):
+            use()
+    assert writer.count == 1
 
 
 def test_what_an_interrupted_message_left_is_thrown_away() -> None:
@@ -223,7 +214,7 @@ def test_threads_that_share_a_reader_miss_nothing(monkeypatch: pytest.MonkeyPatc
             if not number:
                 meet(messages, 10)
 
-    monkeypatch.setattr(journal_sync, "messages_of", slowly)
+    monkeypatch.setattr(journal, "messages_of", slowly)
     threads = [threading.Thread(target=take) for _ in range(2)]
     for thread in threads:
         thread.start()
