@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
+from functools import partial
 
 from chaplain.client.api.calls import PreparedCall
-from chaplain.client.api.journal_calls import WRITER_BYTES_MAX
 from chaplain.client.protocol.journal.events import AskCommand, Batch, WriteCommand
 from chaplain.client.sync.connection import ClientContext
 from chaplain.client.sync.journal import Writer
@@ -35,8 +35,8 @@ class TwoPhaseWriter(Writer):
         assert batch.message_type == STAGED, "anything else would be written at once"
         with self._changed.lock:
             self._raise_if_failed()
-            self._submit(batch)
-        if self._unanswered_bytes > WRITER_BYTES_MAX:
+            self._context.hand_over(partial(self._submit, batch))
+        if not self._has_room():
             self._changed.wait_for(self._has_room, None)
 
     def spans(self) -> tuple[RequestRange, ...]:

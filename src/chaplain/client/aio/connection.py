@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import warnings
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -21,6 +21,7 @@ from chaplain.client.io.asyncio_registry import AsyncioCallRegistry
 from chaplain.client.io.call_registry import CallRegistry, Completion
 from chaplain.client.io.lifecycle import JOIN_TIMEOUT_S
 from chaplain.client.io.write_coalescing import WriteCoalescer
+from chaplain.client.protocol.events import ClientInput
 from chaplain.errors import Closed, Misused
 
 T = TypeVar("T")
@@ -35,15 +36,29 @@ class AsyncClientContext(NotPicklable):
         self.loop = asyncio.get_running_loop()
         self.engine = LoopEngine(*options.build())
         self.registry: CallRegistry = AsyncioCallRegistry(self.engine.submit, self.loop)
-        self.flush_now = self.engine.flush_now
-        """Send queued inputs now: a program that only awaits results that are already there never returns to its
-        loop."""
         self._single_writes: dict[str, WriteCoalescer] = {}
         self.engine.start(self.registry)
 
     def single_writes(self, stream: str) -> WriteCoalescer:
         """Writes single messages to this stream. It packs those of one turn of the loop together."""
         return self._single_writes.get(stream) or self._single_writes.setdefault(stream, WriteCoalescer(self, stream))
+
+    def hand_over(self, act: Callable[[], None]) -> None:
+        """Call a function and process what it submits, now.
+
+        A program that only awaits results that are already there never returns to its loop.
+        """
+        act()
+        self.engine.flush_now()
+
+    def submit_now(self, event: ClientInput) -> None:
+        """Submit an input that has no outcome, and process it now."""
+        self.registry.submit(event)
+        self.engine.flush_now()
+
+    def flush_now(self) -> None:
+        """Process queued inputs now."""
+        self.engine.flush_now()
 
     async def run(self, prepared: PreparedCall[T]) -> T:
         """Make a call and return its result. Cancelling the coroutine cancels the call."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -22,8 +23,6 @@ from chaplain.client.types import validation
 from chaplain.client.types.journal import Message, Receipt
 from chaplain.client.types.receipts import ReceiptPlace, Receipts, last_receipt
 from chaplain.errors import ChaplainError, Closed, Misused
-
-INTERRUPTED = "an exception interrupted this writer: messages after its `count` may be lost; make another"
 
 
 class AsyncJournal:
@@ -155,7 +154,10 @@ class AsyncWriter(NotPicklable):
         self._context = context
         self._group = context.registry.new_group()
         self._changed = AsyncNotifier()
-        self._builder = BatchBuilder()
+        self._chunks = deque([BatchBuilder()])
+        """Messages that are not submitted. The last chunk collects more; full ones are before it."""
+        self._all_submitted = True
+        """False from a flush until everything that was written before it is submitted."""
         self._unanswered_bytes = 0
         self._unanswered = 0
         self._error: BaseException | None = None
@@ -167,13 +169,16 @@ class AsyncWriter(NotPicklable):
         with self._changed.lock:
             if self._error is not None or self._closed:
                 self._raise_if_failed()
-            self._builder.add(value, key, headers)
-            if self._unanswered and not self._builder.full:
+            chunk = self._chunks[-1]
+            chunk.add(value, key, headers)
+            if chunk.full:
+                self._chunks.append(BatchBuilder())
+            elif self._unanswered and len(self._chunks) == 1:
                 return
-            self._submit_pending()
+            self._context.hand_over(self._submit_chunks)
             if self._error is not None:
                 self._raise_if_failed()
-        if self._unanswered_bytes > WRITER_BYTES_MAX:
+        if not self._has_room():
             await self._changed.wait_for(self._has_room, None)
 
     async def flush(self) -> None:
@@ -181,7 +186,8 @@ class AsyncWriter(NotPicklable):
         self._context.registry.check_usable()
         with self._changed.lock:
             self._raise_if_failed()
-            self._submit_pending()
+            self._all_submitted = False
+            self._context.hand_over(self._submit_chunks)
         await self._changed.wait_for(self._is_flushed, None)
 
     async def close(self) -> None:
@@ -215,7 +221,7 @@ class AsyncWriter(NotPicklable):
             await self.close()
         with self._changed.lock:
             self._closed = True
-            self._builder = BatchBuilder()  # a later receipt must not submit the collected messages
+            self._chunks = deque([BatchBuilder()])  # a later receipt must not submit the collected messages
 
     def _raise_if_failed(self) -> None:
         """Raise the first failure, or `Closed` if the writer is closed."""
@@ -226,25 +232,25 @@ class AsyncWriter(NotPicklable):
 
     def _has_room(self) -> bool | None:
         self._raise_if_failed()
-        return self._unanswered_bytes <= WRITER_BYTES_MAX or None
+        size_bytes = self._unanswered_bytes + sum(chunk.size_bytes for chunk in self._chunks)
+        return size_bytes <= WRITER_BYTES_MAX or None
 
     def _is_flushed(self) -> bool | None:
         self._raise_if_failed()
-        return not self._unanswered or None
+        return (self._all_submitted and not self._unanswered) or None
 
-    def _submit_pending(self) -> None:
-        """Submit the collected messages."""
-        if not len(self._builder):
-            return
-        try:
-            builder, self._builder = self._builder, BatchBuilder()
-            for batch in builder.batches(self.stream, self._message_type):
-                self._submit(batch)
-        except Misused:  # the last message is too large, and all others are submitted
-            raise
-        except BaseException:  # Ctrl-C, for example: the program may go on, and must notice that messages are missing
-            self._failed(Closed(INTERRUPTED))
-            raise
+    # For the engine. A signal handler may raise in the thread of a caller, and then a chunk could be lost.
+
+    def _submit_chunks(self) -> None:
+        """Submit all collected messages."""
+        with self._changed.lock:
+            chunks, self._chunks = self._chunks, deque([BatchBuilder()])
+            for chunk in chunks:
+                if len(chunk):
+                    for batch in chunk.batches(self.stream, self._message_type):
+                        self._submit(batch)
+            self._all_submitted = True
+        self._changed.notify()
 
     def _submit(self, batch: Batch) -> None:
         sink = ChunkSink(batch.size_bytes, self._written, self._failed)
@@ -253,14 +259,8 @@ class AsyncWriter(NotPicklable):
         self._unanswered_bytes += batch.size_bytes
         try:
             self._context.registry.submit_call(lambda call: WriteCommand(call, batch, timeout_ns, self._group), sink)
-            self._context.flush_now()
         except ChaplainError as error:
             self._failed(error)
-        except BaseException:  # as above: the batch may or may not be submitted
-            self._failed(Closed(INTERRUPTED))
-            raise
-
-    # Called by the engine.
 
     def _written(self, size_bytes: int, place: ReceiptPlace) -> None:
         with self._changed.lock:
@@ -271,7 +271,7 @@ class AsyncWriter(NotPicklable):
             if self._ranges is not None:
                 self._ranges.append(place)
             if not self._unanswered and self._error is None:
-                self._submit_pending()
+                self._submit_chunks()
         self._changed.notify()
 
     def _failed(self, error: BaseException) -> None:
@@ -346,8 +346,7 @@ class AsyncReader(NotPicklable):
         """Tell the node that it may send as many bytes again as were taken."""
         size_bytes, self._size_bytes = self._size_bytes, 0
         if size_bytes and not self._sink.ended and self._sink.error is None:
-            self._context.registry.submit(TakenCommand(self._call, size_bytes))
-            self._context.flush_now()
+            self._context.submit_now(TakenCommand(self._call, size_bytes))
 
     async def close(self) -> None:
         """Stop reading. A task that waits for more gets `Closed`."""

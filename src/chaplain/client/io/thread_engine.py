@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 
 from chaplain.client.io.lifecycle import (
@@ -43,6 +44,7 @@ class ThreadEngine:
         self._receiver: Receiver | None = None
         self._lock = threading.RLock()  # reentrant: the garbage collector may run a finalizer, which submits
         self._queue: list[ClientInput] = []
+        self._acts: dict[Callable[[], None], None] = {}
         self._awake = True
         """False while the thread waits on the sockets, or is about to: then a submission must wake it."""
         self._ended = False
@@ -65,6 +67,18 @@ class ThreadEngine:
             if not self._awake:
                 self._sockets.wake()  # first: a signal handler may raise after it
             self._queue.append(event)
+
+    def call_soon(self, act: Callable[[], None]) -> None:
+        """Call a function in the engine's thread, once, however often it was passed until then.
+
+        A function that was accepted is called even if the engine ends.
+        """
+        with self._lock:
+            if self._ended:
+                raise Closed(CLOSED)
+            if not self._awake:
+                self._sockets.wake()
+            self._acts[act] = None
 
     def stop(self, wait: bool = True) -> None:
         """End the thread and close the sockets; pending calls fail with `Closed`. Idempotent."""
@@ -102,17 +116,26 @@ class ThreadEngine:
         self._sockets.close(LINGER_MS)
         running_engines.discard(self)
         self._receiver.fail_all(error)
+        self._act()
 
     def _until_turn_ns(self) -> int | None:
         """How long to wait on the sockets for the next turn."""
         until_due_ns = self._stepper.until_due_ns()
         with self._lock:
             self._awake = False  # before the queue is looked at: a finalizer may submit in between
-            return 0 if self._queue else until_due_ns
+            return 0 if self._queue or self._acts else until_due_ns
+
+    def _act(self) -> None:
+        with self._lock:
+            acts, self._acts = self._acts, {}
+        for act in acts:
+            act()
 
     def _submitted(self) -> list[ClientInput]:
+        self._awake = True
+        if self._acts:
+            self._act()
         with self._lock:
-            self._awake = True
             events, self._queue = self._queue, []
             if any(isinstance(event, Stopping) for event in events):
                 self._ended = True

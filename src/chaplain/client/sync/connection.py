@@ -7,7 +7,7 @@ generated modules use.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Self, TypeVar
 
@@ -17,6 +17,7 @@ from chaplain.client.api.no_copy import NotPicklable
 from chaplain.client.connect.options import ConnectOptions, Secret, prepare
 from chaplain.client.io.call_registry import CallRegistry, Completion
 from chaplain.client.io.thread_engine import ThreadEngine
+from chaplain.client.protocol.events import ClientInput
 from chaplain.client.protocol.journal.events import Batch
 from chaplain.client.sync.waiting import CallFuture
 from chaplain.client.types.journal import Receipt
@@ -38,8 +39,13 @@ class ClientContext(NotPicklable):
     def single_writes(self, stream: str) -> SingleWrites:
         return SingleWrites(self, stream)
 
-    def flush_now(self) -> None:
-        """Do nothing: the engine's thread sends queued inputs at once."""
+    def hand_over(self, act: Callable[[], None]) -> None:
+        """Have the engine's thread call a function soon: no signal handler can raise there."""
+        self.engine.call_soon(act)
+
+    def submit_now(self, event: ClientInput) -> None:
+        """Submit an input that has no outcome."""
+        self.registry.submit(event)
 
     def run(self, prepared: PreparedCall[T]) -> T:
         """Make a call and return its result. An exception that interrupts the wait cancels the call."""
