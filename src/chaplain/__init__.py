@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from chaplain.client.aio import AsyncClient as AsyncClient
-    from chaplain.client.api.graph import GraphEvent as GraphEvent
+    from chaplain.client.api.graph_calls import GraphEvent as GraphEvent
     from chaplain.client.sync import Client as Client
     from chaplain.client.types.journal import Message as Message
     from chaplain.client.types.journal import Receipt as Receipt
@@ -44,7 +44,7 @@ _HOMES = {
     "Acknowledgement": "chaplain.client.types.results",
     "Answer": "chaplain.client.types.results",
     "Event": "chaplain.client.types.results",
-    "GraphEvent": "chaplain.client.api.graph",
+    "GraphEvent": "chaplain.client.api.graph_calls",
     "Member": "chaplain.client.types.results",
     "MemberNews": "chaplain.client.types.results",
     "Message": "chaplain.client.types.journal",

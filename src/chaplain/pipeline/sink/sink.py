@@ -23,7 +23,7 @@ from urllib.parse import unquote, urlparse
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from chaplain.client.api.two_phase import TwoPhaseWriter, commit
+from chaplain.client.two_phase import TwoPhaseWriter, commit
 from chaplain.core import Frozen
 from chaplain.errors import ConfigError
 from chaplain.journal.execution.two_phase import VERSION_MAX, Commit, RequestRange

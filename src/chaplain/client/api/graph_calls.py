@@ -1,4 +1,4 @@
-"""The graph for clients: `Graph` for threads, `AsyncGraph` for asyncio, and the parts of both.
+"""Graph calls as data: what to ask and how to decode the answer. Both clients use them.
 
 A reader's position is independent of the node: it is the set of leaves that the reader has read, or the leaves of its
 snapshot. The reader continues at another node without gaps or duplicates. The client computes the id of an event from
@@ -8,8 +8,7 @@ the received bytes, so a node cannot present other content under that id.
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
-from typing import Protocol, TypeVar
+from collections.abc import Callable
 
 from chaplain.client.api.calls import PreparedCall
 from chaplain.client.protocol.events import ClientCall
@@ -22,8 +21,6 @@ from chaplain.graph.messages.client import Append, Appended, GraphRequest, Page,
 from chaplain.graph.messages.event import CONTENT_BYTES_MAX, Event, decode
 from chaplain.wire.parcel import Layer
 
-T = TypeVar("T")
-T_co = TypeVar("T_co", covariant=True)
 WAIT_S = 2.0
 """How long a node waits for new events before it answers with none."""
 NO_PROGRESS_MAX_S = 30.0
@@ -58,22 +55,6 @@ class GraphReceipt(Record, frozen=True):
 
     stream: str
     id: str
-
-
-class GraphClientContext(Protocol):
-    """What the graph needs of its client."""
-
-    timeout_s: float
-
-    def run(self, prepared: PreparedCall[T]) -> T: ...
-
-
-class AsyncGraphClientContext(Protocol):
-    """What the graph needs of its client."""
-
-    timeout_s: float
-
-    async def run(self, prepared: PreparedCall[T]) -> T: ...
 
 
 def append(stream: str, value: bytes) -> PreparedCall[GraphReceipt]:
@@ -173,74 +154,7 @@ def _to_graph_event(event: Event, row: Row) -> GraphEvent:
     )
 
 
-class Graph:
-    """A stream of the graph: writable on every node, even in a partition; all nodes converge to the same events."""
-
-    def __init__(self, context: GraphClientContext, stream: str) -> None:
-        self.stream = validation.name("a stream's name", stream)
-        self._context = context
-
-    def __repr__(self) -> str:
-        return f"Graph({self.stream!r})"
-
-    def append(self, value: bytes) -> GraphReceipt:
-        """Append an event. When this returns, it is on the disk of the serving node and is being sent to all others."""
-        return self._context.run(append(self.stream, value))
-
-    def read(self, only_read: bool = False, follow: bool = False, timeout: float | None = None) -> Iterator[GraphEvent]:
-        """Iterate over the events that exist now, in the agreed order.
-
-        With `follow`, iterate over all events in the order of arrival, including new ones, until `timeout` seconds pass
-        without one. `only_read` skips events that fewer than half of the members have on disk.
-        """
-        reader = GraphReader(self.stream, only_read=only_read, follow=follow, timeout_s=self._context.timeout_s)
-        return self._pages(reader, validation.wait_s(timeout))
-
-    def _pages(self, reader: GraphReader, wait_s: float | None) -> Iterator[GraphEvent]:
-        idle = _IdleTimeout(wait_s)
-        while not reader.done:
-            events = reader.take(self._context.run(reader.next_request()))
-            yield from events
-            if idle.expired_after(bool(events)):
-                return
-
-
-class AsyncGraph:
-    """A stream of the graph, for asyncio. See `Graph`."""
-
-    def __init__(self, context: AsyncGraphClientContext, stream: str) -> None:
-        self.stream = validation.name("a stream's name", stream)
-        self._context = context
-
-    def __repr__(self) -> str:
-        return f"AsyncGraph({self.stream!r})"
-
-    async def append(self, value: bytes) -> GraphReceipt:
-        """Append an event. When this returns, it is on the disk of the serving node and is being sent to all others."""
-        return await self._context.run(append(self.stream, value))
-
-    def read(
-        self, only_read: bool = False, follow: bool = False, timeout: float | None = None
-    ) -> AsyncIterator[GraphEvent]:
-        """Iterate over the events that exist now, in the agreed order.
-
-        With `follow`, iterate over all events in the order of arrival, including new ones, until `timeout` seconds pass
-        without one. `only_read` skips events that fewer than half of the members have on disk.
-        """
-        reader = GraphReader(self.stream, only_read=only_read, follow=follow, timeout_s=self._context.timeout_s)
-        return self._pages(reader, validation.wait_s(timeout))
-
-    async def _pages(self, reader: GraphReader, wait_s: float | None) -> AsyncIterator[GraphEvent]:
-        idle = _IdleTimeout(wait_s)
-        while not reader.done:
-            events = reader.take(await self._context.run(reader.next_request()))
-            for event in events:
-                yield event
-            if idle.expired_after(bool(events)):
-                return
-
-
-class _IdleTimeout:
+class IdleTimeout:
     """Ends a read that follows after `timeout_s` seconds without a new event."""
 
     def __init__(self, timeout_s: float | None, clock: Callable[[], float] = time.monotonic) -> None:

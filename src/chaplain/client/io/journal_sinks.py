@@ -5,36 +5,19 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-from chaplain.client.io.call_registry import Completion, FutureLike, error_of
+from chaplain.client.io.call_registry import error_of
 from chaplain.client.protocol.call_events import Raised
 from chaplain.client.protocol.events import Outcome
 from chaplain.client.protocol.journal.events import ReadChunk, WritesAcknowledged
 from chaplain.client.types.receipts import ReceiptPlace
 
 
-class _NoFuture:
-    """A placeholder for sinks that resolve no future."""
-
-    def done(self) -> bool:
-        return True
-
-    def set_result(self, result: object, /) -> None:
-        raise AssertionError("this sink resolves no future")
-
-    def set_exception(self, exception: BaseException, /) -> None:
-        raise AssertionError("this sink resolves no future")
-
-
-NO_FUTURE: FutureLike = _NoFuture()
-
-
-class ChunkSink(Completion):
+class ChunkSink:
     """Receives the receipt of one chunk of a writer."""
 
     def __init__(
         self, size_bytes: int, written: Callable[[int, ReceiptPlace], None], failed: Callable[[BaseException], None]
     ) -> None:
-        super().__init__(NO_FUTURE)
         self._size_bytes = size_bytes
         self._written = written
         self._failed = failed
@@ -49,14 +32,13 @@ class ChunkSink(Completion):
         self._failed(error)
 
 
-class ReadSink(Completion):
+class ReadSink:
     """Buffers the chunks of one read until the reader takes them.
 
     Flow control bounds the buffer: nodes send more only for bytes that were taken.
     """
 
     def __init__(self, notify: Callable[[], None]) -> None:
-        super().__init__(NO_FUTURE)
         self._notify = notify
         self.chunks: deque[ReadChunk] = deque()
         self.ended = False

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
+from functools import partial
 
 from chaplain.client.api.calls import PreparedCall
-from chaplain.client.api.journal_calls import WRITER_BYTES_MAX
-from chaplain.client.api.journal_sync import JournalClientContext, Writer
 from chaplain.client.protocol.journal.events import AskCommand, Batch, WriteCommand
+from chaplain.client.sync.connection import ClientContext
+from chaplain.client.sync.journal import Writer
 from chaplain.client.types.journal import PLACE_UNKNOWN
 from chaplain.client.types.receipts import ReceiptPlace
 from chaplain.errors import Unreachable
@@ -26,17 +27,17 @@ _LOOK_EVERY_S = 0.01
 class TwoPhaseWriter(Writer):
     """Stages batches of any streams and remembers which ids to commit."""
 
-    def __init__(self, context: JournalClientContext) -> None:
+    def __init__(self, context: ClientContext) -> None:
         super().__init__(context, TRANSACTIONS, receipts=True)
 
     def stage(self, batch: Batch) -> None:
         """Submit a batch. Blocks only while more than `WRITER_BYTES_MAX` bytes have no receipt."""
         assert batch.message_type == STAGED, "anything else would be written at once"
-        with self._lock, self._context.engine.signals_deferred:
+        with self._changed.lock:
             self._raise_if_failed()
-            self._submit(batch)
-        if self._unanswered_bytes > WRITER_BYTES_MAX:
-            self._wait(lambda: self._unanswered_bytes <= WRITER_BYTES_MAX)
+            self._context.hand_over(partial(self._submit, batch))
+        if not self._has_room():
+            self._changed.wait_for(self._has_room, None)
 
     def spans(self) -> tuple[RequestRange, ...]:
         """Wait until all staged batches are on disk at a quorum, and return their ids."""
@@ -57,7 +58,7 @@ def joined(ranges: Iterable[ReceiptPlace]) -> tuple[RequestRange, ...]:
     return tuple(spans)
 
 
-def commit(context: JournalClientContext, wanted: Commit) -> None:
+def commit(context: ClientContext, wanted: Commit) -> None:
     """Commit staged batches. Returns when all their messages can be read at the node that serves this client.
 
     Raises `Unreachable` if the cluster makes no progress for the client's timeout. The batch is committed even then:

@@ -1,62 +1,45 @@
-"""The journal for threads: `Journal`, its `Writer` and its `Reader`."""
+"""The journal: `AsyncJournal`, its `AsyncWriter` and its `AsyncReader`."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from pathlib import Path
-from threading import Condition, Lock, RLock
 from types import TracebackType
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, Self
 
+from chaplain.client.aio.connection import AsyncClientContext
+from chaplain.client.aio.waiting import AsyncNotifier
 from chaplain.client.api import journal_calls
 from chaplain.client.api.calls import PreparedCall
 from chaplain.client.api.journal_calls import EARLIEST, TABLE_ROWS_MAX, WRITER_BYTES_MAX, Item, Start
 from chaplain.client.api.no_copy import NotPicklable
 from chaplain.client.api.offset_file import Cursor
-from chaplain.client.io.call_registry import CallRegistry
-from chaplain.client.io.journal_futures import ChunkSink, ReadSink
-from chaplain.client.io.thread_engine import ThreadEngine
-from chaplain.client.io.timeouts import SLICE_S, wait_slice
-from chaplain.client.protocol.journal.batch_builder import BatchBuilder, Headers
+from chaplain.client.io.journal_sinks import ChunkSink, ReadSink
+from chaplain.client.protocol.journal.batch_builder import CHUNK_BYTES, BatchBuilder, Headers
 from chaplain.client.protocol.journal.events import Batch, ReadChunk, TakenCommand, WriteCommand
 from chaplain.client.protocol.journal.unpacking import messages_of
 from chaplain.client.types import validation
 from chaplain.client.types.journal import Message, Receipt
 from chaplain.client.types.receipts import ReceiptPlace, Receipts, last_receipt
-from chaplain.errors import ChaplainError, Closed, Misused, Unreachable
-
-T = TypeVar("T")
-
-_GRACE_S = 5.0
-"""The engine ends every call in time. This much later the engine itself is considered defective."""
+from chaplain.errors import ChaplainError, Closed, Misused
 
 
-class JournalClientContext(Protocol):
-    """What the journal needs of its client."""
-
-    timeout_s: float
-    cluster: str
-    engine: ThreadEngine
-    registry: CallRegistry
-
-    def run(self, prepared: PreparedCall[T]) -> T: ...
-
-
-class Journal:
+class AsyncJournal:
     """A stream of the journal: an append-only log in one agreed order.
 
     A receipt means that the message is committed: the order is agreed, and the message is on disk at a quorum.
     """
 
-    def __init__(self, context: JournalClientContext, stream: str) -> None:
+    def __init__(self, context: AsyncClientContext, stream: str) -> None:
         self.stream = validation.journal_stream(stream)
         self._context = context
+        self._single_writes = context.single_writes(stream)
 
     def __repr__(self) -> str:
-        return f"Journal({self.stream!r})"
+        return f"AsyncJournal({self.stream!r})"
 
-    def write(
+    async def write(
         self,
         value: bytes,
         key: bytes | None = None,
@@ -65,6 +48,8 @@ class Journal:
     ) -> Receipt:
         """Append one message and return its receipt.
 
+        Writes that are pending concurrently are packed together: there may be thousands.
+
         With the `id` of an `Unknown`, the request is retried: the message is appended only if neither the original nor
         another retry of it is in the log. Otherwise the receipt of that one is returned.
 
@@ -72,24 +57,29 @@ class Journal:
         the request was not sent in time. After every error but `Unknown`, the message is not and never will be in the
         log.
         """
+        if key is None and headers is None and id is None and type(value) is bytes and len(value) < CHUNK_BYTES:
+            return await self._single_writes.write(value)
         batch = journal_calls.single(self.stream, value, key, headers)
-        return self._context.run(journal_calls.write_one(batch, id))
+        self._single_writes.submit_batch()  # keep the order: earlier single writes go first
+        return await self._context.run(journal_calls.write_one(batch, id))
 
-    def write_many(self, items: Iterable[Item], id: Sequence[int] | None = None) -> Receipts:  # noqa: A002  likewise
+    async def write_many(self, items: Iterable[Item], id: Sequence[int] | None = None) -> Receipts:  # noqa: A002  likewise
         """Append messages as one request: all of them, contiguous and in order, or none. Returns their receipts.
 
         Each item is a value, a tuple of value and key, or a tuple of value, key and headers. `id` retries a request
         that raised `Unknown`, as for `write`. Raises the errors of `write`.
         """
-        return self._context.run(journal_calls.write(journal_calls.many(self.stream, items), id))
+        batch = journal_calls.many(self.stream, items)
+        self._single_writes.submit_batch()  # keep the order: earlier single writes go first
+        return await self._context.run(journal_calls.write(batch, id))
 
-    def writer(self, receipts: bool = False) -> Writer:
-        """Return a writer, the fast way to append many messages. Use it in a `with` statement.
+    def writer(self, receipts: bool = False) -> AsyncWriter:
+        """Return a writer, the fast way to append many messages. Use it in an `async with` statement.
 
         It packs messages and pipelines requests. With `receipts`, it keeps every receipt until `take_receipts` is
         called.
         """
-        return Writer(self._context, self.stream, receipts)
+        return AsyncWriter(self._context, self.stream, receipts)
 
     def read(
         self,
@@ -97,7 +87,7 @@ class Journal:
         stop: int | None = None,
         follow: bool = False,
         timeout: float | None = None,
-    ) -> Reader:
+    ) -> AsyncReader:
         """Return an iterator over messages from offset `start` up to, but excluding, `stop`.
 
         - Without `start`, it begins at the first retained offset; `start=None` begins at the head.
@@ -112,13 +102,13 @@ class Journal:
         - `Unreachable` if nothing arrives in time.
         """
         prepared = journal_calls.read(self.stream, start, stop, follow)
-        return Reader(self._context, self.stream, prepared, validation.wait_s(timeout))
+        return AsyncReader(self._context, self.stream, prepared, validation.wait_s(timeout))
 
     def cursor(self, file: str | Path) -> Cursor:
         """Return a cursor: a consumer's position in this stream, stored in a file."""
         return Cursor(file, self._context.cluster, self.stream)
 
-    def to_arrow(
+    async def to_arrow(
         self,
         start: Start = EARLIEST,
         stop: int | None = None,
@@ -132,29 +122,29 @@ class Journal:
         from chaplain.client.api.arrow import TableReader  # noqa: PLC0415  pyarrow is slow to import and rarely needed
 
         reading = TableReader(self.stream, columns, limit)
-        with self.read(start, stop) as reader:
-            for chunk in reader.portions():
+        async with self.read(start, stop) as reader:
+            async for chunk in reader.portions():
                 reading.take(chunk)
         return reading.table()
 
-    def to_pandas(self, *args: Any, **kwargs: Any) -> Any:
+    async def to_pandas(self, *args: Any, **kwargs: Any) -> Any:
         """Return the same as a pandas DataFrame. Takes the arguments of `to_arrow`."""
-        return self.to_arrow(*args, **kwargs).to_pandas()
+        return (await self.to_arrow(*args, **kwargs)).to_pandas()
 
-    def to_polars(self, *args: Any, **kwargs: Any) -> Any:
+    async def to_polars(self, *args: Any, **kwargs: Any) -> Any:
         """Return the same as a polars DataFrame. Takes the arguments of `to_arrow`."""
         from chaplain.client.api.arrow import to_polars  # noqa: PLC0415  likewise
 
-        return to_polars(self.to_arrow(*args, **kwargs))
+        return to_polars(await self.to_arrow(*args, **kwargs))
 
 
-class Writer(NotPicklable):
+class AsyncWriter(NotPicklable):
     """Writes many messages in order, each its own request, without waiting for each receipt.
 
     The next call raises the first failure. If a message is refused, no later one is written.
     """
 
-    def __init__(self, context: JournalClientContext, stream: str, receipts: bool, message_type: int = 0) -> None:
+    def __init__(self, context: AsyncClientContext, stream: str, receipts: bool, message_type: int = 0) -> None:
         self.stream = stream
         self._message_type = message_type
         self.count = 0
@@ -163,46 +153,48 @@ class Writer(NotPicklable):
         """The receipt of the last acknowledged message."""
         self._context = context
         self._group = context.registry.new_group()
-        # No Condition: an exception from a signal handler inside one leaves its lock acquired, or released twice.
-        self._lock = RLock()
-        self._wakeups: list[Lock] = []
-        """One lock for each waiting thread; released when a receipt or an error arrives."""
-        self._builder = BatchBuilder()
+        self._changed = AsyncNotifier()
+        self._chunks = deque([BatchBuilder()])
+        """Messages that are not submitted. The last chunk collects more; full ones are before it."""
+        self._all_submitted = True
+        """False from a flush until everything that was written before it is submitted."""
         self._unanswered_bytes = 0
         self._unanswered = 0
         self._error: BaseException | None = None
         self._closed = False
         self._ranges: list[ReceiptPlace] | None = [] if receipts else None
 
-    def write(self, value: bytes, key: bytes | None = None, headers: Headers | None = None) -> None:
+    async def write(self, value: bytes, key: bytes | None = None, headers: Headers | None = None) -> None:
         """Submit one message. Blocks only while more than 8 MiB have no receipt yet."""
-        with self._lock:
+        with self._changed.lock:
             if self._error is not None or self._closed:
                 self._raise_if_failed()
-            self._builder.add(value, key, headers)
-            if self._unanswered and not self._builder.full:
+            chunk = self._chunks[-1]
+            chunk.add(value, key, headers)
+            if chunk.full:
+                self._chunks.append(BatchBuilder())
+            elif self._unanswered and len(self._chunks) == 1:
                 return
-            with self._context.engine.signals_deferred:
-                self._submit_pending()
+            self._context.hand_over(self._submit_chunks)
             if self._error is not None:
                 self._raise_if_failed()
-        if self._unanswered_bytes > WRITER_BYTES_MAX:
-            self._wait(lambda: self._unanswered_bytes <= WRITER_BYTES_MAX)
+        if not self._has_room():
+            await self._changed.wait_for(self._has_room, None)
 
-    def flush(self) -> None:
+    async def flush(self) -> None:
         """Wait until every message so far has its receipt. Raises the first failure."""
         self._context.registry.check_usable()
-        with self._lock:
+        with self._changed.lock:
             self._raise_if_failed()
-            with self._context.engine.signals_deferred:
-                self._submit_pending()
-        self._wait(lambda: not self._unanswered)
+            self._all_submitted = False
+            self._context.hand_over(self._submit_chunks)
+        await self._changed.wait_for(self._is_flushed, None)
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Flush, and accept no more messages."""
         if not self._closed:
             try:
-                self.flush()
+                await self.flush()
             finally:
                 self._closed = True
 
@@ -210,7 +202,7 @@ class Writer(NotPicklable):
         """Return the receipts that arrived since the last call. Needs `writer(receipts=True)`."""
         if self._ranges is None:
             raise Misused("this writer keeps no receipts: make it with receipts=True")
-        with self._lock:
+        with self._changed.lock:
             ranges, self._ranges = self._ranges, []
         return [receipt for place in ranges for receipt in Receipts(place)]
 
@@ -219,15 +211,17 @@ class Writer(NotPicklable):
         """True once the writer accepts no more messages."""
         return self._closed
 
-    def __enter__(self) -> Self:
+    async def __aenter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
         if kind is None:
-            self.close()
-        with self._lock:
+            await self.close()
+        with self._changed.lock:
             self._closed = True
-            self._builder = BatchBuilder()  # a later receipt must not submit the collected messages
+            self._chunks = deque([BatchBuilder()])  # a later receipt must not submit the collected messages
 
     def _raise_if_failed(self) -> None:
         """Raise the first failure, or `Closed` if the writer is closed."""
@@ -236,13 +230,27 @@ class Writer(NotPicklable):
         if self._closed:
             raise Closed("this writer is closed: make another")
 
-    def _submit_pending(self) -> None:
-        """Submit the collected messages."""
-        if not len(self._builder):
-            return
-        builder, self._builder = self._builder, BatchBuilder()
-        for batch in builder.batches(self.stream, self._message_type):
-            self._submit(batch)
+    def _has_room(self) -> bool | None:
+        self._raise_if_failed()
+        size_bytes = self._unanswered_bytes + sum(chunk.size_bytes for chunk in self._chunks)
+        return size_bytes <= WRITER_BYTES_MAX or None
+
+    def _is_flushed(self) -> bool | None:
+        self._raise_if_failed()
+        return (self._all_submitted and not self._unanswered) or None
+
+    # For the engine. A signal handler may raise in the thread of a caller, and then a chunk could be lost.
+
+    def _submit_chunks(self) -> None:
+        """Submit all collected messages."""
+        with self._changed.lock:
+            chunks, self._chunks = self._chunks, deque([BatchBuilder()])
+            for chunk in chunks:
+                if len(chunk):
+                    for batch in chunk.batches(self.stream, self._message_type):
+                        self._submit(batch)
+            self._all_submitted = True
+        self._changed.notify()
 
     def _submit(self, batch: Batch) -> None:
         sink = ChunkSink(batch.size_bytes, self._written, self._failed)
@@ -252,36 +260,10 @@ class Writer(NotPicklable):
         try:
             self._context.registry.submit_call(lambda call: WriteCommand(call, batch, timeout_ns, self._group), sink)
         except ChaplainError as error:
-            self._error = self._error or error
-
-    def _wait(self, holds: Callable[[], bool]) -> None:
-        """Wait until `holds` is true. The engine resolves every chunk in time, so a longer silence is a defect."""
-        while (wakeup := self._wakeup_unless(holds)) is not None:
-            with self._context.engine.passive_wait:
-                woken = wakeup.acquire(timeout=self._context.timeout_s + _GRACE_S)
-            if not woken:
-                raise Unreachable("this client's own thread does not answer; close the client and connect again")
-        self._raise_if_failed()
-
-    def _wakeup_unless(self, holds: Callable[[], bool]) -> Lock | None:
-        """Return a lock to wait for, or None if there is nothing to wait for."""
-        with self._lock:
-            if holds() or self._error is not None:
-                return None
-            wakeup = Lock()
-            wakeup.acquire()
-            self._wakeups.append(wakeup)
-            return wakeup
-
-    def _wake_waiters(self) -> None:
-        bells, self._wakeups = self._wakeups, []
-        for wakeup in bells:
-            wakeup.release()
-
-    # Called by the thread that leads.
+            self._failed(error)
 
     def _written(self, size_bytes: int, place: ReceiptPlace) -> None:
-        with self._lock:
+        with self._changed.lock:
             self._unanswered -= 1
             self._unanswered_bytes -= size_bytes
             self.count += place.messages
@@ -289,113 +271,97 @@ class Writer(NotPicklable):
             if self._ranges is not None:
                 self._ranges.append(place)
             if not self._unanswered and self._error is None:
-                self._submit_pending()
-            self._wake_waiters()
+                self._submit_chunks()
+        self._changed.notify()
 
     def _failed(self, error: BaseException) -> None:
-        with self._lock:
-            self._error = self._error or error
-            self._wake_waiters()
+        self._error = self._error or error
+        self._changed.notify()
 
 
-class Reader(NotPicklable):
-    """Iterates over messages. Use it in a `with` statement, or close it, to stop before the end.
+class AsyncReader(NotPicklable):
+    """Iterates over messages. Use it in an `async with` statement, or close it, to stop before the end.
 
-    Threads may share a reader: each message goes to one of them.
+    Tasks may share a reader: each message goes to one of them.
     """
 
     def __init__(
-        self, context: JournalClientContext, stream: str, prepared: PreparedCall[object], timeout_s: float | None
+        self, context: AsyncClientContext, stream: str, prepared: PreparedCall[object], timeout_s: float | None
     ) -> None:
         self.stream = stream
         self._context = context
         self._timeout_s = timeout_s
-        self._lock = RLock()  # not acquired through the condition, as in `Writer`
-        self._changed = Condition(self._lock)
-        self._fetch_lock = RLock()
-        """Held while the next chunk is fetched: another consumer must not replace a chunk that is being iterated."""
-        self._sink = ReadSink(self._notify)
+        self._changed = AsyncNotifier()
+        self._sink = ReadSink(self._changed.notify)
         self._messages: Iterator[Message] = iter(())
         self._size_bytes = 0
         self._call = context.registry.submit_call(
             lambda number: prepared.build(number, int(context.timeout_s * 1e9)), self._sink
         )
 
-    def __iter__(self) -> Iterator[Message]:
+    def __aiter__(self) -> AsyncIterator[Message]:
         return self
 
-    def __next__(self) -> Message:
+    async def __anext__(self) -> Message:
         for message in self._messages:
             return message
-        end_s = self._end_s()
-        while not self._fetch_lock.acquire(timeout=SLICE_S):
-            pass
-        try:
-            while True:
-                for message in self._messages:  # of a chunk that another thread, or this one, just fetched
-                    return message
-                if not self._fetch(end_s):
-                    raise StopIteration
-        finally:
-            self._fetch_lock.release()
-
-    def portions(self) -> Iterator[ReadChunk]:
-        """Iterate over chunks of undecoded packs, for columnar decoding. Do not mix with iteration over messages."""
-        while (chunk := self._take(self._end_s())) is not None:
-            yield chunk
-
-    def _end_s(self) -> float | None:
-        """When to stop waiting if nothing arrives from now on."""
-        return None if self._timeout_s is None else time.monotonic() + self._timeout_s
-
-    def _fetch(self, end_s: float | None) -> bool:
-        """Decode the next chunk. Returns False at the end."""
-        chunk = self._take(end_s)
-        if chunk is not None:
-            self._messages = iter(messages_of(self.stream, chunk))
-        return chunk is not None
-
-    def _take(self, end_s: float | None) -> ReadChunk | None:
-        """Return the next chunk, or None at the end."""
         self._context.registry.check_usable()
+        found = await self._changed.wait_for(self._next_message, self._timeout_s)
+        if not found:
+            raise StopAsyncIteration
+        return found[0]
+
+    async def portions(self) -> AsyncIterator[ReadChunk]:
+        """Iterate over chunks of undecoded packs, for columnar decoding. Do not mix with iteration over messages."""
+        self._context.registry.check_usable()
+        while found := await self._changed.wait_for(self._next_chunk, self._timeout_s):
+            self._drop_chunk()
+            yield found[0]
+
+    def _next_message(self) -> tuple[Message] | tuple[()] | None:
+        """Return the next message in a tuple, an empty one at the end, or None if it has not arrived."""
+        while True:
+            for message in self._messages:  # of a chunk that another caller, or this one, has just decoded
+                return (message,)
+            if not (found := self._next_chunk()):
+                return () if found is not None else None
+            # The chunk is dropped after it is decoded: an exception of a signal handler may interrupt the decoding.
+            self._messages = iter(messages_of(self.stream, found[0]))
+            self._drop_chunk()
+
+    def _next_chunk(self) -> tuple[ReadChunk] | tuple[()] | None:
+        """Return the next chunk in a tuple, an empty one at the end, or None if it has not arrived."""
+        sink = self._sink
         self._grant_taken()
-        with self._lock:
-            while not self._sink.chunks:
-                if self._sink.error is not None:
-                    raise self._sink.error
-                left_s = None if end_s is None else end_s - time.monotonic()
-                if self._sink.ended or (left_s is not None and left_s <= 0):
-                    return None
-                with self._context.engine.passive_wait:
-                    self._changed.wait(wait_slice(left_s))
-            chunk = self._sink.chunks.popleft()
-        self._size_bytes = len(chunk.packs)
-        return chunk
+        if sink.chunks:
+            return (sink.chunks[0],)
+        if sink.error is not None:
+            raise sink.error
+        return () if sink.ended else None
+
+    def _drop_chunk(self) -> None:
+        self._size_bytes = len(self._sink.chunks.popleft().packs)
 
     def _grant_taken(self) -> None:
         """Tell the node that it may send as many bytes again as were taken."""
         size_bytes, self._size_bytes = self._size_bytes, 0
         if size_bytes and not self._sink.ended and self._sink.error is None:
-            self._context.registry.submit(TakenCommand(self._call, size_bytes))
+            self._context.submit_now(TakenCommand(self._call, size_bytes))
 
-    def close(self) -> None:
-        """Stop reading. A thread that waits for more gets `Closed`."""
+    async def close(self) -> None:
+        """Stop reading. A task that waits for more gets `Closed`."""
         self._context.registry.cancel(self._call)
         self._sink.error = self._sink.error or Closed("this reader is closed: read again")
         self._messages = iter(())
         self._sink.chunks.clear()
-        self._notify()  # wake a thread that waits for more
+        self._changed.notify()  # wake a task that waits for more
 
-    def __enter__(self) -> Reader:
+    async def __aenter__(self) -> AsyncReader:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
 
     def __del__(self) -> None:
         if hasattr(self, "_call"):
             self._context.registry.cancel(self._call)
-
-    def _notify(self) -> None:
-        with self._lock:
-            self._changed.notify()
