@@ -200,8 +200,8 @@ def _absolute(path: str) -> str:
     return str(Path(path).absolute()) if path else ""
 
 
-def reconnect_s(found: Mapping[str, str]) -> float:
-    return duration_s("reconnectTimeout", found["reconnecttimeout"]) if "reconnecttimeout" in found else RECONNECT_S
+def reconnect_s(found: Mapping[str, str], default_s: float = RECONNECT_S) -> float:
+    return duration_s("reconnectTimeout", found["reconnecttimeout"]) if "reconnecttimeout" in found else default_s
 
 
 def duration_s(name: str, text: str) -> float:
