@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from chaplain.errors import ConfigError as ConfigError
     from chaplain.errors import DiskFull as DiskFull
     from chaplain.errors import Dropped as Dropped
+    from chaplain.errors import Inaccessible as Inaccessible
     from chaplain.errors import Malformed as Malformed
     from chaplain.errors import Missing as Missing
     from chaplain.errors import Misused as Misused
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from chaplain.errors import StatementFailed as StatementFailed
     from chaplain.errors import StorageError as StorageError
     from chaplain.errors import Unknown as Unknown
+    from chaplain.errors import Unproven as Unproven
     from chaplain.errors import Unreachable as Unreachable
 
 __version__ = "0.1.0"
@@ -60,6 +62,7 @@ _HOMES = {
             "ConfigError",
             "DiskFull",
             "Dropped",
+            "Inaccessible",
             "Malformed",
             "Missing",
             "Misused",
@@ -68,6 +71,7 @@ _HOMES = {
             "StatementFailed",
             "StorageError",
             "Unknown",
+            "Unproven",
             "Unreachable",
         ),
         "chaplain.errors",
@@ -87,6 +91,7 @@ __all__ = [
     "Dropped",
     "Event",
     "GraphEvent",
+    "Inaccessible",
     "Malformed",
     "Member",
     "MemberNews",
@@ -102,6 +107,7 @@ __all__ = [
     "StatementFailed",
     "StorageError",
     "Unknown",
+    "Unproven",
     "Unreachable",
     "__version__",
 ]
