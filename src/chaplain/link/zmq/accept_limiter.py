@@ -134,7 +134,7 @@ class AcceptLimiter:
     def _update_filter(self) -> None:
         blocked = self._strangers.blocked()
         if blocked != self._blocked:
-            self._counts["link_door_shut"] += not self._blocked
+            self._counts["link_accept_blocked"] += not self._blocked
             self._blocked = blocked
             self._set_filter(blocked)
 
