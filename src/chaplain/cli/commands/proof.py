@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -90,9 +91,16 @@ def checkpoint() -> None:
     show_envvar=True,
     help="Cluster whose nodes have the tiles. Without --policy, more than half of its nodes must have signed.",
 )
+@click.option("--node", type=click.IntRange(1), metavar="I", help="Read tiles from node I only.")
 @output_option
 def compare(
-    old: Path, new: Path, policy_file: Path | None, tiles: Path | None, cluster: str | None, output: str
+    old: Path,
+    new: Path,
+    policy_file: Path | None,
+    tiles: Path | None,
+    cluster: str | None,
+    node: int | None,
+    output: str,
 ) -> None:
     """Check that the log of checkpoint NEW begins with the log of checkpoint OLD.
 
@@ -103,12 +111,12 @@ def compare(
     from chaplain.proofs.compare import compare as compare_checkpoints  # noqa: PLC0415
     from chaplain.proofs.tiles import node_source  # noqa: PLC0415
 
-    source = _tile_source(tiles, cluster)
+    source = _tile_source(tiles, cluster, node)
     try:
         trusted = _read_policy(policy_file) if policy_file is not None else _policy_of(cluster)
         first, second = _read_checkpoint(old), _read_checkpoint(new)
-        node = None if source is None else node_source(second.checkpoint.size, source)
-        found = compare_checkpoints(first, second, trusted, node)
+        subtrees = None if source is None else node_source(second.checkpoint.size, source)
+        found = compare_checkpoints(first, second, trusted, subtrees)
     except Forked as fork:
         if fork.evidence:
             click.echo(f"{escaped(', '.join(fork.signers))}: proof of misbehaviour, two checkpoints of one size:\n")
@@ -132,14 +140,21 @@ def compare(
 @click.option(
     "--witness", "witnesses", multiple=True, help="Verifier key of a witness that must have signed; repeatable."
 )
-def print_policy(cluster: str, nodes: tuple[int, ...], enough: int | None, witnesses: tuple[str, ...]) -> None:
+@output_option
+def print_policy(
+    cluster: str, nodes: tuple[int, ...], enough: int | None, witnesses: tuple[str, ...], output: str
+) -> None:
     """Print the policy of a cluster: all that an auditor needs to check proofs and checkpoints.
 
     Give it to the auditor on a way that the nodes do not control: who changes the policy decides what is proven.
     """
     from chaplain.proofs.note import parse_key  # noqa: PLC0415
 
-    click.echo(_policy_text(cluster, nodes, enough, [parse_key(one) for one in witnesses]), nl=False)
+    text = _policy_text(cluster, nodes, enough, [parse_key(one) for one in witnesses])
+    if output == "json":
+        print_json({"policy": text})
+    else:
+        click.echo(text, nl=False)
 
 
 @click.group(epilog="Example: chaplain witness serve --policy cluster.policy --port 7480")
@@ -181,7 +196,7 @@ def serve(policy_file: Path, port: int, host: str, directory: Path, name: str, o
         print_json({"url": url, "key": key})
     else:
         click.echo(f"The witness is at {url} (Ctrl-C ends it). Its key for policies:\n{key}")
-    click.get_text_stream("stdout").flush()
+    sys.stdout.flush()
     try:
         with suppress(KeyboardInterrupt):  # Ctrl-C is the normal way to stop
             Event().wait()
@@ -226,8 +241,8 @@ def _policy_of(cluster: str | None) -> Policy | None:
     return None if cluster is None else policy.parse(_policy_text(cluster, (), None, ()).encode())
 
 
-def _tile_source(tiles: Path | None, cluster: str | None) -> TileSource | None:
-    from chaplain.config import load_cluster  # noqa: PLC0415
+def _tile_source(tiles: Path | None, cluster: str | None, only: int | None) -> TileSource | None:
+    from chaplain.config import choose_nodes, load_cluster  # noqa: PLC0415
     from chaplain.proofs.tile_files import directory_source  # noqa: PLC0415
 
     if tiles is not None:
@@ -236,7 +251,7 @@ def _tile_source(tiles: Path | None, cluster: str | None) -> TileSource | None:
         return None
     from chaplain.runtime.http.tile_client import http_source  # noqa: PLC0415
 
-    return http_source([node.http for node in load_cluster(cluster).nodes if node.http])
+    return http_source([node.http for node in choose_nodes(load_cluster(cluster).nodes, only) if node.http])
 
 
 def _policy_text(cluster: str, nodes: Sequence[int], enough: int | None, witnesses: Sequence[VerifierKey]) -> str:
