@@ -164,6 +164,10 @@ class AsyncWriter(NotPicklable):
         self._closed = False
         self._ranges: list[ReceiptPlace] | None = [] if receipts else None
 
+    def __repr__(self) -> str:
+        state = "failed" if self._error is not None else "closed" if self._closed else "open"
+        return f"<{type(self).__name__} of {self.stream!r}: {state}, {self.count} receipts>"
+
     async def write(self, value: bytes, key: bytes | None = None, headers: Headers | None = None) -> None:
         """Submit one message. Blocks only while more than 8 MiB have no receipt yet."""
         with self._changed.lock:
@@ -298,6 +302,10 @@ class AsyncReader(NotPicklable):
         self._call = context.registry.submit_call(
             lambda number: prepared.build(number, int(context.timeout_s * 1e9)), self._sink
         )
+
+    def __repr__(self) -> str:
+        state = "failed" if self._sink.error is not None else "ended" if self._sink.ended else "open"
+        return f"<{type(self).__name__} of {self.stream!r}: {state}>"
 
     def __aiter__(self) -> AsyncIterator[Message]:
         return self

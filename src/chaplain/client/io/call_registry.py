@@ -37,6 +37,7 @@ from chaplain.errors import (
     Closed,
     DiskFull,
     Dropped,
+    Forbidden,
     Missing,
     NotExecutor,
     Refused,
@@ -57,6 +58,7 @@ _ERRORS: dict[Failure, type[ChaplainError]] = {
     Failure.STATEMENT: StatementFailed,
     Failure.DROPPED: Dropped,
     Failure.NOT_EXECUTOR: NotExecutor,
+    Failure.NO_RIGHT: Forbidden,
 }
 
 

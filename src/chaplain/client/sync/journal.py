@@ -165,6 +165,10 @@ class Writer(NotPicklable):
         self._closed = False
         self._ranges: list[ReceiptPlace] | None = [] if receipts else None
 
+    def __repr__(self) -> str:
+        state = "failed" if self._error is not None else "closed" if self._closed else "open"
+        return f"<{type(self).__name__} of {self.stream!r}: {state}, {self.count} receipts>"
+
     def write(self, value: bytes, key: bytes | None = None, headers: Headers | None = None) -> None:
         """Submit one message. Blocks only while more than 8 MiB have no receipt yet."""
         with self._changed.lock:
@@ -297,6 +301,10 @@ class Reader(NotPicklable):
         self._call = context.registry.submit_call(
             lambda number: prepared.build(number, int(context.timeout_s * 1e9)), self._sink
         )
+
+    def __repr__(self) -> str:
+        state = "failed" if self._sink.error is not None else "ended" if self._sink.ended else "open"
+        return f"<{type(self).__name__} of {self.stream!r}: {state}>"
 
     def __iter__(self) -> Iterator[Message]:
         return self
