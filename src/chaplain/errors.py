@@ -17,6 +17,10 @@ class Malformed(ChaplainError, ValueError):
     """Bytes that do not follow their format. Decoders raise no other error, whatever their input."""
 
 
+class Unproven(ChaplainError):
+    """A proof or a checkpoint does not show what it claims, or not by the signatures that a policy demands."""
+
+
 class Misused(ChaplainError, ValueError, TypeError):
     """An argument has a wrong type or is out of range; nothing was sent. Both `ValueError` and `TypeError` catch it."""
 
@@ -39,6 +43,13 @@ class Unreachable(ChaplainError):
 
 class StorageError(ChaplainError):
     """The disk failed, or contains data that must not be overwritten."""
+
+
+class Inaccessible(StorageError):
+    """A file or directory cannot be opened or read, so nothing is known about its content.
+
+    It is not damage: a verification that cannot look at a file must neither call it whole nor broken.
+    """
 
 
 class Unknown(ChaplainError):

@@ -14,7 +14,7 @@ from chaplain.pipeline.reporting.client_names import client_names
 from chaplain.pipeline.reporting.page import Facts, RegimeSpan, ReportBucket, Share, page
 from chaplain.pipeline.reporting.plots import Series, VerticalMark, number
 from chaplain.pipeline.reporting.report import _shares, bucket_width
-from chaplain.pipeline.verification.violations import Break
+from chaplain.verification.violations import Break
 from tests.spark.support.scene import Scene
 
 START = 1_700_000_000.0

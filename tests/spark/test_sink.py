@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import ArrayType, BinaryType, DataType, IntegerType, StringType, StructField, StructType
 
 from chaplain import Client
-from chaplain.client.api.two_phase import joined
+from chaplain.client.two_phase import joined
 from chaplain.client.types.receipts import ReceiptPlace
 from chaplain.errors import ConfigError, Refused
 from chaplain.journal.execution.two_phase import RequestRange

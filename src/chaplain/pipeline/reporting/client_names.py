@@ -21,8 +21,8 @@ from chaplain.journal.model.results import ConfigVerdict
 from chaplain.journal.storage import verdict as verdicts
 from chaplain.journal.storage.verdict import Reason
 from chaplain.pipeline.source.offset_index import open_index, read_places
-from chaplain.pipeline.verification.batches import split_first
 from chaplain.segment.record import Kind, Record
+from chaplain.verification.batches import split_first
 
 
 def client_names(cluster: str | Path, path: str | Path) -> dict[int, str]:

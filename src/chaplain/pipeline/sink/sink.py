@@ -29,7 +29,7 @@ from urllib.parse import unquote, urlparse
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from chaplain.client.api.two_phase import TwoPhaseWriter, commit, discard
+from chaplain.client.two_phase import TwoPhaseWriter, commit, discard
 from chaplain.core import Frozen
 from chaplain.errors import ChaplainError, ConfigError
 from chaplain.journal.execution.two_phase import VERSION_MAX, Commit, RequestRange
