@@ -6,6 +6,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -152,6 +153,47 @@ def test_worker_that_cannot_reach_the_cluster_fails_after_the_time_that_is_set(m
     with pytest.raises(Unreachable):
         list(live._records(wanted, False, DroppedRows("orders")))
     assert 180 < now_s[0] <= 200
+
+
+@pytest.mark.parametrize(("down_s", "fails"), [(170, False), (190, True)])
+def test_streaming_query_outlives_a_cluster_that_is_down(
+    down_s: float, fails: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_s, up_s = [100.0], [0.0]
+
+    class Cluster:
+        def streams(self) -> list[object]:
+            if now_s[0] < up_s[0]:
+                raise Unreachable("no node answers")
+            return [SimpleNamespace(stream="orders", first_offset=0, next_offset=int(now_s[0]))]
+
+    monkeypatch.setattr(live, "client_of", lambda _: Cluster())
+    monkeypatch.setattr(live.time, "monotonic", lambda: now_s[0])
+    monkeypatch.setattr(live.time, "sleep", lambda wait_s: now_s.__setitem__(0, now_s[0] + max(wait_s, 1)))
+    options = {"endpoints": "tcp://a:1", "subscribe": "orders", "reconnectTimeout": "3m"}
+    query = cast("Any", ChaplainSource(options).streamReader(COLUMNS))
+    assert query.reportLatestOffset() == {"orders": {"0": 100}}
+    now_s[0] += 1
+    up_s[0] = now_s[0] + down_s
+    if fails:
+        with pytest.raises(Unreachable):
+            query.reportLatestOffset()
+    else:
+        assert query.reportLatestOffset() == {"orders": {"0": int(up_s[0])}}
+
+
+def test_query_that_never_reached_its_cluster_fails_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = [0.0]
+
+    def refuse(_: object) -> object:
+        raise Unreachable("no node answers")
+
+    monkeypatch.setattr(live, "client_of", refuse)
+    monkeypatch.setattr(live.time, "monotonic", lambda: now_s[0])
+    monkeypatch.setattr(live.time, "sleep", lambda wait_s: now_s.__setitem__(0, now_s[0] + max(wait_s, 1)))
+    with pytest.raises(Unreachable):
+        Query(endpoints="tcp://a:1")
+    assert now_s[0] <= live.ANSWER_S + 1
 
 
 def test_stream_that_a_client_may_not_read_is_not_an_empty_one(segments: Path, monkeypatch: pytest.MonkeyPatch) -> None:
