@@ -122,7 +122,7 @@ class JournalCore:
         self._streams = StreamIndex()
         self._applied: deque[AppliedMessage] = deque()
         """Messages that execution has applied and the serializer has not yet reported as agreed. See `_agreed`."""
-        self._writers: set[int] = set()
+        self.writers: set[int] = set()
         """The lanes whose packs were executed since `take_writers`."""
         self._started = False
         self.removed = False
@@ -200,7 +200,7 @@ class JournalCore:
             self._applied.append(executed)
             for entry in executed.verdict.entries:
                 if isinstance(entry, DataVerdict):
-                    self._writers.update([pack.client_id for pack in entry.packs])
+                    self.writers.update([pack.client_id for pack in entry.packs])
             self.fingerprints.on_applied(executed.position.index)
         elif executed.checkpoint:
             self._replayed = [*self._replayed[-1:], checkpoint_after(executed, self.execution)]
@@ -214,10 +214,8 @@ class JournalCore:
 
     def take_writers(self) -> list[bytes]:
         """The keys of the clients whose packs were executed since this was asked last."""
-        if not self._writers:
-            return []
-        state, writers = self.execution.state, self._writers
-        self._writers = set()
+        state, writers = self.execution.state, self.writers
+        self.writers = set()
         lanes = filter(None, map(state.lanes.get, writers))
         return sorted({client.key for client in (state.clients.get(lane.acl) for lane in lanes) if client is not None})
 
