@@ -80,9 +80,10 @@ class ThreadEngine:
         with self._lock:
             if self._ended:
                 raise Closed(CLOSED)
-            if not self._awake:
-                self._sockets.wake()
-            self._acts[act] = None
+            if act not in self._acts:
+                if not self._awake:
+                    self._sockets.wake()
+                self._acts[act] = None
 
     def stop(self, wait: bool = True) -> None:
         """End the thread and close the sockets; pending calls fail with `Closed`. Idempotent."""
