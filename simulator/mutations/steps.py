@@ -114,6 +114,27 @@ BUGS = [
         "unit/executor/test_core.py",
     ),
     caught_by_tests(
+        "an identity discards what others staged",
+        "journal.execution.two_phase",
+        "            if staged is None or staged.acl != acl or staged.last_id > span.last_id:\n                break\n",
+        "            if staged is None or staged.last_id > span.last_id:\n                break\n",
+        "unit/journal/execution/test_two_phase.py",
+    ),
+    caught_by_tests(
+        "one identity stages until nobody else can",
+        "journal.execution.two_phase",
+        " or draft.staged_by(acl) >= STAGED_IDENTITY_MAX",
+        "",
+        "unit/journal/execution/test_two_phase.py",
+    ),
+    caught_by_tests(
+        "packs that are staged no more are still counted",
+        "journal.execution.staged_packs",
+        "            self._staged_by[before.acl] -= 1\n",
+        "            pass\n",
+        "unit/journal/execution/test_two_phase.py",
+    ),
+    caught_by_tests(
         "committed packs are paid without a look at their signature",
         "journal.execution.state_machine",
         "        return client is not None and same and self._signature_holds(client, entry, valid)",

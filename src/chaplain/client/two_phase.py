@@ -1,7 +1,8 @@
 """Two-phase writes: a `TwoPhaseWriter` stages batches in the log without offsets, and `commit` gives them offsets.
+`discard` makes the cluster forget them.
 
 They serve writers such as the tasks of a Spark batch, whose messages must become visible together or not at all, and
-only once however often the batch is retried. Staged batches that are never committed are discarded. See
+only once however often the batch is retried. Staged batches that nobody commits expire after an hour. See
 docs/decisions/spark-source-and-sink.md.
 """
 
@@ -18,7 +19,16 @@ from chaplain.client.sync.journal import Writer
 from chaplain.client.types.journal import PLACE_UNKNOWN
 from chaplain.client.types.receipts import ReceiptPlace
 from chaplain.errors import Unreachable
-from chaplain.journal.execution.two_phase import COMMIT, STAGED, TRANSACTIONS, Commit, RequestRange, encode
+from chaplain.journal.execution.two_phase import (
+    COMMIT,
+    DISCARD,
+    RANGES_MAX,
+    STAGED,
+    TRANSACTIONS,
+    Commit,
+    RequestRange,
+    encode,
+)
 from chaplain.journal.messages.client import AskPaid, PaidAre, decode_node
 
 _LOOK_EVERY_S = 0.01
@@ -42,6 +52,10 @@ class TwoPhaseWriter(Writer):
     def spans(self) -> tuple[RequestRange, ...]:
         """Wait until all staged batches are on disk at a quorum, and return their ids."""
         self.flush()
+        return self.known_spans()
+
+    def known_spans(self) -> tuple[RequestRange, ...]:
+        """Return the ids of the batches that have a receipt, without a wait for the others."""
         return joined(self._ranges or ())
 
 
@@ -58,29 +72,50 @@ def joined(ranges: Iterable[ReceiptPlace]) -> tuple[RequestRange, ...]:
     return tuple(spans)
 
 
-def commit(context: ClientContext, wanted: Commit) -> None:
+def commit(context: ClientContext, wanted: Commit) -> bool:
     """Commit staged batches. Returns when all their messages can be read at the node that serves this client.
+
+    Returns False if the version was known to be committed before: then nothing was written. A node that lags behind may
+    not know it.
 
     Raises `Unreachable` if the cluster makes no progress for the client's timeout. The batch is committed even then:
     nodes write it as soon as they can.
     """
-    value = encode(wanted)
-    batch = Batch(TRANSACTIONS, [value], size_bytes=len(value), message_type=COMMIT)
-    place = context.run(PreparedCall(lambda call, timeout_ns: WriteCommand(call, batch, timeout_ns), _place))
+    before = _ask_paid(context).pledged
+    place = _write(context, wanted, COMMIT)
     goal = None if place.base_offset == PLACE_UNKNOWN else place.base_offset
+    written = goal is None or goal > before  # each commit has a higher ticket than all before it
     until_s = time.monotonic() + context.timeout_s
     paid = -1
     while True:
-        now = context.run(PreparedCall(lambda call, timeout_ns: AskCommand(call, AskPaid(0), timeout_ns), _paid))
+        now = _ask_paid(context)
         if now.index >= place.index:
             goal = now.pledged if goal is None else goal
             if now.paid >= goal:
-                return
+                return written
         if now.paid > paid:
             paid, until_s = now.paid, time.monotonic() + context.timeout_s
         if time.monotonic() > until_s:
             raise Unreachable("the batch is committed, and will be written; the cluster is slow, or has no master")
         time.sleep(_LOOK_EVERY_S)
+
+
+def discard(context: ClientContext, spans: tuple[RequestRange, ...]) -> None:
+    """Forget staged batches, so that they do not count against the bounds until they expire. Returns when the cluster
+    has agreed on it. Ranges that are not staged, or no longer, are ignored.
+    """
+    for start in range(0, len(spans), RANGES_MAX):
+        _write(context, Commit("", 0, spans[start : start + RANGES_MAX]), DISCARD)
+
+
+def _write(context: ClientContext, wanted: Commit, message_type: int) -> ReceiptPlace:
+    value = encode(wanted)
+    batch = Batch(TRANSACTIONS, [value], size_bytes=len(value), message_type=message_type)
+    return context.run(PreparedCall(lambda call, timeout_ns: WriteCommand(call, batch, timeout_ns), _place))
+
+
+def _ask_paid(context: ClientContext) -> PaidAre:
+    return context.run(PreparedCall(lambda call, timeout_ns: AskCommand(call, AskPaid(0), timeout_ns), _paid))
 
 
 def _place(place: ReceiptPlace) -> ReceiptPlace:

@@ -58,10 +58,27 @@ def pipeline() -> None:
 
 
 def _spark(command: F) -> F:
-    """Add the options that choose where Spark runs."""
+    """Add the options that choose where Spark runs, and how. `_session` takes the last three from the context."""
     master = click.option("--master", default="", metavar="M", help="Spark master.  [default: local[*]]")
     remote = click.option("--remote", default="", metavar="R", help="Spark Connect server, such as sc://host:15002.")
-    return master(remote(command))
+    conf = click.option("--conf", multiple=True, metavar="KEY=VALUE", callback=_settings, expose_value=False,
+                        help="Spark configuration property; repeatable.")  # fmt: skip
+    packages = click.option("--packages", default="", metavar="LIST", callback=_note, expose_value=False,
+                            help="Maven coordinates of jars for Spark, with commas.")  # fmt: skip
+    py_files = click.option("--py-files", default="", metavar="LIST", callback=_note, expose_value=False,
+                            help="Python files and archives for the workers, with commas.")  # fmt: skip
+    return master(remote(conf(packages(py_files(command)))))
+
+
+def _note(ctx: click.Context, parameter: click.Parameter, value: Any) -> Any:
+    ctx.meta[f"{__name__}.{parameter.name}"] = value
+    return value
+
+
+def _settings(ctx: click.Context, parameter: click.Parameter, value: tuple[str, ...]) -> Any:
+    if wrong := [pair for pair in value if not pair.partition("=")[0].startswith("spark.") or "=" not in pair]:
+        raise click.BadParameter(f"{wrong[0]}: write it as spark.KEY=VALUE")
+    return _note(ctx, parameter, dict(pair.split("=", 1) for pair in value))
 
 
 def _always_once(command: F) -> F:
@@ -292,6 +309,15 @@ def report(cluster: str, path: str, node: int | None, output: str, tables: str, 
 def _session(master: str, remote: str, cluster: str = "", path: str = "", landed: str = "") -> SparkSession:
     """Start Spark, after the checks that need no Spark: starting it takes seconds."""
     _check_place(master, remote)
+    noted = {name: click.get_current_context().meta[f"{__name__}.{name}"] for name in ("conf", "packages", "py_files")}
+    if remote and noted["packages"]:
+        raise click.UsageError("--packages: jars are the Connect server's; give them where it is started")
+    settings: dict[str, str] = dict(noted["conf"])
+    if noted["packages"]:
+        settings["spark.jars.packages"] = noted["packages"]
+    py_files = [file.strip() for file in noted["py_files"].split(",") if file.strip()]
+    if missing := [file for file in py_files if not Path(file).exists()]:
+        raise Missing(f"--py-files: there is no {missing[0]}")
     if not remote:
         _check_sources(cluster, path, landed)
     try:
@@ -299,7 +325,8 @@ def _session(master: str, remote: str, cluster: str = "", path: str = "", landed
     except ImportError as absent:
         raise ConfigError(f"{absent.name} is not installed: pip install 'chaplain[spark]'") from None
     progress("starting Spark")
-    return local_session(master or "local[*]", remote=remote)
+    where = master or settings.pop("spark.master", "local[*]")
+    return local_session(where, remote=remote, settings=settings, py_files=py_files)
 
 
 def _check_place(master: str, remote: str) -> None:
