@@ -216,10 +216,13 @@ class LinkCore:
 
     def _seal(self, now_ns: int, session: LinkSession) -> Send:
         frame = session.close_pending()
+        outgoing = session.outgoing
+        outgoing.queued_bytes += len(frame)
         if session.peer.client:
             session.record_sent(now_ns)
-        self._tables.add_queued(session.outgoing, len(frame))
-        return Send(session.outgoing.channel, frame)
+        if outgoing.key:
+            self._client_queues.add(outgoing.key, len(frame))
+        return Send(outgoing.channel, frame)
 
     def _seal_all(self, now_ns: int) -> list[LinkEffect]:
         waiting, self._waiting = self._waiting, []
