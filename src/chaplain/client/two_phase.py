@@ -32,6 +32,8 @@ from chaplain.journal.execution.two_phase import (
 from chaplain.journal.messages.client import AskPaid, PaidAre, decode_node
 
 _LOOK_EVERY_S = 0.01
+_DISCARD_S = 10.0
+"""A failure is already being reported, and must not wait for a cluster that is down."""
 
 
 class TwoPhaseWriter(Writer):
@@ -114,16 +116,16 @@ def commit(context: ClientContext, wanted: Commit) -> bool:
 
 def discard(context: ClientContext, spans: tuple[RequestRange, ...]) -> None:
     """Forget staged batches, so that they do not count against the bounds until they expire. Returns when the cluster
-    has agreed on it. Ranges that are not staged, or no longer, are ignored.
+    has agreed on it, and gives up after `_DISCARD_S`. Ranges that are not staged, or no longer, are ignored.
     """
     for start in range(0, len(spans), RANGES_MAX):
-        _write(context, Commit("", 0, spans[start : start + RANGES_MAX]), DISCARD)
+        _write(context, Commit("", 0, spans[start : start + RANGES_MAX]), DISCARD, _DISCARD_S)
 
 
-def _write(context: ClientContext, wanted: Commit, message_type: int) -> ReceiptPlace:
+def _write(context: ClientContext, wanted: Commit, message_type: int, timeout_s: float | None = None) -> ReceiptPlace:
     value = encode(wanted)
     batch = Batch(TRANSACTIONS, [value], size_bytes=len(value), message_type=message_type)
-    return context.run(PreparedCall(lambda call, timeout_ns: WriteCommand(call, batch, timeout_ns), _place))
+    return context.run(PreparedCall(lambda call, timeout_ns: WriteCommand(call, batch, timeout_ns), _place, timeout_s))
 
 
 def _ask_paid(context: ClientContext) -> PaidAre:

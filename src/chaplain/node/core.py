@@ -61,7 +61,7 @@ from chaplain.node.keyring_store import NOT_ENCRYPTED, KeyRingStore, beacon_keys
 from chaplain.node.layer_slot import TO_HOST, LayerSlot
 from chaplain.node.node_ids import NodeIds
 from chaplain.node.recorder import Recorder
-from chaplain.node.removed_nodes import RemovedNodes
+from chaplain.node.removed_nodes import HEARD_EVERY_NS, RemovedNodes
 from chaplain.node.settings import NodeSettings
 from chaplain.node.snapshot import Snapshot
 from chaplain.wire import parcel
@@ -207,12 +207,14 @@ class NodeCore:
     def deadline(self) -> int | None:
         if not self._started:
             return self.started_ns
-        due_ns: int | None = None
+        earliest: int | None = None
         for slot in self._layers:
-            deadline = slot.due_ns if slot.deadline_known else slot.update_deadline()
-            if deadline is not None and (due_ns is None or deadline < due_ns):
-                due_ns = deadline
-        return due_ns
+            if not slot.deadline_known:
+                slot.due_ns, slot.deadline_known = slot.deadline(), True
+            due_ns = slot.due_ns
+            if due_ns is not None and (earliest is None or due_ns < earliest):
+                earliest = due_ns
+        return earliest
 
     def step(self, now_ns: int, event: NodeInput) -> list[HostEffect]:
         self.now_ns = now_ns
@@ -258,9 +260,9 @@ class NodeCore:
         self._wake()
 
     def _wake(self) -> None:
+        self.deadline()
         for slot in self._layers:
-            deadline = slot.due_ns if slot.deadline_known else slot.update_deadline()
-            if deadline is not None and deadline <= self.now_ns:
+            if slot.due_ns is not None and slot.due_ns <= self.now_ns:
                 self._work.append((slot, host.Woken()))
 
     def _run(self) -> None:
@@ -386,7 +388,9 @@ class NodeCore:
     # Peers and members.
 
     def _on_said(self, said: Said) -> None:
-        if identifier := self._removed_nodes.record_heard(self.now_ns, said.instance):
+        heard = self._removed_nodes.connected.get(said.instance)
+        if heard is not None and self.now_ns - heard[1] >= HEARD_EVERY_NS:
+            identifier = self._removed_nodes.record_heard(self.now_ns, said.instance)
             self._work.append((self._gossip, HeardFrom(identifier)))
         if self._work:
             self._work.append((self._mesh, said))
