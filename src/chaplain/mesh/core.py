@@ -327,8 +327,7 @@ class MeshCore:
 
 
 def _is_same(one: Peer, other: Peer) -> bool:
-    """Whether a second greeting is from the same peer.
-
-    The instance alone does not prove it: anyone can copy these bits.
+    """Whether a second greeting is from the same peer. The key is compared as well, because anyone can copy an
+    instance.
     """
     return (one.key, one.identifier, one.client) == (other.key, other.identifier, other.client)

@@ -43,7 +43,7 @@ class LayerSlot:
         self.routes: dict[type, Route] = {}
         """By type of effect: the layer that gets it, `TO_HOST`, or the function that delivers it."""
         self.stepped = True
-        """It had a step since its last `Drained`."""
+        """True if the layer had a step since its last `Drained`."""
         self.deadline_known = False
         """`due_ns` is its current deadline, so the node need not compute it."""
         self.deadline = deadline
