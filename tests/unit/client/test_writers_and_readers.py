@@ -142,7 +142,7 @@ def test_a_writer_of_a_closed_client_says_so_at_once(kind: type) -> None:
         writer.write(b"1")
 
 
-def test_chunk_whose_hand_over_is_interrupted_is_submitted_with_the_next_message(
+def test_chunk_whose_hand_over_is_interrupted_is_submitted_later(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Ctrl-C must not lose what the writer has collected."""
@@ -158,7 +158,23 @@ def test_chunk_whose_hand_over_is_interrupted_is_submitted_with_the_next_message
     with pytest.raises(KeyboardInterrupt):
         writer.write(bytes(LARGE))
     writer.write(b"second")
+    context.answer(0)
     assert [[len(value) for value, _ in batch] for batch in context.rows] == [[5], [LARGE], [6]]
+
+
+def test_message_whose_hand_over_is_interrupted_is_submitted_with_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    context = Context()
+    writer = Writer(context, "s", False)
+
+    def interrupt(act: object) -> None:
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(context, "hand_over", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        writer.write(b"first")
+    writer.write(b"second")
+    assert [value for batch in context.rows for value, _ in batch] == [b"first", b"second"]
 
 
 def test_what_an_interrupted_message_left_is_thrown_away() -> None:
