@@ -19,7 +19,7 @@ from chaplain.runtime.cluster.probe import get_status
 from tests.support.process_cluster import PROGRAM, Cluster, Node, process, promised, until
 from tests.support.traffic_capture import Ear, talking
 
-GROWTH_KIB_MAX = 32 * 1024 + (LinkSettings("").identity_queue_bytes_max >> 10)
+GROWTH_KIB_MAX = 32 * 1024 + (LinkSettings("any").identity_queue_bytes_max >> 10)
 SHARE = 0.5
 ATTEMPTS = 4
 TALKERS = 4
