@@ -53,7 +53,9 @@ from chaplain.link.events import Peer
 from chaplain.mesh.events import Entered
 from chaplain.segment.pack import Pack, decode_pack, digest_of, encode_pack
 from chaplain.segment.record import Kind, Record
+from chaplain.segment.verdicts import join_parts
 from chaplain.wire.parcel import Layer, Parcel
+from tests.support.execution_stage import read_back, stored
 
 NOW_NS = 10**12
 CLUSTER = "fuzz"
@@ -110,11 +112,15 @@ def _prepared() -> JournalExecution:
 def _settle(execution: JournalExecution, entries: tuple, payloads: tuple[bytes, ...]) -> tuple[Body, tuple]:
     before = execution.state.position
     body = Body(1, before.index + 1, 1, before.timestamp_ns + 1, before.hash, entries)
-    preview = execution.preview(body, payloads)
-    assert verdict.encode(verdict.decode(preview.verdict)) == preview.verdict
-    assert execution.payloads(body, preview.parts) == payloads
-    execution.apply(AgreedEntry(body, chain_hash(before.hash, encode_body(body)), payloads))
-    return body, preview.parts
+    message = AgreedEntry(body, chain_hash(before.hash, encode_body(body)), payloads)
+    decision = execution.apply(message)
+    assert verdict.encode(verdict.decode(decision.verdict)) == decision.verdict
+    records = stored(message, decision)
+    assert read_back(records) == payloads
+    assert [one.first_offset for one in join_parts(records) if one.kind == Kind.BATCH] == [
+        one.first_offset for one in decision.batches
+    ]
+    return body, records
 
 
 _EXECUTION = _prepared()

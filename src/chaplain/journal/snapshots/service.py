@@ -29,6 +29,7 @@ from chaplain.journal.storage.log import ReplicatedLog
 from chaplain.journal.storage.offset_index import StreamIndex
 from chaplain.journal.storage.verdict import read_applied
 from chaplain.journal.ticket_numbers import TicketNumbers
+from chaplain.segment.verdicts import join_parts
 
 SnapshotMessage: TypeAlias = SnapshotOffer | AskState | StatePiece
 
@@ -132,7 +133,10 @@ class SnapshotService:
         """True if `take_effects` has anything to do. It is read at every step, and seldom true."""
         assert self._log is not None
         return bool(
-            self.checkpointer.effects or self._installer.effects or self._log.segment_index.first != self._first
+            self.checkpointer.effects
+            or self.checkpointer.can_write
+            or self._installer.effects
+            or self._log.segment_index.first != self._first
         )
 
     def take_effects(self, mail: JournalOutbound, slips: TicketNumbers) -> list[Persist | Report | Halt]:
@@ -142,9 +146,10 @@ class SnapshotService:
             self._first = self._log.segment_index.first
             self._streams.drop_before(self._first)
         if self._log.backfilled:
-            self._streams.prepend([read_applied(records) for records in self._log.backfilled])
+            self._streams.prepend([read_applied(join_parts(records)) for records in self._log.backfilled])
             self._log.backfilled.clear()
             self.checkpointer.broadcast_offer()
+        self.checkpointer.write_if_covered()
         effects: list[Persist | Report | Halt] = []
         for name, part in self._parts.items():
             for effect in part.effects:

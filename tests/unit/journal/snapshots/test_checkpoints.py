@@ -194,7 +194,7 @@ def test_streams_begin_with_what_is_kept() -> None:
 class Log:
     def __init__(self) -> None:
         self.segment_index = places(10, 20, 30)
-        self.agreed = 30
+        self.agreed = self.shown = 30
         self.dropped = 0
 
     def drop(self, count: int, limit: int) -> tuple[()]:
@@ -223,6 +223,7 @@ class Desk:
     def make(self, index: int) -> checkpoint.Checkpoint:
         moment: Any = SimpleNamespace(index=index)
         self.checkpointer.on_applied(AppliedMessage(moment, None, (), clients_changed=False, checkpoint=True))  # type: ignore[arg-type]
+        self.checkpointer.write_if_covered()
         self.checkpointer.on_written(0, self.checkpointer._ticket)
         made = self.checkpointer.latest
         assert made is not None
@@ -286,8 +287,15 @@ def test_a_checkpoint_counts_when_it_is_on_disk() -> None:
     desk = Desk()
     moment: Any = SimpleNamespace(index=25)
     desk.checkpointer.on_applied(AppliedMessage(moment, None, (), clients_changed=False, checkpoint=True))  # type: ignore[arg-type]
+    desk.log.shown = 24
+    desk.checkpointer.write_if_covered()
+    assert not desk.effects(Persist), "the log on disk lacks a verdict that the checkpoint covers"
+    desk.log.shown = 25
+    desk.checkpointer.write_if_covered()
     (persist,) = desk.effects(Persist)
     assert isinstance(persist.operations[0], Replace)
+    desk.checkpointer.write_if_covered()
+    assert not desk.effects(Persist), "it is written once"
     assert not desk.checkpointer.durable
     desk.checkpointer.on_connected(2)
     (told,) = desk.effects(ToPeer)
