@@ -88,6 +88,9 @@ class CountingExecution:
     def cache_stored(self, body: Body, payloads: Sequence[bytes], verdict: bytes = b"", /) -> None:
         """Not needed here: there are no signatures."""
 
+    def prepare(self, message: AgreedEntry, /) -> None:
+        assert message.body.index == self.applied_index + 1, "prepared out of order"
+
     def _decide(self, verdict: bytes, count: int, body: Body, payloads: Sequence[bytes]) -> Decision:
         """Every payload is applied as one message of one stream. `count` payloads were applied before."""
         executed: list[ExecutedIngest] = []

@@ -77,6 +77,18 @@ BUGS = [
         "msgspec.structs.replace(client, status=IdentityStatus.ACTIVE)",
     ),
     _bug(
+        "settle what was looked at last",
+        "execution.state_machine",
+        "        if plan is None or plan.hash != message.hash:\n",
+        "        if plan is None:\n",
+    ),
+    _bug(
+        "a look commits",
+        "execution.state_machine",
+        "        self._plan_for(message)\n\n",
+        "        self._plan_for(message).draft.commit()\n\n",
+    ),
+    _bug(
         "forget that a lane was leased",
         "execution.config",
         "            lane = draft.leased(request.signer, request.nonce)\n",

@@ -163,6 +163,7 @@ class Prefix:
 def give(executor: JournalExecution, message: AgreedEntry) -> None:
     """As the serializer does."""
     executor.cache_stored(message.body, message.payloads)
+    executor.prepare(message)
     executor.apply(message)
 
 

@@ -72,6 +72,16 @@ memory.
 """
 
 
+class _Plan:
+    """A message that was executed on a draft, and is applied with it if it is agreed."""
+
+    def __init__(self, digest: bytes, draft: StateDraft, executed: AppliedMessage, decision: Decision) -> None:
+        self.hash = digest
+        self.draft = draft
+        self.executed = executed
+        self.decision = decision
+
+
 class JournalExecution:
     """The `Execution` that consensus uses, and the state that the rest of the journal reads."""
 
@@ -94,6 +104,8 @@ class JournalExecution:
         self._decoded: dict[bytes, IngestHeads] = {}
         self._payload_cache: dict[tuple[Reference, bytes], bytes] = {}
         """Payloads of the last applied message, and of every message that was stored or read back after it."""
+        self._plan: _Plan | None = None
+        """The message that was prepared last."""
         self._on_applied = on_applied
         self._clients_by_key = self._index_clients()
 
@@ -111,9 +123,15 @@ class JournalExecution:
     def copies(self) -> int:
         return self.state.bootstrap.copies
 
+    def prepare(self, message: AgreedEntry, /) -> None:
+        self._plan_for(message)
+
     def apply(self, message: AgreedEntry, /) -> Decision:
-        draft, executed, decision = self._execute(message)
-        draft.commit()
+        plan = self._plan_for(message)
+        assert plan.executed.position.hash == message.hash, "a message was applied under another hash than its own"
+        self._plan = None
+        plan.draft.commit()
+        executed = plan.executed
         self._payload_cache.clear()
         self._cache_payloads(message.body, message.payloads)
         if executed.clients_changed:
@@ -123,7 +141,7 @@ class JournalExecution:
             self._decoded.pop(entry.digest, None)
         if self._on_applied is not None:
             self._on_applied(executed)
-        return decision
+        return plan.decision
 
     def observe_stored(self, records: Sequence[Record], /) -> None:
         """Report a message that the snapshot covers and the log still contains, so that readers can find it."""
@@ -197,7 +215,14 @@ class JournalExecution:
 
     # Execution.
 
-    def _execute(self, message: AgreedEntry) -> tuple[StateDraft, AppliedMessage, Decision]:
+    def _plan_for(self, message: AgreedEntry) -> _Plan:
+        """The plan of this message. Its hash covers the digests of its payloads, so it names the payloads, too."""
+        plan = self._plan
+        if plan is None or plan.hash != message.hash:
+            plan = self._plan = self._execute(message)
+        return plan
+
+    def _execute(self, message: AgreedEntry) -> _Plan:
         """Execute the next message on a draft of the state."""
         body, before = message.body, self.state.position
         assert body.index == before.index + 1, "a message was executed before its predecessor was applied"
@@ -225,7 +250,7 @@ class JournalExecution:
         executed = AppliedMessage(
             draft.position, decided, packs.records, draft.clients_changed, draft.nodes_changed, draft.checkpoint
         )
-        return draft, executed, Decision(encoded, packs.batches)
+        return _Plan(message.hash, draft, executed, Decision(encoded, packs.batches))
 
     def _execute_data(self, draft: StateDraft, number: int, entry: DataEntry, payload: bytes) -> ExecutedIngest:
         reference = entry.reference

@@ -32,7 +32,8 @@ class Decision(Frozen, frozen=True):
 class Execution(Protocol):
     """The replicated state machine: a pure function of the agreed prefix.
 
-    Consensus applies messages in order, each once, and only after it was agreed. Nothing is executed for trial.
+    Consensus applies messages in order, each once, and only after it was agreed. It may have a message prepared that is
+    on disk and not agreed yet, while the node waits for other nodes.
     """
 
     @property
@@ -60,6 +61,12 @@ class Execution(Protocol):
         """The log contains this message, which is not applied yet: keep its payloads until another message is applied.
         After a restart the caller passes the verdict that this node itself stored with the message, if there is one:
         signatures that were checked for it need no second check.
+        """
+        ...
+
+    def prepare(self, message: AgreedEntry, /) -> None:
+        """Compute what the next message will do if it is agreed, so that `apply` is short. Changes nothing that others
+        see; another message may be applied in its place.
         """
         ...
 

@@ -220,6 +220,12 @@ class ReplicatedLog:
         self.tail = msgspec.structs.replace(self.tail, ballot=ballot)
         return self._append([stamp_record(self.tail)])
 
+    def prepare_tail(self) -> None:
+        """Have execution prepare the tail, if the tail is on disk. It may still be replaced."""
+        tail = self.tail
+        if tail is not None and tail.index == self.agreed + 1 <= self.durable and not tail.lacks_payloads:
+            self.execution.prepare(AgreedEntry(tail.body, tail.hash, tail.payloads))
+
     def commit_tail(self, payloads: tuple[bytes, ...]) -> LogEntry:
         """Apply the tail, which is now agreed. The caller passes the payloads if the tail lacks them."""
         assert self.tail is not None

@@ -29,7 +29,7 @@ from chaplain.errors import Malformed
 from chaplain.journal.messages.cluster import DIGEST_BYTES, Body, chain_hash, decode_body
 from chaplain.journal.model.log_entry import Decision, LogEntry
 from chaplain.journal.storage.record_layout import FIRST_BATCH_PART, decode_payloads, encode_payloads
-from chaplain.segment.layout import checksum
+from chaplain.segment.layout import NO_OFFSET, checksum
 from chaplain.segment.record import Kind, Record
 from chaplain.segment.verdicts import ONLY_BATCH_PARTS, decode_verdict, encode_verdict, join_parts
 
@@ -64,11 +64,23 @@ def message_records(message: LogEntry, *, with_payloads: bool = True) -> list[Re
 
 def verdict_record(message: LogEntry, parts: int, decision: Decision) -> Record:
     """The last part of a message that has this many parts."""
-    record = Record(Kind.VERDICT, encode_verdict(decision.batches, decision.verdict))
-    if len(decision.batches) == 1 and parts == ONLY_BATCH_PARTS and not decision.batches[0].ranges:
-        only = decision.batches[0]
-        record = msgspec.structs.replace(record, first_offset=only.first_offset, count=only.count)
-    return _as_part(record, message, parts - 1, parts)
+    first_offset, count = NO_OFFSET, 0
+    if parts == ONLY_BATCH_PARTS and len(decision.batches) == 1 and not decision.batches[0].ranges:
+        first_offset, count = decision.batches[0].first_offset, decision.batches[0].count
+    body = message.body
+    return Record(
+        Kind.VERDICT,
+        encode_verdict(decision.batches, decision.verdict),
+        index=body.index,
+        first_offset=first_offset,
+        timestamp_ns=body.timestamp_ns,
+        count=count,
+        regime=body.regime,
+        part=parts - 1,
+        parts=parts,
+        previous_hash=body.previous,
+        chain_hash=message.hash,
+    )
 
 
 def _as_part(record: Record, message: LogEntry, part: int, parts: int) -> Record:

@@ -56,6 +56,20 @@ def busy_stage() -> Stage:
     return stage
 
 
+def test_preparing_changes_nothing_and_another_message_may_be_applied():
+    stage = busy_stage()
+    before = stage.execution.fingerprint()
+    one = stage.prefix.propose([stage.prefix.ingest([pack(1, 100)])])
+    two = stage.prefix.propose([lease(nonce=b"y" * 16)])
+    expected = decided(stage.execution, two)
+    for message in (one, two, one):
+        stage.execution.prepare(message)
+        assert stage.execution.fingerprint() == before
+    assert stage.execution.apply(two) == expected
+    assert stage.execution.fingerprint() != before
+    assert stage.executed[-1].position.hash == two.hash
+
+
 def test_payloads_come_back_octet_by_octet_and_verdicts_are_readable():
     stage = busy_stage()
     other = JournalExecution(stage.founding)
