@@ -1,4 +1,8 @@
-"""The errors that a user of chaplain may meet. Each message says what happened and what to do."""
+"""The errors that a user of chaplain may meet. Each message says what happened and what to do.
+
+Some are built-in errors, too, where a program may expect them. `Unknown` is none: programs repeat what ends in a
+`ConnectionError` or a `TimeoutError`, and a write whose outcome is unknown must not be repeated without its id.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +21,10 @@ class Malformed(ChaplainError, ValueError):
     """Bytes that do not follow their format. Decoders raise no other error, whatever their input."""
 
 
+class Unproven(ChaplainError):
+    """A proof or a checkpoint does not show what it claims, or not by the signatures that a policy demands."""
+
+
 class Misused(ChaplainError, ValueError, TypeError):
     """An argument has a wrong type or is out of range; nothing was sent. Both `ValueError` and `TypeError` catch it."""
 
@@ -29,16 +37,27 @@ class Refused(ChaplainError):
     """The other side refused the request and gave a reason."""
 
 
+class Forbidden(Refused, PermissionError):
+    """The client lacks a right: an admin can grant it."""
+
+
 class NotExecutor(Refused):
     """None of the nodes that this client may use executes statements."""
 
 
-class Unreachable(ChaplainError):
+class Unreachable(ChaplainError, ConnectionError, TimeoutError):
     """No node that could answer was reached in time."""
 
 
 class StorageError(ChaplainError):
     """The disk failed, or contains data that must not be overwritten."""
+
+
+class Inaccessible(StorageError):
+    """A file or directory cannot be opened or read, so nothing is known about its content.
+
+    It is not damage: a verification that cannot look at a file must neither call it whole nor broken.
+    """
 
 
 class Unknown(ChaplainError):

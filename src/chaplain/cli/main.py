@@ -3,8 +3,8 @@
 Decides how errors become a sentence on standard error and an exit code. It does not know what the commands do: each
 group is a module of `chaplain.cli.commands`, which is imported only when the user calls it.
 
-Exit codes: 0 success, 1 failure with the reason in one sentence, 2 wrong usage, 3 a verification found a break.
-`chaplain node run` has two more; its help text lists them.
+Exit codes: 0 success, 1 failure with the reason in one sentence, 2 wrong usage, 3 a verification found a break, 4 a
+verification cannot read its files. `chaplain node run` has two of its own; its help text lists them.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ import click
 
 from chaplain import __version__
 from chaplain.cli.support.broken_pipe import discard_output
-from chaplain.cli.support.output import escaped
-from chaplain.errors import ASSERTIONS_OFF, ChaplainError
+from chaplain.cli.support.output import NOT_LOOKED, escaped
+from chaplain.errors import ASSERTIONS_OFF, ChaplainError, Inaccessible
 
 COMMANDS = {
     "cluster": "Create, start, inspect and stop a cluster.",
@@ -37,6 +37,10 @@ COMMANDS = {
     "query": "Ask all members of the cluster a question.",
     "event": "Send events to every node, and listen to them.",
     "pool": "Broadcast to all members of a pool, and listen (best effort).",
+    "verify": "Verify a log: nothing is missing, changed or reordered.",
+    "check": "Check a proof of one message, offline.",
+    "checkpoint": "Compare signed checkpoints of the log, and print the policy to check them with.",
+    "witness": "Run a witness, which cosigns the checkpoints of logs.",
     "pipeline": "Land, verify, fold and report streams with Spark.",
     "key": "Create keys, and rotate the cluster key.",
     "console": "Serve a web page that shows the cluster live.",
@@ -46,8 +50,10 @@ COMMANDS = {
     "completion": "Print the completion script for a shell.",
     "wire": "Convert messages between bytes and JSON, for debugging.",
 }
-"""The command groups and their one-line help. Each is a module of `chaplain.cli.commands` that contains a click command
-of the same name."""
+"""The command groups and their one-line help. Each is a click command of the same name, in a module of
+`chaplain.cli.commands` that also has its name unless `MODULES` has another."""
+
+MODULES = dict.fromkeys(("check", "checkpoint", "witness"), "proof")
 
 
 EXTRAS = {
@@ -71,7 +77,8 @@ class LazyCommands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        command = getattr(importlib.import_module(f"chaplain.cli.commands.{cmd_name}"), cmd_name)
+        module = MODULES.get(cmd_name, cmd_name)
+        command = getattr(importlib.import_module(f"chaplain.cli.commands.{module}"), cmd_name)
         assert isinstance(command, click.Command)
         return command
 
@@ -117,7 +124,7 @@ def main(arguments: list[str] | None = None) -> None:
         code = mistake.exit_code
     except ChaplainError as error:
         click.echo(f"chaplain: {escaped(str(error))}", err=True)
-        code = 1
+        code = NOT_LOOKED if isinstance(error, Inaccessible) else 1
     except ModuleNotFoundError as absent:
         package = (absent.name or "").partition(".")[0]
         if package not in EXTRAS:

@@ -301,13 +301,13 @@ class LinkCore:
             user = self._token_checker.check(now_ns, tables.clients, event.name, event.proof)
         except (Malformed, GreetingRefused) as error:
             refusal = error if isinstance(error, GreetingRefused) else GreetingRefused("malformed", error=str(error))
-            tables.counts["knocks_refused"] += 1
+            tables.counts["tokens_refused"] += 1
             if refusal.reason == "replayed":
                 tables.counts["replays_rejected"] += 1
             tables.report(now_ns, "knock refused", refusal.reason, event.address, **refusal.detail)
             tables.out.append(Refuse(event.request, refusal.reason))
         else:
-            tables.counts["knocks_admitted"] += 1
+            tables.counts["tokens_admitted"] += 1
             tables.out.append(Admit(event.request, user))
 
     # Calls: endpoints to keep a session with.

@@ -222,7 +222,7 @@ class MeshCore:
     def _on_said(self, now_ns: int, said: Said) -> list[MeshEffect]:
         session = self._sessions.session(said.instance)
         if session is None:
-            self.counts["said_by_nobody"] += 1
+            self.counts["frames_without_session"] += 1
             return []
         effects: list[MeshEffect] = []
         self._liveness.received(now_ns, session)
@@ -242,7 +242,7 @@ class MeshCore:
     def _whisper(self, now_ns: int, whisper: Whisper) -> list[MeshEffect]:
         session = self._sessions.session(whisper.instance)
         if session is None:
-            self.counts["whispers_to_nobody"] += 1
+            self.counts["whispers_to_unknown"] += 1
             return [Report("whisper to nobody", whisper.instance.hex(), {"size": len(whisper.content)})]
         return self._outbound.whisper(now_ns, session, whisper)
 

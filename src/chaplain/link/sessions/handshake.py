@@ -299,7 +299,7 @@ class Handshake:
             oldest = next(iter(tables.half_greeted.values()))
             tables.out.append(HangUp(oldest.channel))
             tables.close_outgoing(oldest)
-            tables.counts["half_greeted_hung_up"] += 1
+            tables.counts["handshakes_crowded_out"] += 1
         outgoing = tables.open_route(channel, greeting.peer.key)
         tables.set_timer(outgoing, now_ns + tables.settings.greeting_timeout_ns)
         return outgoing

@@ -11,7 +11,9 @@ import logging
 import re
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Literal
+from urllib.parse import unquote, urlsplit
 
 from chaplain.core import Frozen
 from chaplain.errors import ConfigError, Missing
@@ -22,6 +24,8 @@ EARLIEST = -2
 LATEST = -1
 PARTITION = "0"
 MAX_TRIGGER_DELAY = "15m"
+RECONNECT_S = 300.0
+"""How long a query waits for a cluster that stopped answering, unless `reconnectTimeout` is set."""
 TARGETS = ("cluster", "endpoints", "identityFile", "path", "kind")
 SOURCE = (
     "subscribe",
@@ -41,6 +45,7 @@ SOURCE = (
     "includeHeaders",
     "failOnDataLoss",
     "failOnMalformedHeaders",
+    "reconnectTimeout",
     *TARGETS,
 )
 _SPARKS = ("checkpointlocation", "queryname")
@@ -94,6 +99,7 @@ class Options(Frozen, frozen=True):
     headers: bool
     fail_on_loss: bool
     fail_on_headers: bool = True
+    reconnect_s: float = RECONNECT_S
 
     def wants(self, stream: str) -> bool:
         return stream in self.names if not self.pattern else re.fullmatch(self.pattern, stream) is not None
@@ -125,6 +131,7 @@ def parse(given: Mapping[str, str], streaming: bool) -> Options:
         _flag(found, "includeHeaders", False),
         _flag(found, "failOnDataLoss", True),
         _flag(found, "failOnMalformedHeaders", True),
+        reconnect_s(found),
     )
 
 
@@ -185,7 +192,33 @@ def parse_target(given: Mapping[str, str]) -> Target:
         raise ConfigError(f"kind is one of {', '.join(KINDS)}, not {kind!r}")
     if kind != JOURNAL and endpoints:
         raise ConfigError(f"streams of kind {kind} are read where a node recorded them: give path or cluster")
-    return Target(found.get("path", ""), found.get("cluster", ""), endpoints, found.get("identityfile", ""), kind)
+    # Options are parsed where the query is planned. The working directories of Spark's workers are others.
+    path, cluster, identity = (_absolute(found.get(name, "")) for name in ("path", "cluster", "identityfile"))
+    return Target(path, cluster, endpoints, identity, kind)
+
+
+def _absolute(path: str) -> str:
+    if path.startswith("file:"):  # as Spark's catalog stores the path of a table
+        path = unquote(urlsplit(path).path)
+    return str(Path(path).absolute()) if path else ""
+
+
+_TABLE = "option."
+"""Prefix under which Spark repeats the options of CREATE TABLE."""
+
+
+def table_options(given: Mapping[str, str]) -> dict[str, str] | None:
+    """Return the options of a CREATE TABLE statement without Spark's own additions; None for any other query."""
+    found = {key.removeprefix(_TABLE): value for key, value in given.items() if key.startswith(_TABLE)}
+    if not found:
+        return None
+    if path := given.get("path"):  # Spark moves this option, and has made it a URL
+        found["path"] = path
+    return found
+
+
+def reconnect_s(found: Mapping[str, str], default_s: float = RECONNECT_S) -> float:
+    return duration_s("reconnectTimeout", found["reconnecttimeout"]) if "reconnecttimeout" in found else default_s
 
 
 def duration_s(name: str, text: str) -> float:

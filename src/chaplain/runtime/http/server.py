@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from typing import Any, Protocol
 
 from chaplain.errors import ConfigError
 from chaplain.runtime.event_loop import EventLoop
@@ -34,6 +34,12 @@ REQUEST_S = 10.0
 _UNFIT = re.compile(r"[^a-zA-Z0-9_]+")
 
 Answer = tuple[int, str, bytes]
+
+
+class Views(Protocol):
+    """Builds the responses of a server."""
+
+    def answer(self, path: str) -> Answer: ...
 
 
 class HttpViews:
@@ -122,7 +128,7 @@ def _hang_up(connection: socket.socket) -> None:
         connection.shutdown(socket.SHUT_RDWR)
 
 
-class _Handler(BaseHTTPRequestHandler):
+class Handler(BaseHTTPRequestHandler):
     timeout = SOCKET_TIMEOUT_S
     server: HttpServer
 
@@ -131,9 +137,12 @@ class _Handler(BaseHTTPRequestHandler):
         self.do_GET()
 
     def do_GET(self) -> None:
-        host_header = self.headers.get("Host", "")
-        if self.server.serves(host_header):
-            code, kind, body = self.server.views.answer(self.path)
+        self.respond(lambda: self.server.views.answer(self.path))
+
+    def respond(self, answer: Callable[[], Answer]) -> None:
+        """Send an answer, unless the request is for a foreign host name."""
+        if self.server.serves(self.headers.get("Host", "")):
+            code, kind, body = answer()
         else:
             code, kind, body = _text(403, "use 127.0.0.1 or localhost: this node answers to no other host name")
         self.send_response(code)
@@ -164,16 +173,17 @@ class Pace:
 class HttpServer(ThreadingHTTPServer):
     """Serves in a background thread, from construction until `end`."""
 
+    handler: type[Handler] = Handler
     daemon_threads = True
     allow_reuse_address = True
     request_queue_size = CONNECTIONS_MAX
 
-    def __init__(self, host: str, port: int, views: HttpViews, per_second: int = REQUESTS_PER_SECOND) -> None:
+    def __init__(self, host: str, port: int, views: Views, per_second: int = REQUESTS_PER_SECOND) -> None:
         self.views = views
         self._pace = Pace(per_second)
         self._places = threading.BoundedSemaphore(CONNECTIONS_MAX)
         try:
-            super().__init__((host, port), _Handler)
+            super().__init__((host, port), self.handler)
         except OSError as error:
             message = f"cannot serve HTTP at {host}:{port}: {error.strerror}; choose another http address"
             raise ConfigError(message) from error

@@ -13,7 +13,7 @@ from typing import TypeAlias, assert_never
 
 from msgspec.structs import replace
 
-from chaplain.client.protocol.call_events import Cancelled, Failure, Raised, Returned
+from chaplain.client.protocol.call_events import Cancelled, Failure, Raised, Returned, refusal
 from chaplain.client.protocol.deadlines import Deadlines
 from chaplain.client.protocol.journal.config_requests import APPLIED, EXPIRED, ConfigRequestClient
 from chaplain.client.protocol.journal.events import (
@@ -298,7 +298,7 @@ class ClientJournal:
             case PaidAre():
                 self._finish(pending, Returned(pending.command.call, encode(message)))
             case Failed():
-                self._fail(pending, Failure.REFUSED, message.reason)
+                self._fail(pending, refusal(message.kind), message.reason)
 
     def _on_decided(self, pending: _PendingRequest, decided: Decided) -> None:
         """The cluster has decided on a configuration request."""
@@ -307,7 +307,7 @@ class ClientJournal:
         elif decided.kind == EXPIRED:
             self._fail(pending, Failure.UNKNOWN, decided.reason)
         else:
-            self._fail(pending, Failure.REFUSED, decided.reason)
+            self._fail(pending, refusal(decided.kind), decided.reason)
 
     def _expire(self, pending: _PendingRequest) -> None:
         waited = f"no answer within {pending.command.timeout_ns / 1e9:g} s"

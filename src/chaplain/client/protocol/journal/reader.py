@@ -13,7 +13,7 @@ Invariants:
 
 from __future__ import annotations
 
-from chaplain.client.protocol.call_events import Failure, Raised, Returned
+from chaplain.client.protocol.call_events import Failure, Raised, Returned, refusal
 from chaplain.client.protocol.journal.events import JournalEffect, ReadChunk, ReadCommand, TakenCommand
 from chaplain.client.protocol.journal.node_selection import NodeSelector
 from chaplain.core import soonest
@@ -274,7 +274,7 @@ class StreamReaders:
             self._selector.forget(reader.request_call)
             reader.request_call, reader.retry_ns = 0, now_ns + RETRY_NS
         else:
-            self._fail(reader, Failure.REFUSED, f"read {reader.command.stream!r}: {reason}")
+            self._fail(reader, refusal(kind), f"read {reader.command.stream!r}: {reason}")
 
     def _on_dropped(self, reader: _Reader, ended: Ended) -> None:
         """The next message was deleted by retention.

@@ -1,0 +1,205 @@
+"""The Merkle tree inside a pack: its leaves are groups of consecutive messages.
+
+A proof of one message shows the octets of its group, so a group is small: the longest run of at most 16 messages and
+1 KiB of values, keys and headers. A message that is larger is a group by itself. In a pack that is marked as isolated
+every message is one.
+
+The octets of a group are its first message and its count, then what the pack contains for these messages: their sizes
+from each table, then their values, keys and headers. They name their own place in the pack, so that nobody can show a
+group as another one. The pack's digest covers the head, the table of requests and the root over the groups.
+
+Invariants: the groups follow from the sizes and the isolation mark alone. All octets of a pack except its digest, its
+signature and its padding, which is zero, are covered by the digest.
+"""
+
+from __future__ import annotations
+
+import struct
+from bisect import bisect_right
+from collections.abc import Sequence
+from hashlib import sha256
+from itertools import accumulate, pairwise
+
+from chaplain.core import Frozen
+from chaplain.errors import Malformed
+from chaplain.proofs.merkle import inclusion_proof, nodes_of, root_of
+
+GROUP_MESSAGES = 16
+GROUP_BYTES = 1024
+ABSENT = 0xFFFFFFFF
+"""The size of a key or header that a message does not have."""
+HEAD_BYTES = 32
+"""The octets of a pack's head before its digest."""
+COLUMNS_MAX = 3
+PYTHON_SIZES_MAX = 64
+"""Up to this many sizes are added up in Python: that is faster than numpy's first call."""
+_PACK_LABEL = b"chaplain pack 2\0"
+_LEAF_START = struct.Struct("<BII")
+"""The octet 0 that RFC 6962 puts before a leaf, and the start of a group."""
+_START = struct.Struct("<II")
+_SIZE = struct.Struct("<I")
+
+
+def pack_digest(head: bytes, requests: bytes | memoryview, root: bytes) -> bytes:
+    """Return the digest of a pack: over the first 32 octets of its head, its table of requests if there is one, and the
+    root over its groups.
+    """
+    return pack_digest_from(head, sha256(requests).digest() if len(requests) else b"", root)
+
+
+def pack_digest_from(head: bytes, requests_digest: bytes, root: bytes) -> bytes:
+    """The same from the SHA-256 of the table of requests; it is empty if the pack has no such table."""
+    assert len(head) == HEAD_BYTES
+    return sha256(b"".join((_PACK_LABEL, head, requests_digest, root))).digest()
+
+
+def group_bounds(lengths: Sequence[int], isolated: bool = False) -> list[int]:
+    """Return where groups begin, and the number of messages at the end. `lengths` are the octets of each message: of
+    its value, key and headers.
+    """
+    count = len(lengths)
+    if isolated or not count:
+        return list(range(count + 1))
+    longest, shortest = max(lengths), min(lengths)
+    if longest * GROUP_MESSAGES <= GROUP_BYTES or longest == shortest:
+        step = min(GROUP_MESSAGES, max(1, GROUP_BYTES // longest)) if longest else GROUP_MESSAGES
+        return [*range(0, count, step), count]
+    ends = list(accumulate(lengths))
+    bounds = [0]
+    start = before = 0
+    while start < count:
+        last = min(start + GROUP_MESSAGES, count)
+        end = bisect_right(ends, before + GROUP_BYTES, start, last)
+        start = end if end > start else start + 1
+        before = ends[start - 1]
+        bounds.append(start)
+    return bounds
+
+
+def small_root(size: int, value: bytes | memoryview) -> bytes:
+    """Return the root of a pack of one message without key and headers: most packs of interactive writers are."""
+    return sha256(b"".join((_LEAF_START.pack(0, 0, 1), _SIZE.pack(size), value))).digest()
+
+
+class PackGroups:
+    """The groups of one pack.
+
+    `sizes` are the size tables of the pack, one after the other; `data` is what follows them, and may end in padding.
+    """
+
+    __slots__ = ("_columns", "_count", "_data", "_sizes", "_starts", "bounds")
+
+    def __init__(
+        self, sizes: bytes | memoryview, data: bytes | memoryview, count: int, columns: int, isolated: bool = False
+    ) -> None:
+        if not 1 <= columns <= COLUMNS_MAX or count < 1 or len(sizes) != 4 * count * columns:
+            raise Malformed(f"pack: {len(sizes)} octets of sizes are not {columns} columns of {count} messages")
+        if count * columns <= PYTHON_SIZES_MAX:
+            positions, totals = _positions(sizes, count, columns)
+        else:
+            positions, totals = _positions_of_many(sizes, count, columns)
+        if positions[-1] > len(data):
+            raise Malformed(f"pack: its sizes add up to {positions[-1]} octets, {len(data)} left")
+        self.bounds = group_bounds(totals, isolated)
+        # Positions in the data at which each group's part of each column begins.
+        self._starts = [[positions[column * count + at] for at in self.bounds] for column in range(columns)]
+        self._sizes = memoryview(sizes)
+        self._data = memoryview(data)
+        self._columns = columns
+        self._count = count
+
+    def __len__(self) -> int:
+        return len(self.bounds) - 1
+
+    def hashes(self) -> list[bytes]:
+        """Return the leaf hashes of all groups."""
+        sizes, data, start_of = self._sizes, self._data, _LEAF_START.pack
+        if self._columns == 1:
+            [starts] = self._starts
+            return [
+                sha256(
+                    b"".join((start_of(0, first, end - first), sizes[4 * first : 4 * end], data[begin:stop]))
+                ).digest()
+                for (first, end), (begin, stop) in zip(pairwise(self.bounds), pairwise(starts), strict=True)
+            ]
+        return [sha256(b"\x00" + self.octets(group)).digest() for group in range(len(self))]
+
+    def root(self) -> bytes:
+        return root_of(self.hashes())
+
+    def group_of(self, message: int) -> int:
+        """Return the group of the message at this position in the pack."""
+        if not 0 <= message < self._count:
+            raise ValueError(f"a pack of {self._count} messages has no message {message}")
+        return bisect_right(self.bounds, message) - 1
+
+    def octets(self, group: int) -> bytes:
+        """Return the octets whose hash is the leaf of this group."""
+        first, end = self.bounds[group], self.bounds[group + 1]
+        tables = [
+            self._sizes[4 * (column * self._count + first) :][: 4 * (end - first)] for column in range(self._columns)
+        ]
+        parts = [self._data[starts[group] : starts[group + 1]] for starts in self._starts]
+        return b"".join((_START.pack(first, end - first), *tables, *parts))
+
+    def path(self, group: int) -> list[bytes]:
+        """Return the inclusion proof of this group in the root."""
+        hashes = self.hashes()
+        return inclusion_proof(group, len(hashes), nodes_of(hashes))
+
+
+def _positions(sizes: bytes | memoryview, count: int, columns: int) -> tuple[list[int], list[int]]:
+    """Return where each cell begins in the data, column by column, and the octets of each message."""
+    cells = list(struct.unpack(f"<{count * columns}I", sizes))
+    if columns == 1:
+        return list(accumulate(cells, initial=0)), cells
+    cells[count:] = [0 if size == ABSENT else size for size in cells[count:]]
+    return list(accumulate(cells, initial=0)), [sum(cells[message::count]) for message in range(count)]
+
+
+def _positions_of_many(sizes: bytes | memoryview, count: int, columns: int) -> tuple[list[int], list[int]]:
+    import numpy as np  # noqa: PLC0415  checking a proof needs no numpy
+
+    cells = np.frombuffer(sizes, "<u4").astype(np.int64)
+    if columns > 1:
+        later = cells[count:]
+        later[later == ABSENT] = 0
+    totals = cells.reshape(columns, count).sum(axis=0) if columns > 1 else cells
+    return [0, *np.cumsum(cells).tolist()], totals.tolist()
+
+
+class Group(Frozen, frozen=True):
+    """The messages of a group, decoded."""
+
+    first: int
+    """Position of the first message in the pack."""
+    values: tuple[bytes, ...]
+    keys: tuple[bytes | None, ...] | None
+    headers: tuple[bytes | None, ...] | None
+
+
+def decode_group(octets: bytes, has_keys: bool, has_headers: bool) -> Group:
+    """Return the messages in the octets of a group. The columns follow from the pack's head."""
+    if len(octets) < _START.size:
+        raise Malformed(f"group: at least {_START.size} octets wanted, not {len(octets)}")
+    first, count = _START.unpack_from(octets)
+    columns = 1 + has_keys + has_headers
+    at = _START.size + 4 * columns * count
+    if not 1 <= count <= GROUP_MESSAGES or at > len(octets):
+        raise Malformed(f"group: {count} messages in {len(octets)} octets are not possible")
+    sizes = struct.unpack_from(f"<{columns * count}I", octets, _START.size)
+    cells: list[bytes | None] = []
+    for size in sizes:
+        if size == ABSENT and len(cells) >= count:
+            cells.append(None)
+            continue
+        cells.append(octets[at : at + size])
+        at += size
+    if at != len(octets):
+        raise Malformed(f"group: its sizes add up to {at} octets, not {len(octets)}")
+    if count > 1 and at - _START.size - 4 * columns * count > GROUP_BYTES:
+        raise Malformed(f"group: {count} messages have more than {GROUP_BYTES} octets")
+    values = tuple(cell for cell in cells[:count] if cell is not None)
+    keys = tuple(cells[count : 2 * count]) if has_keys else None
+    headers = tuple(cells[-count:]) if has_headers else None
+    return Group(first, values, keys, headers)
