@@ -12,7 +12,7 @@ from typing import Any, cast
 import pytest
 from pyspark.sql.types import LongType, StructField, StructType
 
-from chaplain.errors import ConfigError, Dropped, Missing, Refused, StorageError, Unreachable
+from chaplain.errors import ConfigError, Dropped, Inaccessible, Missing, Refused, StorageError, Unreachable
 from chaplain.pipeline.data_source import ChaplainSource
 from chaplain.pipeline.landing.land import open_log
 from chaplain.pipeline.source import live
@@ -75,7 +75,7 @@ def test_paths_of_identities_are_absolute_too(monkeypatch: pytest.MonkeyPatch, t
 def test_worker_that_cannot_open_the_folder_fails(segments: Path, loss: str) -> None:
     query = Query(path=str(segments), failOnDataLoss=loss)
     segments.rename(segments.with_name("not mounted here"))
-    with pytest.raises(StorageError, match="cannot be read here"):
+    with pytest.raises(Inaccessible, match="cannot be read here"):
         query.offsets()
 
 
@@ -86,7 +86,7 @@ def test_worker_without_rights_to_the_files_fails(segments: Path, monkeypatch: p
         raise PermissionError(13, "Permission denied", str(path))
 
     monkeypatch.setattr(os, "open", refuse)
-    with pytest.raises(StorageError, match="Permission denied"):
+    with pytest.raises(Inaccessible, match="Permission denied"):
         query.offsets()
 
 
@@ -101,7 +101,7 @@ def test_worker_that_finds_damage_fails(segments: Path) -> None:
 def test_segment_that_vanished_from_the_middle_is_not_dropped(segments: Path) -> None:
     query = Query(path=str(segments), **LOOSE)
     list_segments(segments)[1].path.unlink()
-    with pytest.raises(StorageError, match="cannot be read here"):
+    with pytest.raises(Inaccessible, match="cannot be read here"):
         query.offsets()
 
 

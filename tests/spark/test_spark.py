@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import subprocess
@@ -15,13 +14,12 @@ from deltalake import DeltaTable
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from chaplain.errors import ConfigError, Missing
+from chaplain.errors import ConfigError, Inaccessible, Missing
 from chaplain.pipeline import (
     find_breaks,
     fold,
     land,
     offsets_behind_latest,
-    prove,
     report,
     table,
     table_path,
@@ -173,25 +171,11 @@ def test_fold_keeps_the_latest_row_of_each_key(spark: SparkSession) -> None:
     assert sorted((bytes(row.key), row.offset) for row in folded) == [(b"a", 3), (b"b", 2)]
 
 
-def test_proof_goes_on_from_its_manifest(spark: SparkSession, tmp_path: Path) -> None:
-    groups = journal()
-    segments, manifest = put(tmp_path / "segments", groups[:30]), tmp_path / "manifest.json"
-    first = prove(spark, path=str(segments), manifest=manifest)
-    assert (first.breaks, first.rows) == ([], 29 * 25)
-    put(segments, groups)
-    second = prove(spark, path=str(segments), manifest=manifest)
-    assert (second.breaks, second.rows) == ([], 11 * 25)
-    note = json.loads(manifest.read_text())
-    assert note["rows"] == 40 * 25
-    note["rows"], note["signer"] = 7, "A" * 43
-    manifest.write_text(json.dumps(note))
-    with pytest.raises(ConfigError, match="signed by another identity"):
-        prove(spark, path=str(segments), manifest=manifest)
-
-
 def test_our_errors_come_back_as_ours(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(Missing, match="there are no segments in"):
         verify(spark, path=str(tmp_path))
+    with pytest.raises(Inaccessible, match=f"^cannot read {tmp_path}/nowhere: No such file or directory$"):
+        verify(spark, path=str(tmp_path / "nowhere"))
 
 
 def test_verify_names_a_gap_and_is_silent_when_whole(spark: SparkSession, segments: Path, tmp_path: Path) -> None:
@@ -203,13 +187,7 @@ def test_verify_names_a_gap_and_is_silent_when_whole(spark: SparkSession, segmen
     assert [one.offset for one in find_breaks(spark, path=str(holed), stream="orders")] == [21]
 
 
-def test_verify_takes_paths_and_names_what_is_not_there(spark: SparkSession, segments: Path, tmp_path: Path) -> None:
-    cluster = segments.parent.parent
-    (cluster / "cluster.toml").touch()
-    for given in ({"path": segments}, {"cluster": cluster}, {"cluster": cluster / "cluster.toml"}):
-        assert verify(spark, **given).count() == 0
-    with pytest.raises(Missing, match="there is no stream 'oders', so nothing is proven of it"):
-        verify(spark, path=segments, stream="oders")
+def test_tables_that_are_not_there_are_named(spark: SparkSession, segments: Path, tmp_path: Path) -> None:
     for nowhere in (tmp_path / "nothing" / "orders", tmp_path, "file:///nowhere/orders"):
         with pytest.raises(Missing, match=f"there is no table at {nowhere}"):
             table(spark, nowhere)

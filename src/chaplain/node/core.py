@@ -43,6 +43,7 @@ from chaplain.journal import events
 from chaplain.journal.consensus.events import ConsensusStarted, DiskSpace, LogRead, ReadLog, Role, RoleChanged
 from chaplain.journal.core import JournalCore
 from chaplain.journal.events import Admitted, DryRun, DryRunDone, Verified, Verify
+from chaplain.journal.model.results import AppliedMessage
 from chaplain.link import events as link
 from chaplain.link.auth.identity import Identity, route_of
 from chaplain.link.auth.keyring import KeyRing
@@ -61,7 +62,7 @@ from chaplain.node.keyring_store import NOT_ENCRYPTED, KeyRingStore, beacon_keys
 from chaplain.node.layer_slot import TO_HOST, LayerSlot
 from chaplain.node.node_ids import NodeIds
 from chaplain.node.recorder import Recorder
-from chaplain.node.removed_nodes import RemovedNodes
+from chaplain.node.removed_nodes import HEARD_EVERY_NS, RemovedNodes
 from chaplain.node.settings import NodeSettings
 from chaplain.node.snapshot import Snapshot
 from chaplain.wire import parcel
@@ -207,12 +208,14 @@ class NodeCore:
     def deadline(self) -> int | None:
         if not self._started:
             return self.started_ns
-        due_ns: int | None = None
+        earliest: int | None = None
         for slot in self._layers:
-            deadline = slot.due_ns if slot.deadline_known else slot.update_deadline()
-            if deadline is not None and (due_ns is None or deadline < due_ns):
-                due_ns = deadline
-        return due_ns
+            if not slot.deadline_known:
+                slot.due_ns, slot.deadline_known = slot.deadline(), True
+            due_ns = slot.due_ns
+            if due_ns is not None and (earliest is None or due_ns < earliest):
+                earliest = due_ns
+        return earliest
 
     def step(self, now_ns: int, event: NodeInput) -> list[HostEffect]:
         self.now_ns = now_ns
@@ -258,9 +261,9 @@ class NodeCore:
         self._wake()
 
     def _wake(self) -> None:
+        self.deadline()
         for slot in self._layers:
-            deadline = slot.due_ns if slot.deadline_known else slot.update_deadline()
-            if deadline is not None and deadline <= self.now_ns:
+            if slot.due_ns is not None and slot.due_ns <= self.now_ns:
                 self._work.append((slot, host.Woken()))
 
     def _run(self) -> None:
@@ -299,7 +302,8 @@ class NodeCore:
         ordered = journal is not None and journal.stepped
         for slot in self._upper_slots:
             if slot.stepped or (ordered and slot.follows_journal):
-                self._work.append((slot, event))
+                self._step(slot, event)
+                self._run()  # the journal comes first: its followers get what it applied before they are drained
         if self._recorder is not None:
             self._work.append((self._recorder, event))
         self._run()
@@ -352,7 +356,7 @@ class NodeCore:
         slot.route(self._gossip, gossip.Assembled)
         slot.route(self._on_role_changed, RoleChanged)
         slot.route(self._expel, Expel)
-        slot.route(lambda effect: self._work.append((self._uppers[Layer.EXECUTOR], effect)), DryRun)
+        slot.route(lambda effect: self._work.append((self._uppers[Layer.EXECUTOR], effect)), DryRun, AppliedMessage)
         return slot
 
     def _upper_slot(self, upper: LayerCore) -> LayerSlot:
@@ -386,7 +390,9 @@ class NodeCore:
     # Peers and members.
 
     def _on_said(self, said: Said) -> None:
-        if identifier := self._removed_nodes.record_heard(self.now_ns, said.instance):
+        heard = self._removed_nodes.connected.get(said.instance)
+        if heard is not None and self.now_ns - heard[1] >= HEARD_EVERY_NS:
+            identifier = self._removed_nodes.record_heard(self.now_ns, said.instance)
             self._work.append((self._gossip, HeardFrom(identifier)))
         if self._work:
             self._work.append((self._mesh, said))

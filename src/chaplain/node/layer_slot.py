@@ -23,7 +23,7 @@ class LayerSlot:
     only if it had a step in the round.
     """
 
-    __slots__ = ("_deadline", "at_once", "deadline_known", "due_ns", "follows_journal", "routes", "step", "stepped")
+    __slots__ = ("at_once", "deadline", "deadline_known", "due_ns", "follows_journal", "routes", "step", "stepped")
 
     def __init__(
         self,
@@ -43,21 +43,16 @@ class LayerSlot:
         self.routes: dict[type, Route] = {}
         """By type of effect: the layer that gets it, `TO_HOST`, or the function that delivers it."""
         self.stepped = True
-        """It had a step since its last `Drained`."""
+        """True if the layer had a step since its last `Drained`."""
         self.deadline_known = False
-        """`due_ns` is its current deadline."""
-        self._deadline = deadline
+        """`due_ns` is its current deadline, so the node need not compute it."""
+        self.deadline = deadline
         self.due_ns: int | None = None
         """Its deadline, if `deadline_known`."""
 
     def route(self, route: Route, *kinds: type) -> None:
         """Deliver effects of these types on this route."""
         self.routes.update(dict.fromkeys(kinds, route))
-
-    def update_deadline(self) -> int | None:
-        self.due_ns = self._deadline()
-        self.deadline_known = True
-        return self.due_ns
 
 
 Route: TypeAlias = LayerSlot | Literal[_Destination.HOST] | Callable[[Any], None]

@@ -164,7 +164,8 @@ class ClientCore:
     def deadline(self) -> int | None:
         """When to step with `Woken`; None if nothing is due."""
         journal = None if self._journal is None or self._stopped else self._journal.deadline()
-        return soonest((self._connections.deadline(), self._deadlines.next_ns(), journal))
+        calls = self._deadlines.next_ns() if self._calls else None
+        return soonest((self._connections.deadline(), calls, journal))
 
     # The journal.
 

@@ -74,7 +74,9 @@ class Handshake:
         tables.out.append(Dial(outgoing.channel, call.endpoint, name, proof))
 
     def schedule_redial(self, now_ns: int, call: DialAttempt) -> None:
-        """The channel is gone. Redial later, or drop a call that only answered the peer's and is past its time."""
+        """The channel is gone. Redial later; but drop the call if it only answered a greeting of the peer and its time
+        is over.
+        """
         tables = self._tables
         assert call.outgoing is not None
         tables.close_outgoing(call.outgoing)

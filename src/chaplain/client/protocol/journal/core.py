@@ -101,6 +101,8 @@ class ClientJournal:
         self._deadlines = Deadlines()
         self._switches_seen = 0
         """`NodeSelector.switches` when the parts were last informed."""
+        self.unusable_sessions: frozenset[bytes] = frozenset()
+        """Sessions whose nodes accept none of our writes."""
 
     def step(self, now_ns: int, event: JournalInput) -> list[JournalEffect]:
         """Process one input and return the effects."""
@@ -140,6 +142,7 @@ class ClientJournal:
                 assert_never(event)
         if self._switches_seen != self._selector.switches:
             self._resend_after_switch(now_ns)
+        self.unusable_sessions = self._selector.unusable
         if not self._effects:
             return []
         effects = list(self._effects)
@@ -151,25 +154,25 @@ class ClientJournal:
         return effects
 
     @property
-    def unusable_sessions(self) -> frozenset[bytes]:
-        """Sessions whose nodes accept none of our writes."""
-        return self._selector.unusable
-
-    @property
     def has_waiters(self) -> bool:
         """True if a caller waits for an outcome."""
-        return bool(self._pending) or self._writers.queue.has_waiters or self._readers.has_readers
+        return bool(self._pending) or self._writers.queue.has_waiters or bool(self._readers.readers)
 
     def deadline(self) -> int | None:
         """When to step with `Woken`; None if nothing is due."""
-        parts = (
-            self._selector.due_ns(),
-            self._config_requests.due_ns(),
-            self._writers.due_ns(),
-            self._readers.due_ns(),
-        )
-        retries_ns = self._retrier.due_ns() if self._retrier.retries else None
-        return soonest((self._deadlines.next_ns(), retries_ns, *parts))
+        # The host asks after every turn, and mostly nothing but writes is pending.
+        due = [self._writers.due_ns()]
+        if self._selector.unopened:
+            due.append(self._selector.due_ns())
+        if self._config_requests.pending:
+            due.append(self._config_requests.due_ns())
+        if self._readers.readers:
+            due.append(self._readers.due_ns())
+        if self._retrier.retries:
+            due.append(self._retrier.due_ns())
+        if self._pending:
+            due.append(self._deadlines.next_ns())
+        return soonest(due)
 
     def _resend_after_switch(self, now_ns: int) -> None:
         """Send everything that is pending on the session that is chosen now."""
