@@ -34,7 +34,7 @@ from chaplain.journal.messages.signing import SLOT_BYTES, SignatureType, sign_pa
 from chaplain.journal.model.bootstrap import BootstrapClient, BootstrapMember, ClusterBootstrap
 from chaplain.journal.model.epochs import token_of
 from chaplain.journal.model.log_entry import AgreedEntry, LogEntry
-from chaplain.journal.storage.records import mark_record, message_records
+from chaplain.journal.storage.records import mark_record, message_records, verdict_record
 from chaplain.link.auth.identity import Identity, to_text
 from chaplain.pipeline import local_session, prove
 from chaplain.segment.pack import Pack, encode_pack
@@ -110,10 +110,10 @@ class Author:
         body = Body(1, self._index, 1, 1_700_000_000 * 10**9 + self._index * 10**6, self._previous, entries)
         raw = encode_body(body)
         self._previous = chain_hash(body.previous, raw)
-        preview = self._execution.preview(body, payloads)
-        self._execution.apply(AgreedEntry(body, self._previous, payloads))
+        decision = self._execution.apply(AgreedEntry(body, self._previous, payloads))
         message = LogEntry(body, raw, self._previous, 1, payloads)
-        self._perform(self._writer.append(message_records(message, preview)))
+        records = message_records(message)
+        self._perform(self._writer.append([*records, verdict_record(message, records[0].parts, decision)]))
         self._writer.synced(self._writer.written)
 
     def _perform(self, operations: Any) -> None:

@@ -34,15 +34,19 @@ from chaplain.journal.consensus.events import (
     RoleChanged,
     SendMessage,
 )
+from chaplain.journal.messages import ingest
 from chaplain.journal.messages.cluster import Body, ConfigEntry, Reference
 from chaplain.journal.messages.config import acl_id
 from chaplain.journal.messages.membership import decode_fields, decode_step, is_opening
 from chaplain.journal.model.cluster_config import MemberRoles, apply_stage, initial_config, open_change
-from chaplain.journal.model.log_entry import AgreedEntry, Preview
+from chaplain.journal.model.log_entry import AgreedEntry, Decision
+from chaplain.journal.model.reason import Reason
+from chaplain.journal.model.results import DataVerdict, ExecutedIngest, PackVerdict
 from chaplain.journal.model.verdict_chain import NO_VERDICT, check, put_head, verdict_hash
 from chaplain.journal.storage.log import hard_state_name, records_between, sync_hint_name
+from chaplain.journal.storage.record_layout import applied_batches
 from chaplain.link.auth.identity import Identity
-from chaplain.segment.record import Kind, Record
+from chaplain.segment.record import Record
 from chaplain.units import MILLISECOND_NS
 from chaplain.wire.primitives import Cursor
 from simulator.adapters.core_adapter import CoreAdapter
@@ -54,6 +58,10 @@ if TYPE_CHECKING:
 
 _ECHOED = (2, 8)
 """Purposes of acknowledgements and votes."""
+
+
+TAPE = "tape"
+"""The stream to which every payload is written."""
 
 
 @cache
@@ -77,27 +85,39 @@ class CountingExecution:
         """Not needed here: serializers hold all payloads."""
         return None
 
-    def preview(self, body: Body, payloads: Sequence[bytes], _digest: bytes = b"", /) -> Preview:
-        assert body.index == self.applied_index + 1, "asked for a verdict out of order"
-        return Preview(put_head(self.verdict_hash) + b"%d" % self.count, self._parts(self.count, payloads))
+    def cache_stored(self, body: Body, payloads: Sequence[bytes], verdict: bytes = b"", /) -> None:
+        """Not needed here: there are no signatures."""
 
-    def _parts(self, first_offset: int, payloads: Sequence[bytes]) -> tuple[Record, ...]:
-        return tuple(
-            Record(Kind.BATCH, payload, first_offset=first_offset + place, count=1, stream="tape")
-            for place, payload in enumerate(payloads)
-        )
+    def prepare(self, message: AgreedEntry, /) -> None:
+        assert message.body.index == self.applied_index + 1, "prepared out of order"
+
+    def _decide(self, verdict: bytes, count: int, body: Body, payloads: Sequence[bytes]) -> Decision:
+        """Every payload is applied as one message of one stream. `count` payloads were applied before."""
+        executed: list[ExecutedIngest] = []
+        for place, (entry, payload) in enumerate(zip(body.data_entries, payloads, strict=True)):
+            pack = PackVerdict(0, 0, 1, 1, TAPE, Reason.APPLIED, count + place)
+            try:
+                message = ingest.decode(payload)
+            except Malformed:  # payloads may be any octets
+                executed.append(ExecutedIngest(entry.reference, payload, None, DataVerdict((), malformed=True)))
+            else:
+                executed.append(ExecutedIngest(entry.reference, payload, message, DataVerdict((pack,))))
+        return Decision(verdict, applied_batches(executed).batches)
 
     def observe_stored(self, records: Sequence[Record], /) -> None:
         """Not needed here: there are no checkpoints."""
 
-    def apply(self, message: AgreedEntry, /) -> None:
+    def apply(self, message: AgreedEntry, /) -> Decision:
         assert message.body.index == self.applied_index + 1, "settled out of order"
         self.applied_index += 1
-        self.verdict_hash = verdict_hash(put_head(self.verdict_hash) + b"%d" % self.count)
+        verdict = put_head(self.verdict_hash) + b"%d" % self.count
+        decision = self._decide(verdict, self.count, message.body, message.payloads)
+        self.verdict_hash = verdict_hash(verdict)
         self.count += len(message.payloads)
         for number, entry in enumerate(message.body.entries):
             if isinstance(entry, ConfigEntry):
                 self._configure(acl_id(message.body.regime, self.applied_index, number), entry)
+        return decision
 
     def _configure(self, change: bytes, entry: ConfigEntry) -> None:
         """Requests are not signed here: a request is its fields."""
@@ -111,12 +131,9 @@ class CountingExecution:
         except Malformed:
             pass
 
-    def rebuild_records(self, body: Body, payloads: Sequence[bytes], verdict: bytes, expected: bytes, /) -> Preview:
+    def decision_of(self, body: Body, payloads: Sequence[bytes], verdict: bytes, expected: bytes, /) -> Decision:
         check(verdict, expected)
-        return Preview(verdict, self._parts(int(verdict[len(put_head(expected)) :]), payloads))
-
-    def payloads(self, body: Body, parts: Sequence[Record], /) -> tuple[bytes, ...]:
-        return tuple(bytes(part.body) for part in parts)
+        return self._decide(verdict, int(verdict[len(put_head(expected)) :]), body, payloads)
 
 
 class OrderNode(CoreAdapter):

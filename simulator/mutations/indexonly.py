@@ -57,8 +57,8 @@ BUGS = [
     _bug(
         "an index-only serializer keeps payloads",
         "storage.log",
-        "        preview = _NO_PREVIEW if self.index_only else execution.preview(",
-        "        preview = _NO_PREVIEW if message.lacks_payloads else execution.preview(",
+        "        with_payloads = not self.index_only\n",
+        "        with_payloads = not message.lacks_payloads\n",
     ),
     _bug(
         "do without payloads after a restart",

@@ -79,15 +79,14 @@ BUGS = [
     _bug(
         "settle what was looked at last",
         "execution.state_machine",
-        "if plan is None or plan.body != body or plan.payloads != payloads:",
-        "if plan is None:",
+        "        if plan is None or plan.hash != message.hash:\n",
+        "        if plan is None:\n",
     ),
     _bug(
         "a look commits",
         "execution.state_machine",
-        "        return self._plan_for(body, tuple(payloads), digest).preview\n",
-        "        plan = self._plan_for(body, tuple(payloads), digest)\n"
-        "        plan.draft.commit()\n        return plan.preview\n",
+        "        self._plan_for(message)\n\n",
+        "        self._plan_for(message).draft.commit()\n\n",
     ),
     _bug(
         "forget that a lane was leased",
@@ -139,10 +138,10 @@ BUGS = [
         '    return int.from_bytes(stored, "big")',
     ),
     _bug(
-        "lose refused_pack packs",
+        "show readers a pack that was refused",
         "storage.record_layout",
-        "skeleton.append(entry.raw)",
-        'skeleton.append(b"")',
+        "        if pack is not None and pack.reason == Reason.APPLIED:\n",
+        "        if pack is not None:\n",
         by=("crash", *_BY),
     ),
     _bug(

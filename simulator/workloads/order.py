@@ -19,13 +19,15 @@ from chaplain.core import (
 )
 from chaplain.journal.consensus import follower, repair, unconfirmed
 from chaplain.journal.consensus.events import PayloadArrived
+from chaplain.journal.messages import ingest
 from chaplain.journal.messages.cluster import Reference, genesis
 from chaplain.journal.messages.consensus import AskVote, ProposalAck, Propose, Vote, decode
+from chaplain.journal.messages.ingest import IngestEntry
 from chaplain.journal.settings import ConsensusSettings
 from chaplain.journal.storage import records
 from chaplain.units import MILLISECOND_NS, SECOND_NS
 from simulator.actors.lying_member import Liar
-from simulator.adapters.consensus_node import OrderNode, identity_of
+from simulator.adapters.consensus_node import TAPE, OrderNode, identity_of
 from simulator.checkers import consensus
 from simulator.checkers.consensus import OrderChecker
 from simulator.faults import disk_faults
@@ -160,8 +162,9 @@ class Order(Workload):
     def arrival(self, reference: Reference) -> PayloadArrived:
         arrival = self._arrivals.get(reference)
         if arrival is None:
-            payload = Random(f"payload {reference.index}").randbytes(self._sizes)
-            arrival = self._arrivals[reference] = PayloadArrived(reference, sha256(payload).digest(), payload)
+            raw = Random(f"payload {reference.index}").randbytes(self._sizes)
+            payload = ingest.encode(reference, [IngestEntry(TAPE, raw)])
+            arrival = self._arrivals[reference] = PayloadArrived(reference, ingest.digest_of(payload), payload)
         return arrival
 
     def sent_at(self, time_ns: int) -> int:

@@ -37,7 +37,7 @@ from chaplain.journal.messages.peer import ForwardConfigRequest
 from chaplain.journal.messages.signing import holds
 from chaplain.journal.model.bootstrap import ALL_STREAMS, BootstrapClient, BootstrapMember, ClusterBootstrap, Policy
 from chaplain.journal.model.epochs import EpochBounds
-from chaplain.journal.model.log_entry import AgreedEntry
+from chaplain.journal.model.log_entry import AgreedEntry, Decision
 from chaplain.journal.model.results import AppliedMessage
 from chaplain.journal.settings import ConsensusSettings, JournalSettings
 from chaplain.journal.snapshots.checkpoint import checkpoint_name
@@ -120,11 +120,12 @@ class JournalNode(CoreAdapter):
             assert watch is not None
             watch(one)
 
-        def settled(message: AgreedEntry, /) -> None:
-            settle(message)
+        def settled(message: AgreedEntry, /) -> Decision:
+            decision = settle(message)
             self._told.append(Settling(message, executed.pop(), execution.fingerprint()))
             if self._shadows:
                 self._shadowed(message)
+            return decision
 
         execution._on_applied = watched
         execution.apply = settled  # type: ignore[method-assign]

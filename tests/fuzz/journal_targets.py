@@ -8,6 +8,8 @@ from contextlib import suppress
 from hashlib import sha256
 from itertools import count
 
+from msgspec.structs import replace
+
 from chaplain.core import Drained, Halt, Woken
 from chaplain.errors import Malformed
 from chaplain.journal.consensus.events import ConsensusStarted
@@ -48,12 +50,17 @@ from chaplain.journal.model.bootstrap import BootstrapClient, BootstrapMember, C
 from chaplain.journal.model.log_entry import AgreedEntry
 from chaplain.journal.settings import ConsensusSettings, JournalSettings
 from chaplain.journal.storage import verdict
+from chaplain.journal.storage.record_layout import batch_layout, decode_payloads
+from chaplain.journal.storage.records import skeleton_of
 from chaplain.link.auth.identity import Identity
 from chaplain.link.events import Peer
 from chaplain.mesh.events import Entered
+from chaplain.segment.layout import NO_OFFSET
 from chaplain.segment.pack import Pack, decode_pack, digest_of, encode_pack
-from chaplain.segment.record import Kind, Record
+from chaplain.segment.record import Kind
+from chaplain.segment.verdicts import decode_verdict, encode_verdict, join_parts
 from chaplain.wire.parcel import Layer, Parcel
+from tests.support.execution_stage import read_back, stored
 
 NOW_NS = 10**12
 CLUSTER = "fuzz"
@@ -110,11 +117,15 @@ def _prepared() -> JournalExecution:
 def _settle(execution: JournalExecution, entries: tuple, payloads: tuple[bytes, ...]) -> tuple[Body, tuple]:
     before = execution.state.position
     body = Body(1, before.index + 1, 1, before.timestamp_ns + 1, before.hash, entries)
-    preview = execution.preview(body, payloads)
-    assert verdict.encode(verdict.decode(preview.verdict)) == preview.verdict
-    assert execution.payloads(body, preview.parts) == payloads
-    execution.apply(AgreedEntry(body, chain_hash(before.hash, encode_body(body)), payloads))
-    return body, preview.parts
+    message = AgreedEntry(body, chain_hash(before.hash, encode_body(body)), payloads)
+    decision = execution.apply(message)
+    assert verdict.encode(verdict.decode(decision.verdict)) == decision.verdict
+    records = stored(message, decision)
+    assert read_back(records) == payloads
+    assert [one.first_offset for one in join_parts(records) if one.kind == Kind.BATCH] == [
+        one.first_offset for one in decision.batches
+    ]
+    return body, records
 
 
 _EXECUTION = _prepared()
@@ -165,7 +176,8 @@ SEEDS = {
     "target_petition": [bytes((EntryType.ADD_CLIENT,)) + data for data in _PETITIONS[:2]]
     + [bytes((EntryType.REMOVE_CLIENT,)) + data for data in _PETITIONS[2:4]]
     + [bytes((EntryType.FENCE_CLIENT,)) + _PETITIONS[4]],
-    "target_skeleton": [bytes(_FILED[1][0].body)],
+    "target_skeleton": [skeleton_of(_FILED[1][0])],
+    "target_applied_batches": [bytes(_FILED[1][-1].body)],
     "target_state": [_STATE],
     "target_client": [bytes((len(body),)) + body + payload for body in _SAID for payload in (_pack(), _PETITIONS[0])],
     "target_peer": [bytes((len(body),)) + body + payload for body, payload in map(peer_messages.encode, _PEERS)],
@@ -275,10 +287,24 @@ def make_target_petition() -> Callable[[bytes], None]:
 
 
 def target_skeleton(data: bytes) -> None:
+    batches = [record for record in _FILED[1] if record.kind == Kind.BATCH]
     try:
-        _EXECUTION.payloads(_FILED[0], (Record(Kind.META, data), *_FILED[1][1:]))
+        batch_layout(data)
+        decode_payloads(data, batches)
     except Malformed:
         return
+
+
+def target_applied_batches(data: bytes) -> None:
+    """Batches that a VERDICT record lists, and octets of records that they name."""
+    first, *others = _FILED[1]
+    with suppress(Malformed):
+        join_parts([first, *others[:-1], replace(others[-1], body=data, first_offset=NO_OFFSET)])
+    try:
+        batches, rest = decode_verdict(data)
+    except Malformed:
+        return
+    assert encode_verdict(batches, rest) == data
 
 
 def target_state(data: bytes) -> None:

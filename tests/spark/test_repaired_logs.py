@@ -55,7 +55,24 @@ def _blot_at(file: Path, position: int) -> None:
         stream.write(b"\xff")
 
 
-WHERE = (in_the_body, in_the_first_body, in_the_head, in_all_heads, in_two_messages)
+def in_the_verdict(scene: Scene, index: int) -> None:
+    _blot(scene, index, scene.group(index)[-1].part)
+
+
+def in_the_body_of_the_verdict(scene: Scene, index: int) -> None:
+    last = scene.group(index)[-1]
+    flip(scene, index, last.part, bytes(last.body)[-32:])
+
+
+WHERE = (
+    in_the_body,
+    in_the_first_body,
+    in_the_head,
+    in_all_heads,
+    in_two_messages,
+    in_the_verdict,
+    in_the_body_of_the_verdict,
+)
 
 
 def repaired(directory: Path, damage: Damage, *, copies: int = 1, behind: int = 4) -> tuple[Scene, int]:

@@ -23,10 +23,12 @@ from chaplain.journal.messages.ingest import IngestEntry
 from chaplain.journal.messages.signing import SLOT_BYTES, SignatureType, Wrapping, seal_pack, sign_pack
 from chaplain.journal.model.bootstrap import BootstrapClient, BootstrapMember, ClusterBootstrap, Policy
 from chaplain.journal.model.epochs import token_of
-from chaplain.journal.model.log_entry import AgreedEntry
+from chaplain.journal.model.log_entry import AgreedEntry, Decision, LogEntry
 from chaplain.journal.model.results import AppliedMessage, ConfigVerdict, PackVerdict
+from chaplain.journal.storage.records import group_messages, message_of, message_records, verdict_record
 from chaplain.link.auth.identity import Identity
 from chaplain.segment.pack import Pack, encode_pack
+from chaplain.segment.record import Record
 from simulator.actors import journal_clients
 
 CLUSTER = "stage"
@@ -159,9 +161,34 @@ class Prefix:
 
 
 def give(executor: JournalExecution, message: AgreedEntry) -> None:
-    """As the serializer does: look, then settle."""
-    executor.preview(message.body, message.payloads)
+    """As the serializer does."""
+    executor.cache_stored(message.body, message.payloads)
+    executor.prepare(message)
     executor.apply(message)
+
+
+def decided(executor: JournalExecution, message: AgreedEntry) -> Decision:
+    """What the executor will decide about the next message. The executor stays as it is."""
+    state = executor.state
+    return JournalExecution(state.bootstrap, snapshot=state.export()).apply(message)
+
+
+def log_entry(message: AgreedEntry, ballot: int = 0) -> LogEntry:
+    body = message.body
+    return LogEntry(body, encode_body(body), message.hash, ballot or body.regime, message.payloads)
+
+
+def stored(message: AgreedEntry, decision: Decision, ballot: int = 0) -> list[Record]:
+    """The records of the message, with its verdict, as a node stores them."""
+    entry = log_entry(message, ballot)
+    records = message_records(entry)
+    return [*records, verdict_record(entry, records[0].parts, decision)]
+
+
+def read_back(records: Sequence[Record]) -> tuple[bytes, ...]:
+    """The payloads of a message that was stored so."""
+    (group,) = group_messages(records).values()
+    return message_of(group).payloads
 
 
 class Stage:

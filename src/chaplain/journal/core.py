@@ -487,6 +487,8 @@ class JournalCore:
             match part:
                 case Part.SERIALIZER:
                     self._step_serializer(now_ns, Persisted(ticket))
+                    if self.snapshots.can_write:
+                        self._snapshots_called = True
                 case Part.INGEST:
                     self._step_ingest(now_ns, Persisted(ticket))
                 case Part.CHECKPOINTER | Part.INSTALLER:

@@ -21,6 +21,7 @@ from chaplain.segment.read import Agreement
 from chaplain.segment.record import HEAD_BYTES, STREAM_BYTES_MAX, Kind, Record, decode_body, decode_head
 from chaplain.segment.scan import Scan, ScanFinding, ScanTail, ScanVerdict, scan
 from chaplain.segment.survey import Survey, Surveyor
+from chaplain.segment.verdicts import Joiner
 
 WINDOW_BYTES = 1 << 20
 HEAD_BYTES_MAX = HEAD_BYTES + STREAM_BYTES_MAX + 1
@@ -206,6 +207,7 @@ class LogReader:
         self._position = 0
         self._sealed = False
         self.agreement = Agreement()
+        self._joiner = Joiner()
         self.findings: list[ScanFinding] = []
 
     def poll(self) -> Iterator[Record]:
@@ -243,7 +245,7 @@ class LogReader:
                 self._position = found.end
                 self.findings += found.findings
                 for _, record in found.records:
-                    yield from self.agreement.feed(record)
+                    yield from self._joiner.feed(self.agreement.feed(record))
 
     def _report_gap(self, header: SegmentHeader) -> None:
         last = self._header

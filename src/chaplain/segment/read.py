@@ -4,6 +4,9 @@ It decides when a message becomes visible. A valid record may still be a proposa
 agreed if the next message is chained to it, or an agreed mark names it. This module does not know where records come
 from.
 
+A message whose batches get their offsets after they were written has a VERDICT record as its last part (`verdicts`).
+It is shown only with that part, like with any other.
+
 Invariants: messages of a chained log are shown in the order of their index, each index at most once; either all parts
 of a message are shown or none.
 """
@@ -17,6 +20,7 @@ from chaplain.core import Frozen
 from chaplain.errors import StorageError
 from chaplain.segment.layout import NO_HASH
 from chaplain.segment.record import Flag, Kind, Record
+from chaplain.segment.verdicts import Joiner
 
 WAITING_MAX = 100_000
 """Records that may wait for agreement; with more, the log has lost its marks."""
@@ -125,7 +129,7 @@ class Agreement:
 
 
 def agreed(records: Iterable[Record], agreement: Agreement | None = None) -> Iterator[Record]:
-    """The visible ones of these records, in order."""
-    agreement = agreement or Agreement()
+    """The visible ones of these records, in order, with the offsets that verdicts state."""
+    agreement, joiner = agreement or Agreement(), Joiner()
     for record in records:
-        yield from agreement.feed(record)
+        yield from joiner.feed(agreement.feed(record))

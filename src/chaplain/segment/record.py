@@ -33,6 +33,8 @@ class Kind(IntEnum):
     BATCH = 1
     MARK = 2
     META = 3
+    VERDICT = 4
+    """The last part of a message whose batches got their offsets after they were written; see `verdicts`."""
     ROLL = 0xFFFE
     END = 0xFFFF
 

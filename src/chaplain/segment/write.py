@@ -72,6 +72,8 @@ class SegmentWriter:
         """Position after the last record: where the next one goes, unless it rolls."""
         self.proven = survey.proven
         """Everything before this position is known to be on disk."""
+        self.ends: list[int] = []
+        """The end position of each record of the last append."""
         self._resume(survey, cut_doubt)
 
     @property
@@ -86,6 +88,7 @@ class SegmentWriter:
         waiting: list[bytes] = []
         start = self.written
         header = self._header
+        self.ends = []
         for record in records:
             size = size_of(record)
             if size > RECORD_BYTES_MAX:
@@ -96,6 +99,7 @@ class SegmentWriter:
                 start, waiting, header = self.written, [], self.header
             waiting += pieces_of(record, header.identity, self.written, self.proven, self._identity_crc)
             self.written += size
+            self.ends.append(self.written)
         if waiting:
             assert header is not None
             waiting += pieces_of(_END, header.identity, self.written, self.proven, self._identity_crc)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -21,7 +22,7 @@ from chaplain.journal.messages.ingest import digest_of as payload_digest
 from chaplain.journal.messages.signing import SignatureType
 from chaplain.journal.messages.write_request import REQUEST_LABEL, signed_octets
 from chaplain.journal.model.results import DataVerdict, ExecutionVerdict
-from chaplain.journal.storage.record_layout import decode_records
+from chaplain.journal.storage.record_layout import FIRST_BATCH_PART, batch_layout, decode_payloads
 from chaplain.journal.storage.verdict import Reason
 from chaplain.link.auth.identity import verify
 from chaplain.segment.layout import Octets, octets
@@ -35,6 +36,7 @@ from chaplain.segment.pack import (
     stated_digest,
 )
 from chaplain.segment.record import Kind, Record
+from chaplain.segment.verdicts import AppliedBatch, applied_part, batches_of
 from chaplain.verification.chain_selection import SelectedMessage
 from chaplain.verification.proof_segments import LOG, ProofSegment
 from chaplain.verification.violations import Break
@@ -42,8 +44,6 @@ from chaplain.verification.violations import Break
 _SIZE = struct.Struct("<I")
 MESSAGES_NAMED_MAX = 64
 """Up to this number, damaged messages of a record are reported one by one; beyond it, whole packs are reported."""
-_FIRST_BATCH_PART = 2
-"""The number of the part at which batches begin, after the message itself and its record layout."""
 
 
 class Keys(NamedTuple):
@@ -104,18 +104,69 @@ class Batches:
     def check(self, body: Body | None, verdict: ExecutionVerdict | None) -> bool:
         """Verify all batches. Return whether everything is present and correct."""
         before = len(self._segment.breaks)
-        batches = (
-            [] if body is None or verdict is None else _expected_batches(body, verdict, self._parts[_FIRST_BATCH_PART:])
-        )
-        for number, part in enumerate(self._parts[1:], 1):
-            if number >= _FIRST_BATCH_PART:
-                place = number - _FIRST_BATCH_PART
-                self._batch(part, batches[place] if place < len(batches) else None, body)
-            elif isinstance(part, Damage):
-                self._damaged(LOG, self._message.index, part)
+        applied = self._applied()
+        shown = self._as_shown(applied)
+        planned = None if body is None or verdict is None else self._expected(body, verdict, shown)
+        expected = planned or {}
+        if planned is not None and planned.keys() != shown.keys():
+            parts, found = ([*map(str, sorted(one))] for one in (expected, shown))
+            self._break(LOG, self._message.index, "verdict", f"parts {', '.join(parts)}", f"parts {', '.join(found)}")
+        for number, part in shown.items():
+            self._batch(part, expected.get(number), body)
         if self._message.reported or len(self._segment.breaks) > before or body is None:
             return False
-        return self._references(body, batches)
+        return self._references(body, [*expected.values()])
+
+    def _applied(self) -> tuple[AppliedBatch, ...]:
+        """What the VERDICT record says about each batch. If it cannot be read, assume that all packs were applied, at
+        the offsets that follow: then the messages behind are not reported for the same cause.
+        """
+        last = self._parts[-1]
+        if isinstance(last, Record):
+            try:
+                return batches_of(last) if last.kind == Kind.VERDICT else ()
+            except Malformed:
+                return ()  # `SegmentChecker` reports it
+        tails = self._segment.end.tails
+        following = {stream: tail.next_offset for stream, tail in tails.items()}
+        applied: list[AppliedBatch] = []
+        for number, part in enumerate(self._parts[FIRST_BATCH_PART:-1], FIRST_BATCH_PART):
+            if isinstance(part, Record) and part.stream in following:
+                with suppress(Malformed):
+                    count = sum(head.count for head in heads_of(octets(part.body)))
+                    applied.append(AppliedBatch(number, following[part.stream], count))
+                    following[part.stream] += count
+        return tuple(applied)
+
+    def _as_shown(self, applied: Sequence[AppliedBatch]) -> dict[int, MessagePart]:
+        """The batches of which packs were applied, by part, as readers see them."""
+        shown: dict[int, MessagePart] = {}
+        for batch in applied:
+            if not FIRST_BATCH_PART <= batch.part < len(self._parts) - 1:
+                self._break(LOG, self._message.index, "verdict", f"{len(self._parts)} parts", f"part {batch.part}")
+                continue
+            part = self._parts[batch.part]
+            try:
+                shown[batch.part] = (
+                    _damage_as_shown(part, batch) if isinstance(part, Damage) else applied_part(part, batch)
+                )
+            except Malformed as error:
+                self._break(LOG, self._message.index, "verdict", "octets of the batch", error)
+        return shown
+
+    def _expected(
+        self, body: Body, verdict: ExecutionVerdict, shown: Mapping[int, MessagePart]
+    ) -> dict[int, ExpectedBatch] | None:
+        """The batches of which packs were applied, by part, from the message and its verdict. None if the message does
+        not say which packs its batches contain.
+        """
+        first = self._parts[0]
+        assert isinstance(first, Record), "a body was decoded from the first part"
+        try:
+            layout = batch_layout(split_first(first)[1])
+        except Malformed:
+            return None  # `_references` reports it
+        return _expected_batches(body, verdict, layout, shown)
 
     def _break(self, stream: str, offset: int, kind: str, expected: object, found: object) -> None:
         self._segment.breaks.append(Break(stream, offset, kind, str(expected), str(found)))
@@ -217,9 +268,9 @@ class Batches:
     def _references(self, body: Body, batches: list[ExpectedBatch]) -> bool:
         """Verify that the ingest messages that the message orders are present, octet by octet."""
         try:
-            payloads = [
-                one.payload for one in decode_records([part for part in self._parts[1:] if isinstance(part, Record)])
-            ]
+            first, *others = [part for part in self._parts if isinstance(part, Record)]
+            batches_stored = [part for part in others if part.kind == Kind.BATCH]
+            payloads = decode_payloads(split_first(first)[1], batches_stored) if others else ()
             if len(payloads) != len(body.data_entries):
                 raise Malformed(f"{len(payloads)} ingest messages")
         except Malformed as error:
@@ -243,7 +294,7 @@ class Batches:
 
 
 def split_first(part: Record) -> tuple[bytes, bytes]:
-    """Split a message's first record into body and verdict."""
+    """Split a message's first record into body and skeleton."""
     data = bytes(part.body)
     if len(data) < _SIZE.size:
         raise Malformed("log: the first record of a message is too short")
@@ -253,18 +304,36 @@ def split_first(part: Record) -> tuple[bytes, bytes]:
     return data[_SIZE.size : end], data[end:]
 
 
-def _expected_batches(body: Body, verdict: ExecutionVerdict, parts: Sequence[MessagePart]) -> list[ExpectedBatch]:
-    """Return the batches that a message should have, in the order of `journal.storage.record_layout`."""
+def _damage_as_shown(part: Damage, batch: AppliedBatch) -> Damage:
+    """A damaged batch with the offsets of the verdict. Octets of refused packs are not shown to anybody."""
+    head = part.head
+    if head is not None:
+        head = msgspec.structs.replace(head, first_offset=batch.first_offset, count=batch.count)
+    body, peer_body = (
+        b"".join([octets_[start:end] for start, end in batch.ranges]) if batch.ranges else octets_
+        for octets_ in (part.body, part.peer_body)
+    )
+    return part._replace(head=head, body=body, peer_body=peer_body)
+
+
+def _expected_batches(
+    body: Body, verdict: ExecutionVerdict, layout: Sequence[tuple[int, str]], shown: Mapping[int, MessagePart]
+) -> dict[int, ExpectedBatch]:
+    """Return the batches of which packs were applied, by part. `layout` has the ingest message and the stream of each
+    batch.
+    """
     stated = [entry for entry in verdict.entries if isinstance(entry, DataVerdict)]
-    firsts = _first_offsets(verdict, stated, parts)
-    batches: list[ExpectedBatch] = []
-    for entry, decided in zip(body.data_entries, stated, strict=False):
-        counts: dict[str, int] = {}
+    firsts = _first_offsets(verdict, stated, [*shown.values()])
+    counts: dict[tuple[int, str], int] = {}
+    for number, decided in enumerate(stated):
         for pack in decided.packs:
             if pack.reason == Reason.APPLIED:
-                counts[pack.stream] = counts.get(pack.stream, 0) + pack.messages
-        for stream, count in counts.items():
-            batches.append(ExpectedBatch(stream, firsts[stream], count, entry.reference))
+                counts[number, pack.stream] = counts.get((number, pack.stream), 0) + pack.messages
+    batches: dict[int, ExpectedBatch] = {}
+    for part, (number, stream) in enumerate(layout, FIRST_BATCH_PART):
+        count = counts.get((number, stream), 0)
+        if count and number < len(body.data_entries):
+            batches[part] = ExpectedBatch(stream, firsts[stream], count, body.data_entries[number].reference)
             firsts[stream] += count
     return batches
 

@@ -127,7 +127,7 @@ class ChainSelection:
             self._marks[step.index, step.chain] = None
             if self._gap is not None and step.index >= self._next:
                 self._note_gap(step.index)
-        elif step.kind in (Kind.META, Kind.BATCH) and step.chain != NO_HASH:
+        elif step.kind in (Kind.META, Kind.BATCH, Kind.VERDICT) and step.chain != NO_HASH:
             self._take_record(step)
 
     def _take_record(self, record: ScannedRecord) -> None:

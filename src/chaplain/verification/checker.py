@@ -19,6 +19,7 @@ from chaplain.errors import Malformed
 from chaplain.journal.messages.cluster import Body, chain_hash, decode_body
 from chaplain.journal.model.results import DataVerdict, ExecutionVerdict
 from chaplain.journal.storage import verdict as verdicts
+from chaplain.journal.storage.records import verdict_of
 from chaplain.journal.storage.verdict import Reason
 from chaplain.verification.batches import Batches, Damage, Keys, MessagePart, damage_break, split_first
 from chaplain.verification.chain_selection import SelectedMessage
@@ -46,7 +47,9 @@ class SegmentChecker:
 
     def check(self, message: SelectedMessage, parts: Sequence[MessagePart]) -> None:
         body = self._check_body(message, parts[0])
-        verdict = self._decode_verdict(message, parts[0])
+        verdict = self._decode_verdict(message, parts[-1]) if len(parts) > 1 else None
+        if body is None:
+            verdict = None  # which batches it is about cannot be known
         batches = Batches(message, parts, self.segment, self._keys)
         sound = batches.check(body, verdict)
         self._check_streams(message, verdict, batches)
@@ -107,9 +110,10 @@ class SegmentChecker:
 
     def _decode_verdict(self, message: SelectedMessage, part: MessagePart) -> ExecutionVerdict | None:
         if isinstance(part, Damage):
+            self._damaged(message, LOG, message.index, part)
             return None
         try:
-            return verdicts.decode(split_first(part)[1])
+            return verdicts.decode(verdict_of(part))
         except Malformed as error:
             self._break(LOG, message.index, "verdict", "a verdict", error)
             return None

@@ -19,7 +19,7 @@ from chaplain.core import Frozen
 from chaplain.errors import ConfigError, Inaccessible, Malformed, Missing
 from chaplain.journal.messages.cluster import decode_body, genesis
 from chaplain.journal.storage import verdict as verdicts
-from chaplain.journal.storage.records import decode_sync_hint
+from chaplain.journal.storage.records import decode_sync_hint, verdict_of
 from chaplain.segment.files import OpenSegment, Recycled, list_segments
 from chaplain.segment.record import Kind, Record
 from chaplain.verification.access import access_errors, exists
@@ -283,11 +283,10 @@ def _registry(messages: Iterable[SelectedMessage], founding_info: FoundingInfo, 
     registry = Registry(founding_info, known)
     with RecordReader() as reader:
         for message in messages:
-            first = reader.read(message.places[0], message.reason)
-            if isinstance(first, Record):
+            first, last = (reader.read(message.places[at], message.reason) for at in (0, -1))
+            if isinstance(first, Record) and isinstance(last, Record):
                 try:
-                    raw, verdict = split_first(first)
-                    registry.take(decode_body(raw), verdicts.decode(verdict))
+                    registry.take(decode_body(split_first(first)[0]), verdicts.decode(verdict_of(last)))
                 except Malformed:
                     continue
     return registry

@@ -212,7 +212,7 @@ LIVE_CLUSTER = [
 ]
 
 
-OTHER_FORMAT = "has format 2, and this program reads and writes format 3: use the version of chaplain that wrote it"
+OTHER_FORMAT = "has format 3, and this program reads and writes format 4: use the version of chaplain that wrote it"
 OTHER_VERSION = [
     Wrong("chaplain node run --config c/node-1/node.toml", OTHER_FORMAT),
     Wrong("chaplain cluster up --dir c", f"node 1 ended with code 1: .*{OTHER_FORMAT}"),
@@ -227,7 +227,7 @@ def other_version(live: Shell) -> Shell:
     other = live.folder / "other/chaplain"
     shutil.copytree(Path(chaplain.__file__).parent, other)  # with what was compiled: commands need not do it again
     for file, was, now in (
-        ("segment/header.py", "\nVERSION = 2\n", "\nVERSION = 3\n"),
+        ("segment/header.py", "\nVERSION = 3\n", "\nVERSION = 4\n"),
         ("link/settings.py", "version: tuple[int, int] = (2, 0)", "version: tuple[int, int] = (3, 0)"),
     ):
         text = (other / file).read_text()

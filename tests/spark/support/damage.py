@@ -90,7 +90,7 @@ def swapped_messages(scene: Scene) -> Named:
 
 def swapped_packs(scene: Scene) -> Named:
     index, part = scene.chance.choice(batches_of_many(scene))
-    record = scene.group(index)[part]
+    record = scene.shown(index, part)
     packs, _ = split(record)
     scene.replace(index, part, body=b"".join([*packs[2:], packs[1], packs[0]][-2:] + packs[2:]))
     scene.write()
@@ -119,7 +119,7 @@ def swapped_rows(scene: Scene) -> Named:
 def altered_payload(scene: Scene) -> Named:
     """Of a pack that is not its batch's first: its place is known better than that of the ingest message."""
     index, part = scene.chance.choice(batches_of_many(scene))
-    record = scene.group(index)[part]
+    record = scene.shown(index, part)
     packs, offsets = split(record)
     number = scene.chance.randrange(1, len(packs))
     raw = bytearray(packs[number])

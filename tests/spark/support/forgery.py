@@ -13,13 +13,15 @@ from chaplain.journal.execution.dedup import PackStatus, Ruling
 from chaplain.journal.messages import config
 from chaplain.journal.messages.cluster import chain_hash, decode_body, encode_body
 from chaplain.journal.messages.config import LeaseLane
+from chaplain.journal.model.results import ExecutionVerdict
 from chaplain.journal.storage import verdict
 from chaplain.segment.files import list_segments, scan_file
 from chaplain.segment.record import Kind
+from chaplain.segment.verdicts import decode_verdict, encode_verdict, join_parts
 from chaplain.verification.batches import split_first
 from chaplain.verification.verify import verify_log
 from tests.spark.support.journal import NODE_TOML, Author, Groups, recorded, rich_journal
-from tests.spark.support.scene import Named, Scene, first_batch_of_entry, split, streams_of, with_pack
+from tests.spark.support.scene import Named, Scene, first_batch_of_entry, split, with_pack
 from tests.support.execution_stage import ADMIN_ACL, BOB, CLUSTER, Stage, petition
 
 # Chains, regimes, signatures.
@@ -56,29 +58,33 @@ def rewritten_message(scene: Scene) -> Named:
     return {("", index + 1, "cluster chain")}
 
 
+def decided_by(scene: Scene, index: int) -> ExecutionVerdict:
+    return verdict.decode(decode_verdict(scene.group(index)[-1].body)[1])
+
+
+def decide(scene: Scene, index: int, decided: ExecutionVerdict) -> None:
+    """Store another verdict with the message. What it says about its batches stays."""
+    last = scene.group(index)[-1]
+    scene.replace(index, last.part, body=encode_verdict(decode_verdict(last.body)[0], verdict.encode(decided)))
+
+
 def broken_stream_chain(scene: Scene) -> Named:
     index = scene.index()
-    first = scene.group(index)[0]
-    raw, said = split_first(first)
-    decided = verdict.decode(said)
+    decided = decided_by(scene, index)
     number = scene.chance.randrange(len(decided.streams))
     wrong = msgspec.structs.replace(decided.streams[number], chain=b"\5" * 32)
     streams = (*decided.streams[:number], wrong, *decided.streams[number + 1 :])
-    encoded = verdict.encode(msgspec.structs.replace(decided, streams=streams))
-    scene.replace(index, 0, body=len(raw).to_bytes(4, "little") + raw + encoded)
+    decide(scene, index, msgspec.structs.replace(decided, streams=streams))
     scene.write()
     return {(wrong.stream, wrong.first_offset, "stream chain")}
 
 
 def altered_verdict(scene: Scene) -> Named:
     index = scene.index()
-    first = scene.group(index)[0]
-    raw, said = split_first(first)
-    decided = verdict.decode(said)
+    decided = decided_by(scene, index)
     right = decided.streams[0]
     wrong = msgspec.structs.replace(right, first_offset=right.first_offset + 3)
-    encoded = verdict.encode(msgspec.structs.replace(decided, streams=(wrong, *decided.streams[1:])))
-    scene.replace(index, 0, body=len(raw).to_bytes(4, "little") + raw + encoded)
+    decide(scene, index, msgspec.structs.replace(decided, streams=(wrong, *decided.streams[1:])))
     scene.write()
     return {(right.stream, right.first_offset, "verdict")}
 
@@ -208,12 +214,14 @@ def after_loss(scene: Scene, lost: set[tuple[int, int]]) -> Named:
     named: Named = {("", indexes[0], "missing")}
     tails: dict[str, int] = {}
     for group in scene.groups:
-        there = [record for part, record in enumerate(group) if (group[0].index, part) not in lost]
-        told = there if group[0] not in there else group
-        for stream, first in streams_of(told).items():
-            if tails.get(stream, 0) != first:
+        parts = {record.part for record in group if (group[0].index, record.part) not in lost}
+        # Without the message or its verdict, only the batches that are left are known.
+        known = {record.part for record in group} if {0, len(group) - 1} <= parts else parts
+        told = [record for record in join_parts(group) if record.kind == Kind.BATCH and record.part in known]
+        for stream in dict.fromkeys(record.stream for record in told):
+            mine = [record for record in told if record.stream == stream]
+            if tails.get(stream, 0) != mine[0].first_offset:
                 named.add((stream, tails.get(stream, 0), "missing"))
-            mine = [record for record in told if record.kind == Kind.BATCH and record.stream == stream]
             tails[stream] = mine[-1].first_offset + mine[-1].count
     return named
 

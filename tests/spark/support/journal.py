@@ -10,15 +10,12 @@ import random
 from functools import lru_cache
 
 from chaplain.journal.execution.state_machine import JournalExecution
-from chaplain.journal.messages.cluster import encode_body
 from chaplain.journal.messages.config import AddIdentity
 from chaplain.journal.messages.ingest import IngestEntry
 from chaplain.journal.messages.signing import SignatureType
-from chaplain.journal.model.log_entry import LogEntry
-from chaplain.journal.storage.records import message_records
 from chaplain.link.auth.identity import to_text
 from chaplain.segment.record import Record
-from tests.support.execution_stage import ADMIN, ADMIN_ACL, BOB, CLUSTER, Stage, pack, petition
+from tests.support.execution_stage import ADMIN, ADMIN_ACL, BOB, CLUSTER, Stage, pack, petition, stored
 
 STREAMS = ("orders", "orders", "orders", "audit")
 NODE_TOML = f"""cluster = "{CLUSTER}"
@@ -89,8 +86,5 @@ def recorded(stage: Stage, believe: bool = False) -> Groups:
     for settled in stage.prefix.messages:
         for entry in settled.body.data_entries if believe else ():
             execution.cache_checks(entry.digest, [True])
-        preview = execution.preview(settled.body, settled.payloads)
-        execution.apply(settled)
-        message = LogEntry(settled.body, encode_body(settled.body), settled.hash, settled.body.regime, settled.payloads)
-        groups.append(message_records(message, preview))
+        groups.append(stored(settled, execution.apply(settled)))
     return groups

@@ -12,6 +12,7 @@ from chaplain.journal.storage.records import SyncHint, encode_sync_hint
 from chaplain.segment.files import OpenSegment, list_segments, scan_file
 from chaplain.segment.pack import decode_pack, encode_pack, heads_of
 from chaplain.segment.record import Kind, Record
+from chaplain.segment.verdicts import decode_verdict, encode_verdict, join_parts, only_batch
 from chaplain.verification import manifest
 from chaplain.verification.plan import VerifyRequest
 from chaplain.verification.verify import verify_here, verify_log
@@ -73,7 +74,7 @@ class Scene:
         found = [
             group[0].index
             for group in self.groups[within[0] : within[1]]
-            if sum(record.kind == Kind.BATCH for record in group) >= batches
+            if sum(record.kind == Kind.BATCH for record in join_parts(group)) >= batches and whole_batches(group)
         ]
         return self.chance.choice(found)
 
@@ -81,22 +82,46 @@ class Scene:
         return self.groups[index - 1]
 
     def batch(self, index: int) -> tuple[int, Record]:
-        """Part number and record of one of a message's batches."""
-        found = [(part, record) for part, record in enumerate(self.group(index)) if record.kind == Kind.BATCH]
-        return self.chance.choice(found)
+        """Part number and record of one of a message's batches, with its offsets. All of its packs were applied."""
+        return self.chance.choice([(record.part, record) for record in whole_batches(self.group(index))])
+
+    def shown(self, index: int, part: int) -> Record:
+        """A batch with its offsets."""
+        return next(record for record in join_parts(self.group(index)) if record.part == part)
 
     def replace(self, index: int, part: int, **fields: object) -> None:
+        """Change a record. The offset and the count of a batch are in the verdict."""
         group = list(self.group(index))
+        if group[part].kind == Kind.BATCH:
+            stated = {name: fields.pop(name) for name in ("first_offset", "count") if name in fields}
+            group[-1] = with_applied(group[-1], part, stated)
         group[part] = msgspec.structs.replace(group[part], **fields)
         self.groups[index - 1] = group
 
     def has_later(self, stream: str, index: int) -> bool:
-        return any(record.stream == stream for group in self.groups[index:] for record in group)
+        return any(stream in streams_of(group) for group in self.groups[index:])
+
+
+def whole_batches(group: list[Record]) -> list[Record]:
+    """The batches of a message of which all packs were applied, with their offsets."""
+    return [
+        record
+        for record in join_parts(group)
+        if record.kind == Kind.BATCH and len(record.body) == len(group[record.part].body)
+    ]
+
+
+def with_applied(verdict: Record, part: int, stated: dict[str, object]) -> Record:
+    """The VERDICT record with another offset or count of a batch."""
+    batches, said = decode_verdict(verdict.body)
+    changed = [msgspec.structs.replace(one, **stated) if one.part == part else one for one in batches]
+    head = stated if only_batch(verdict) is not None else {}
+    return msgspec.structs.replace(verdict, body=encode_verdict(changed, said), **head)
 
 
 def streams_of(group: list[Record]) -> dict[str, int]:
     """The first offset that a message has of each stream."""
-    batches = [record for record in group if record.kind == Kind.BATCH]
+    batches = [record for record in join_parts(group) if record.kind == Kind.BATCH]
     return {record.stream: record.first_offset for record in reversed(batches)}
 
 
@@ -125,10 +150,10 @@ def decode_count(raw: bytes) -> int:
 def batches_of_many(scene: Scene) -> list[tuple[int, int]]:
     """Message and part of batches with more than one pack."""
     return [
-        (group[0].index, part)
+        (group[0].index, record.part)
         for group in scene.groups[6:-3]
-        for part, record in enumerate(group)
-        if record.kind == Kind.BATCH and len(split(record)[0]) > 1
+        for record in whole_batches(group)
+        if len(split(record)[0]) > 1
     ]
 
 
@@ -137,7 +162,7 @@ def first_batch_of_entry(scene: Scene, index: int, record: Record) -> Record:
     origin = (record.origin_node, record.origin_journal, record.origin_index)
     return next(
         one
-        for one in scene.group(index)
+        for one in join_parts(scene.group(index))
         if one.kind == Kind.BATCH and (one.origin_node, one.origin_journal, one.origin_index) == origin
     )
 
@@ -153,6 +178,6 @@ def flip(scene: Scene, index: int, part: int, octets: bytes) -> None:
 def find(scene: Scene, index: int, part: int) -> tuple[Path, int]:
     for file in list_segments(scene.segments):
         for head, record in scan_file(file.path).records:
-            if (record.index, record.part) == (index, part) and record.kind in (Kind.META, Kind.BATCH):
+            if (record.index, record.part) == (index, part) and record.kind in (Kind.META, Kind.BATCH, Kind.VERDICT):
                 return file.path, head.position
     raise AssertionError("it is not there")

@@ -6,13 +6,11 @@ import random
 from pathlib import Path
 
 from chaplain.journal.execution.state_machine import JournalExecution
-from chaplain.journal.messages.cluster import encode_body
-from chaplain.journal.model.log_entry import LogEntry
-from chaplain.journal.storage.records import mark_record, message_records
+from chaplain.journal.storage.records import mark_record
 from chaplain.segment.record import Record
 from chaplain.segment.settings import LogSettings
 from chaplain.segment.write import SegmentWriter
-from tests.support.execution_stage import CLUSTER, Stage, pack
+from tests.support.execution_stage import CLUSTER, Stage, pack, stored
 from tests.support.segment_stage import Disk
 
 assert CLUSTER
@@ -33,10 +31,7 @@ def journal(messages: int = MESSAGES, rows: int = ROWS, ballot: int = 1) -> list
     execution = JournalExecution(stage.founding)
     groups = []
     for settled in stage.prefix.messages:
-        preview = execution.preview(settled.body, settled.payloads)
-        execution.apply(settled)
-        message = LogEntry(settled.body, encode_body(settled.body), settled.hash, ballot, settled.payloads)
-        groups.append(message_records(message, preview))
+        groups.append(stored(settled, execution.apply(settled), ballot))
     return groups
 
 

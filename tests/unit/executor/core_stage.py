@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from msgspec.structs import replace
+
 from chaplain.core import Drained, Requested
 from chaplain.executor import messages
 from chaplain.executor.core import ExecutorCore
@@ -21,11 +23,9 @@ from chaplain.gossip.events import GossipParcel
 from chaplain.journal.messages.cluster import Body, chain_hash, encode_body
 from chaplain.journal.messages.config import NO_ACL
 from chaplain.journal.model.cluster_config import MemberRoles, initial_config
-from chaplain.journal.model.log_entry import LogEntry, Preview
 from chaplain.journal.model.records import ClientIdentity, LogPosition
 from chaplain.journal.model.results import AppliedMessage, ConfigVerdict, ExecutionVerdict
 from chaplain.journal.snapshots.checkpoint import CheckpointBase
-from chaplain.journal.storage.records import message_records
 from chaplain.link.events import Peer
 from chaplain.mesh.events import Entered, Whisper
 from chaplain.segment.pack import Pack, encode_pack
@@ -96,8 +96,12 @@ class Stage:
         batch = Record(Kind.BATCH, body, first_offset=self.index, count=1, stream=stream)
         whole = Body(1, self.index, 1, self.index, bytes(32))
         raw = encode_body(whole)
-        message = LogEntry(whole, raw, chain_hash(whole.previous, raw), 1, ())
-        self.records[self.index] = tuple(message_records(message, Preview(b"", (batch,))))
+        first = Record(Kind.META, len(raw).to_bytes(4, "little") + raw, parts=3)
+        parts = (first, Record(Kind.BATCH, body, stream=stream, part=1, parts=3))
+        applied = Record(Kind.VERDICT, first_offset=self.index, count=1, part=2, parts=3)
+        self.records[self.index] = tuple(
+            replace(part, index=self.index, chain_hash=chain_hash(whole.previous, raw)) for part in (*parts, applied)
+        )
         lease = ConfigVerdict(1, 0, client_id=lane, acl=ACL) if lane else ConfigVerdict(1, 0, acl=NO_ACL)  # type: ignore[arg-type]
         self.journal.reach = self.index
         moment = LogPosition(self.index, 1, self.index, bytes(32))

@@ -308,6 +308,7 @@ def test_a_compromised_identity_is_told_and_both_requests_are_proof(cluster, cli
     assert thief.told(NotWritten)[0].kind == "compromised"
     cluster.agree()
     assert refused(owner, pack(lane, 2, signer=BOB)) == [("compromised", 2)]
+    cluster.rest(20 * MILLISECOND)  # the verdict on the last message is on disk
     proof, packs = client.ask(AskProof(60, added.acl))
     assert isinstance(proof, ProofIs)
     shown = packs[: proof.first_bytes], packs[proof.first_bytes :]

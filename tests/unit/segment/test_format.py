@@ -12,6 +12,7 @@ from chaplain.segment import layout
 from chaplain.segment.header import SegmentHeader, decode_header, encode_header, encode_pages, read_headers
 from chaplain.segment.pack import Pack, decode_pack, digest_of, encode_pack, heads_of, stated_digest, with_signature
 from chaplain.segment.record import Kind, Record, decode_body, decode_head, encode, size_of
+from chaplain.segment.verdicts import AppliedBatch, decode_verdict, encode_verdict
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "data-on-disk.md"
 HEADER = SegmentHeader("demo", 5, bytes(range(16)), 7, 65536, 16384)
@@ -54,6 +55,15 @@ def test_the_documented_record_is_read_and_written():
     assert digest_of(body) == stated_digest(body)
     assert encode(RECORD, HEADER.identity, 73728, 73728) == raw
     assert size_of(RECORD) == len(raw)
+
+
+def test_documented_batches_of_a_verdict_are_read_and_written():
+    batches = (AppliedBatch(1, 7, 3, ((0, 64), (128, 256))), AppliedBatch(2, 0, 1))
+    assert encode_verdict(batches, b"") == example("verdict-batches")
+    assert decode_verdict(example("verdict-batches") + b"layer") == (batches, b"layer")
+    for broken in (b"", b"\1\0\0\0", example("verdict-batches")[:-1], example("verdict-batches")[:48]):
+        with pytest.raises(Malformed):
+            decode_verdict(broken)
 
 
 def test_a_record_is_valid_at_its_place_in_its_segment_only():

@@ -27,6 +27,7 @@ from chaplain.segment.layout import NO_HASH, segment_name
 from chaplain.segment.read import Agreement, Incomplete, agreed
 from chaplain.segment.record import Flag, Kind, Record
 from chaplain.segment.scan import ScanVerdict, scan
+from chaplain.segment.verdicts import AppliedBatch, encode_verdict
 from chaplain.segment.write import SegmentWriter
 from tests.support.segment_stage import SMALL, Disk, chained, written
 
@@ -48,6 +49,19 @@ def test_a_mark_shows_the_last_one_if_it_names_its_hash():
     assert indexes(agreed([*records, mark(2, records[2].chain_hash)])) == [0, 1, 2]
     assert indexes(agreed([*records, mark(2, b"x" * 32)])) == [0, 1]
     assert indexes(agreed([*records[:2], mark(2, records[2].chain_hash)])) == [0]
+
+
+def test_message_is_shown_only_with_its_verdict_and_with_the_offsets_of_it():
+    heads = {"index": 1, "chain_hash": b"a" * 32, "parts": 3}
+    message = Record(Kind.META, **heads)
+    batch = Record(Kind.BATCH, b"packs", stream="orders", part=1, **heads)
+    verdict = Record(Kind.VERDICT, encode_verdict([AppliedBatch(1, 7, 2)], b""), part=2, **heads)
+    proof = mark(1, b"a" * 32)
+    assert list(agreed([message, batch, verdict])) == []
+    assert list(agreed([message, batch, proof])) == []
+    shown = list(agreed([message, batch, verdict, proof]))
+    assert [(one.kind, one.first_offset, one.count) for one in shown[1:2]] == [(Kind.BATCH, 7, 2)]
+    assert [one.kind for one in shown] == [Kind.META, Kind.BATCH, Kind.VERDICT]
 
 
 def test_without_chains_a_mark_shows_everything_up_to_it():
@@ -250,6 +264,7 @@ import os, random, sys
 from chaplain.core import Rename, WriteAt
 from chaplain.segment.record import Flag, Kind, Record
 from chaplain.segment.settings import LogSettings
+from chaplain.segment.verdicts import AppliedBatch, encode_verdict
 from chaplain.segment.write import SegmentWriter
 
 folder = sys.argv[1]

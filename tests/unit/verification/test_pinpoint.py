@@ -12,7 +12,7 @@ from chaplain.segment.record import HEAD_BYTES
 from chaplain.verification.plan import VerifyRequest
 from chaplain.verification.verify import verify_here
 from chaplain.verification.violations import Break, break_fields
-from tests.spark.support.scene import Scene, decode_count, find, split
+from tests.spark.support.scene import Scene, decode_count, find, split, whole_batches
 
 ROW = 1
 
@@ -20,12 +20,11 @@ ROW = 1
 def target(scene: Scene) -> tuple[int, int, int, bytes]:
     """Message, part, offset of the first pack of at least three messages, and that pack."""
     for group in scene.groups[6:-3]:
-        for part, record in enumerate(group):
-            if record.stream:
-                packs, offsets = split(record)
-                for raw, offset in zip(packs, offsets, strict=True):
-                    if decode_count(raw) >= 3 and decode_pack(raw).values[ROW]:
-                        return record.index, part, offset, raw
+        for record in whole_batches(group):
+            packs, offsets = split(record)
+            for raw, offset in zip(packs, offsets, strict=True):
+                if decode_count(raw) >= 3 and decode_pack(raw).values[ROW]:
+                    return record.index, record.part, offset, raw
     raise AssertionError("no pack has three messages")
 
 

@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 from chaplain.segment.record import Record
+from chaplain.segment.verdicts import join_parts
 from chaplain.verification.plan import VerifyRequest
 from chaplain.verification.result import VerifyResult
 from chaplain.verification.verify import verify_here, verify_log
@@ -42,7 +43,9 @@ def test_a_break_says_in_which_node_and_file_it_is(tmp_path: Path) -> None:
         ((stream, offset, _),) = case(scene)
         proof = of_cluster(scene)
         (found,) = proof.breaks
-        batch = next(one for group in scene.groups for one in group if one.stream == stream and holds(one, offset))
+        batch = next(
+            one for group in scene.groups for one in join_parts(group) if one.stream == stream and holds(one, offset)
+        )
         file = find(scene, batch.index, 0)[0].name
         expected = {"stream": stream, "offset": offset, "kind": "damaged", "node": 1, "file": file}
         assert break_fields(found).items() >= expected.items()

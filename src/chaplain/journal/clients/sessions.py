@@ -199,8 +199,7 @@ class ClientSessions:
         yield from self._lane_subscriptions.answers(executed)
         if self.config_requests.pending:
             self.config_requests.on_applied(executed)
-        if self.subscriptions.by_stream:
-            self.subscriptions.on_applied(executed)
+        self.subscriptions.on_applied(executed)
         if self._execution.state.staged_packs.committed:
             self.commit_replay.replay_next()
         if executed.clients_changed:

@@ -35,7 +35,7 @@ from chaplain.journal.model.results import AppliedMessage
 from chaplain.journal.settings import JournalSettings
 from chaplain.journal.snapshots.retention import NOT_NEEDED
 from chaplain.journal.storage.offset_index import StreamIndex
-from chaplain.journal.storage.records import Grouper, body_of, is_message
+from chaplain.journal.storage.records import body_of, group_messages
 from chaplain.segment.record import Kind, Record
 
 DROPPED = "dropped"
@@ -94,7 +94,9 @@ class Subscriptions:
         self._by_owner: Counter[bytes] = Counter()
         """Number of reads of each identity."""
         self.unwritten: dict[_Key, _Reader] = {}
-        """Readers whose next message is agreed and not yet on this disk."""
+        """Readers whose next message is agreed and not yet on this disk with its verdict."""
+        self._last: AppliedMessage | None = None
+        """The last message that was applied. Its verdict is on disk only after the next write."""
         self._reads: dict[int, tuple[_Key, int, bytes]] = {}
         """Spans under way, by token: the reader, the first index, and the identity."""
         self._spans: Counter[bytes] = Counter()
@@ -189,6 +191,9 @@ class Subscriptions:
 
     def on_applied(self, executed: AppliedMessage) -> None:
         """Send a new message from memory to the readers at the end of its streams."""
+        self._last = executed
+        if not self.by_stream:
+            return
         for written in executed.verdict.streams:
             readers = [one for one in self.by_stream.get(written.stream, {}).values() if not one.reading]
             if readers:
@@ -248,7 +253,7 @@ class Subscriptions:
         index = self._index.find(reader.stream, reader.next_offset)
         span = self._locate(index, min(self._settings.read_bytes_max, reader.credit_bytes))
         if span is None:
-            self.unwritten[reader.instance, reader.call] = reader  # `retry_unwritten` goes on
+            self._send_unwritten(reader, index)
             return
         if self._spans[reader.owner] >= self._settings.spans_per_identity_max:
             self._queued.setdefault(reader.owner, {})[reader.instance, reader.call] = reader
@@ -258,6 +263,16 @@ class Subscriptions:
         self._reads[token] = ((reader.instance, reader.call), index, reader.owner)
         reader.reading = True
         self.effects.append(ReadLog(token, *span))
+
+    def _send_unwritten(self, reader: _Reader, index: int) -> None:
+        """Send a message that is not on disk yet, if it is the last one; otherwise let the reader wait."""
+        last, before = self._last, reader.next_offset
+        if last is not None and last.position.index == index:
+            self._send_batches(reader, last.position, last.batches)
+        if reader.next_offset > before:
+            self._request_span(reader)
+        else:
+            self.unwritten[reader.instance, reader.call] = reader  # `retry_unwritten` goes on
 
     def _end_span(self, owner: bytes) -> None:
         """A span of this identity is complete: its next queued reader may have one."""
@@ -291,14 +306,14 @@ class Subscriptions:
         self.effects.append(ToClient(reader.instance, Ended(reader.call, kind, reason, reader.next_offset)))
 
 
-def whole_messages(records: Iterable[Record], index: int) -> list[tuple[Body, tuple[Record, ...]]]:
-    """Complete messages from this index on, in order. If the log contains a message twice, the later copy counts, as in
-    recovery.
+def whole_messages(records: Iterable[Record], index: int) -> list[tuple[Body, list[Record]]]:
+    """Complete messages from this index on, in order, with their batches as the verdicts state them.
+
+    If the log contains a message twice, the later copy counts, as in recovery.
     """
-    grouper = Grouper()
-    found: dict[int, tuple[Body, tuple[Record, ...]]] = {}
-    for record in records:
-        if is_message(record) and (group := grouper.feed(0, 0, record)) is not None:
+    found: list[tuple[Body, list[Record]]] = []
+    for at, group in sorted(group_messages(records).items()):
+        if at >= index and group.is_whole:
             with suppress(Malformed):
-                found[record.index] = (body_of(group.first)[0], group.records)
-    return [found[at] for at in sorted(found) if at >= index]
+                found.append((body_of(group.first)[0], group.joined()))
+    return found

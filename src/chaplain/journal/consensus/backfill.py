@@ -147,7 +147,7 @@ class Backfill:
         if not self._batch:
             return Pin(self._context.log.hash_before_first, self._context.log.verdict_before_first)
         oldest = self._batch[-1][0]
-        return Pin(oldest.previous_hash, previous_of(verdict_of(oldest)))
+        return Pin(oldest.previous_hash, previous_of(verdict_of(self._batch[-1][-1])))
 
     def _write_batch(self) -> None:
         self.due_ns = None

@@ -149,6 +149,8 @@ class SerializerCore:
         self._vote_recovery: VoteRecovery | None = None
         self._master: Master | None = None
         self._stopped = False
+        self._prepare_ns: int | None = None
+        """When to have the tail prepared; None if there is nothing to prepare."""
 
     # State for readers outside the core.
 
@@ -216,7 +218,7 @@ class SerializerCore:
         elif self._election.role is not Role.OUT:
             role_ns = self._election.due_ns
         others_ns = (self._fetcher.due_ns, self._repair.due_ns, self.backfill.due_ns, self._follower.due_ns)
-        return soonest((self._context.mark_due_ns, *others_ns, role_ns))
+        return soonest((self._context.mark_due_ns, *others_ns, role_ns, self._prepare_ns))
 
     def step(self, now_ns: int, event: ConsensusInput) -> list[ConsensusEffect]:
         if self._stopped:
@@ -340,6 +342,9 @@ class SerializerCore:
                 self._fetcher.stop()
 
     def _wake(self, now_ns: int) -> None:
+        if self._prepare_ns is not None:
+            self._prepare_ns = None
+            self._context.log.prepare_tail()
         self._context.woken(now_ns)
         self._repair.woken(now_ns)
         self.backfill.woken(now_ns)
@@ -361,6 +366,7 @@ class SerializerCore:
                     self._master.on_own_proposal_synced(now_ns, proof)
             case LogSynced():
                 self._context.log.synced(proof.position, proof.index)
+                self._prepare_tail(now_ns)
                 self._context.hard_state.note_log_begun()
                 self._repair.on_log_synced(proof.position)
                 self.backfill.on_log_synced(proof.position)
@@ -373,6 +379,17 @@ class SerializerCore:
                 self._election.become_follower(now_ns)
             case _:
                 assert_never(proof)
+
+    def _prepare_tail(self, now_ns: int) -> None:
+        """The tail is on disk: prepare it while this node waits for others.
+
+        A follower does so in the next step, because its acknowledgement leaves with the effects of this one. The
+        proposal of a master left before its own write.
+        """
+        if self._master is not None:
+            self._context.log.prepare_tail()
+        elif self._vote_recovery is None and self._context.log.tail is not None:
+            self._prepare_ns = now_ns
 
     # Payloads, messages and disk space.
 

@@ -12,13 +12,14 @@ Results of signature checks are cached per ingest message: an ingest node has ch
 check those of other nodes in threads while they wait to be ordered (`cache_checks`). Execution checks what is not in
 the cache.
 
-Invariants: `preview` changes no state. Messages are applied in order, each once. The offsets of a stream have no gaps.
-A request is applied once. The stored records restore the exact octets that were ordered.
+Invariants: nothing but `apply` changes the state. Messages are applied in order, each once. The offsets of a stream
+have no gaps. A request is applied once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 
 import msgspec
 
@@ -28,14 +29,14 @@ from chaplain.journal.execution.config import Configuration
 from chaplain.journal.execution.dedup import PackStatus
 from chaplain.journal.execution.state import ExecutionState, StateDraft, load, streams_of
 from chaplain.journal.messages import ingest
-from chaplain.journal.messages.cluster import Body, DataEntry, Reference, chain_hash, encode_body, genesis
+from chaplain.journal.messages.cluster import Body, DataEntry, Reference, genesis
 from chaplain.journal.messages.ingest import IngestEntry, IngestHeads
 from chaplain.journal.messages.signing import PackCheck, SignatureType, Wrapping, holds
 from chaplain.journal.messages.write_request import STATEMENTS, Heading, check_stream, read_heading, request_digest
 from chaplain.journal.model import verdict_chain
 from chaplain.journal.model.bootstrap import ClusterBootstrap
 from chaplain.journal.model.cluster_config import ClusterConfig
-from chaplain.journal.model.log_entry import AgreedEntry, Preview
+from chaplain.journal.model.log_entry import AgreedEntry, Decision
 from chaplain.journal.model.records import (
     AppliedRequest,
     ClientIdentity,
@@ -56,11 +57,11 @@ from chaplain.journal.model.results import (
 )
 from chaplain.journal.model.verdict_chain import verdict_hash
 from chaplain.journal.storage import verdict
-from chaplain.journal.storage.record_layout import decode_records, encode_records, pair_with_verdicts
+from chaplain.journal.storage.record_layout import applied_batches, pair_with_verdicts
 from chaplain.journal.storage.verdict import INVALID, UNCHECKED, Reason, accepted_pack, read_applied, refused_pack
 from chaplain.rights import may_write
 from chaplain.segment.layout import NO_OFFSET
-from chaplain.segment.record import Kind, Record
+from chaplain.segment.record import Record
 
 _ACCEPTED = (Reason.APPLIED, Reason.STAGED, Reason.COMMITTED)
 CHECKED_MAX = 4096
@@ -72,16 +73,13 @@ memory.
 
 
 class _Plan:
-    """A message that was executed on a draft and waits to be agreed."""
+    """A message that was executed on a draft, and is applied with it if it is agreed."""
 
-    def __init__(
-        self, body: Body, payloads: tuple[bytes, ...], draft: StateDraft, executed: AppliedMessage, preview: Preview
-    ) -> None:
-        self.body = body
-        self.payloads = payloads
+    def __init__(self, digest: bytes, draft: StateDraft, executed: AppliedMessage, decision: Decision) -> None:
+        self.hash = digest
         self.draft = draft
         self.executed = executed
-        self.preview = preview
+        self.decision = decision
 
 
 class JournalExecution:
@@ -104,9 +102,10 @@ class JournalExecution:
         self._secrets: dict[bytes, bytes] = {}
         self._checked: dict[bytes, tuple[bool | None, ...]] = {}
         self._decoded: dict[bytes, IngestHeads] = {}
-        self._plan: _Plan | None = None
         self._payload_cache: dict[tuple[Reference, bytes], bytes] = {}
-        """Payloads of the last applied message, and of every message that was previewed or read back after it."""
+        """Payloads of the last applied message, and of every message that was stored or read back after it."""
+        self._plan: _Plan | None = None
+        """The message that was prepared last."""
         self._on_applied = on_applied
         self._clients_by_key = self._index_clients()
 
@@ -124,23 +123,25 @@ class JournalExecution:
     def copies(self) -> int:
         return self.state.bootstrap.copies
 
-    def preview(self, body: Body, payloads: Sequence[bytes], digest: bytes = b"", /) -> Preview:
-        return self._plan_for(body, tuple(payloads), digest).preview
+    def prepare(self, message: AgreedEntry, /) -> None:
+        self._plan_for(message)
 
-    def apply(self, message: AgreedEntry, /) -> None:
-        plan = self._plan_for(message.body, message.payloads, message.hash)  # usually the plan that `preview` made
+    def apply(self, message: AgreedEntry, /) -> Decision:
+        plan = self._plan_for(message)
         assert plan.executed.position.hash == message.hash, "a message was applied under another hash than its own"
         self._plan = None
         plan.draft.commit()
+        executed = plan.executed
         self._payload_cache.clear()
         self._cache_payloads(message.body, message.payloads)
-        if plan.executed.clients_changed:
+        if executed.clients_changed:
             self._clients_by_key = self._index_clients()
         for entry in message.body.data_entries:
             self._checked.pop(entry.digest, None)
             self._decoded.pop(entry.digest, None)
         if self._on_applied is not None:
-            self._on_applied(plan.executed)
+            self._on_applied(executed)
+        return plan.decision
 
     def observe_stored(self, records: Sequence[Record], /) -> None:
         """Report a message that the snapshot covers and the log still contains, so that readers can find it."""
@@ -151,23 +152,19 @@ class JournalExecution:
     def verdict_hash(self) -> bytes:
         return self.state.verdict
 
-    def rebuild_records(self, body: Body, payloads: Sequence[bytes], given: bytes, expected: bytes, /) -> Preview:
+    def decision_of(self, body: Body, payloads: Sequence[bytes], given: bytes, expected: bytes, /) -> Decision:
         verdict_chain.check(given, expected)
         decided = [one for one in verdict.decode(given).entries if isinstance(one, DataVerdict)]
-        return Preview(given, encode_records(pair_with_verdicts(body.data_entries, payloads, decided)))
+        return Decision(given, applied_batches(pair_with_verdicts(body.data_entries, payloads, decided)).batches)
 
-    def payloads(self, body: Body, parts: Sequence[Record], /) -> tuple[bytes, ...]:
-        messages = decode_records(parts)
-        entries = body.data_entries
-        if len(messages) != len(entries):
-            raise Malformed("records: not as many ingest messages as the body refers to")
-        for entry, one in zip(entries, messages, strict=True):
-            # This node checked the signatures before it wrote the records.
-            self.cache_checks(entry.digest, map(_check_result, one.reasons))
-        payloads = tuple(one.payload for one in messages)
-        if body.index > self.applied_index:
-            self._cache_payloads(body, payloads)
-        return payloads
+    def cache_stored(self, body: Body, payloads: Sequence[bytes], given: bytes = b"", /) -> None:
+        self._cache_payloads(body, payloads)
+        if given:
+            with suppress(Malformed):  # execution computes it again
+                decided = [one for one in verdict.decode(given).entries if isinstance(one, DataVerdict)]
+                for entry, one in zip(body.data_entries, decided, strict=False):
+                    # This node checked the signatures before it wrote the verdict.
+                    self.cache_checks(entry.digest, [_check_result(pack.reason) for pack in one.packs])
 
     # The interface of the rest of the journal.
 
@@ -218,25 +215,26 @@ class JournalExecution:
 
     # Execution.
 
-    def _plan_for(self, body: Body, payloads: tuple[bytes, ...], digest: bytes) -> _Plan:
+    def _plan_for(self, message: AgreedEntry) -> _Plan:
+        """The plan of this message. Its hash covers the digests of its payloads, so it names the payloads, too."""
         plan = self._plan
-        if plan is None or plan.body != body or plan.payloads != payloads:
-            plan = self._plan = self._make_plan(body, payloads, digest or chain_hash(body.previous, encode_body(body)))
-            self._cache_payloads(body, payloads)
+        if plan is None or plan.hash != message.hash:
+            plan = self._plan = self._execute(message)
         return plan
 
-    def _make_plan(self, body: Body, payloads: tuple[bytes, ...], digest: bytes) -> _Plan:
-        before = self.state.position
+    def _execute(self, message: AgreedEntry) -> _Plan:
+        """Execute the next message on a draft of the state."""
+        body, before = message.body, self.state.position
         assert body.index == before.index + 1, "a message was executed before its predecessor was applied"
         assert body.previous == before.hash, "a message does not continue the chain"
         assert body.timestamp_ns > before.timestamp_ns, "cluster time did not advance"
-        draft = StateDraft(self.state, LogPosition(body.index, body.regime, body.timestamp_ns, digest))
+        draft = StateDraft(self.state, LogPosition(body.index, body.regime, body.timestamp_ns, message.hash))
         # Expiry follows cluster time, which is part of the message, so it is the same on every node.
         dedup.drop_idle_lanes(draft)
         two_phase.expire(draft.staged_packs, body.timestamp_ns)
         entries: list[EntryVerdict] = []
         ingests: list[ExecutedIngest] = []
-        remaining = iter(payloads)
+        remaining = iter(message.payloads)
         for number, entry in enumerate(body.entries):
             if isinstance(entry, DataEntry):
                 ingests.append(self._execute_data(draft, number, entry, next(remaining)))
@@ -245,15 +243,14 @@ class JournalExecution:
                 entries.append(self._configuration.execute(draft, number, entry))
         assert next(remaining, None) is None, "more payloads than references"
         draft.checkpoint = draft.checkpoint or draft.weight_bytes >= self._policy.checkpoint_bytes
-        parts = encode_records(ingests)
-        batches = tuple([part for part in parts if part.kind == Kind.BATCH])
+        packs = applied_batches(ingests)
         decided = ExecutionVerdict(tuple(entries), tuple(streams_of(draft)), self.state.verdict)
         encoded = verdict.encode(decided)
         draft.verdict = verdict_hash(encoded)
         executed = AppliedMessage(
-            draft.position, decided, batches, draft.clients_changed, draft.nodes_changed, draft.checkpoint
+            draft.position, decided, packs.records, draft.clients_changed, draft.nodes_changed, draft.checkpoint
         )
-        return _Plan(body, payloads, draft, executed, Preview(encoded, parts))
+        return _Plan(message.hash, draft, executed, Decision(encoded, packs.batches))
 
     def _execute_data(self, draft: StateDraft, number: int, entry: DataEntry, payload: bytes) -> ExecutedIngest:
         reference = entry.reference
@@ -265,7 +262,7 @@ class JournalExecution:
         except Malformed:
             return ExecutedIngest(reference, payload, None, DataVerdict((), malformed=True))
         if message.reference != reference or not draft.cluster_config.takes_writes(reference.node):
-            return ExecutedIngest(reference, payload, None, DataVerdict((), malformed=True))
+            return ExecutedIngest(reference, payload, message, DataVerdict((), malformed=True))
         headings = () if opened is None else opened.headings
         packs = self._execute_packs(draft, number, message.entries, self._checked.get(entry.digest, ()), headings)
         return ExecutedIngest(reference, payload, message, DataVerdict(tuple(packs)))

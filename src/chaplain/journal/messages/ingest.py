@@ -122,6 +122,16 @@ def reference_of(data: bytes) -> Reference:
     return Reference(node, journal, index)
 
 
+def split(data: bytes) -> tuple[list[tuple[str, int]], int]:
+    """Stream and pack size of each entry, and the position of the first pack. Raises `Malformed` if `decode` would."""
+    _, count = _front(data)
+    heads, position = _heads(data, count)
+    rest = len(data) - position - sum([size for _, size in heads])
+    if rest:
+        raise Malformed(f"ingest message: {abs(rest)} octets too {'many' if rest > 0 else 'few'}")
+    return heads, position
+
+
 def heads_of(front: bytes) -> list[tuple[str, int]]:
     """Stream and pack size of each entry, from the octets before the first pack."""
     _, count = _front(front)

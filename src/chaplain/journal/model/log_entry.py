@@ -9,6 +9,7 @@ from chaplain.core import Frozen
 from chaplain.journal.messages.cluster import Body, DataEntry, Reference
 from chaplain.journal.model.cluster_config import ClusterConfig
 from chaplain.segment.record import Record
+from chaplain.segment.verdicts import AppliedBatch
 
 
 class AgreedEntry(Frozen, frozen=True):
@@ -20,20 +21,19 @@ class AgreedEntry(Frozen, frozen=True):
     payloads: tuple[bytes, ...]
 
 
-class Preview(Frozen, frozen=True):
-    """What execution will decide about a message, to be stored with it in the log."""
+class Decision(Frozen, frozen=True):
+    """What execution decided about an agreed message: the content of its VERDICT record."""
 
     verdict: bytes
-    parts: tuple[Record, ...]
-    """The payloads as records for readers, with kind, body, stream, first offset, count and origin. The log sets all
-    other fields.
-    """
+    batches: tuple[AppliedBatch, ...]
+    """What was applied of each BATCH record of the message, by its number in `storage.record_layout`."""
 
 
 class Execution(Protocol):
     """The replicated state machine: a pure function of the agreed prefix.
 
-    Consensus calls it in order: `preview(i)` only after `apply(i - 1)`.
+    Consensus applies messages in order, each once, and only after it was agreed. It may have a message prepared that is
+    on disk and not agreed yet, while the node waits for other nodes.
     """
 
     @property
@@ -54,21 +54,30 @@ class Execution(Protocol):
         ...
 
     def cached_payload(self, reference: Reference, digest: bytes, /) -> bytes | None:
-        """A payload of the last applied message, or of any message that was previewed or read back after it."""
+        """A payload of the last applied message, or of any message that was stored or read back after it."""
         ...
 
-    def preview(self, body: Body, payloads: Sequence[bytes], digest: bytes = b"", /) -> Preview:
-        """Compute what the message will do if it is agreed. Changes nothing; the caller may preview another body at the
-        same index later. A caller that has the hash of the body passes it, to save its computation.
+    def cache_stored(self, body: Body, payloads: Sequence[bytes], verdict: bytes = b"", /) -> None:
+        """The log contains this message, which is not applied yet: keep its payloads until another message is applied.
+        After a restart the caller passes the verdict that this node itself stored with the message, if there is one:
+        signatures that were checked for it need no second check.
         """
         ...
 
-    def apply(self, message: AgreedEntry, /) -> None:
-        """Apply an agreed message."""
+    def prepare(self, message: AgreedEntry, /) -> None:
+        """Compute what the next message will do if it is agreed, so that `apply` is short. Changes nothing that others
+        see; another message may be applied in its place.
+        """
+        ...
+
+    def apply(self, message: AgreedEntry, /) -> Decision:
+        """Apply an agreed message. Return what was decided, to be stored in the log."""
         ...
 
     def observe_stored(self, records: Sequence[Record], /) -> None:
-        """At start: report the records of an agreed message that the snapshot covers and the log still contains."""
+        """At start: report the records of an agreed message that the snapshot covers and the log still contains, joined
+        with its verdict (`segment.verdicts`).
+        """
         ...
 
     @property
@@ -76,14 +85,10 @@ class Execution(Protocol):
         """Hash of the verdict on the last applied message; see `verdict_chain`."""
         ...
 
-    def rebuild_records(self, body: Body, payloads: Sequence[bytes], verdict: bytes, expected: bytes, /) -> Preview:
-        """The preview of an old agreed message, rebuilt from the verdict that another node stored. Raises `Malformed`
-        if the verdict does not have the expected hash, or does not match these payloads.
+    def decision_of(self, body: Body, payloads: Sequence[bytes], verdict: bytes, expected: bytes, /) -> Decision:
+        """The decision about an old agreed message, from the verdict that another node sent. Raises `Malformed` if the
+        verdict does not have the expected hash, or does not match these payloads.
         """
-        ...
-
-    def payloads(self, body: Body, parts: Sequence[Record], /) -> tuple[bytes, ...]:
-        """The payloads of a message, decoded from the records that `preview` made of them."""
         ...
 
 

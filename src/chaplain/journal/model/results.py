@@ -91,16 +91,9 @@ class AppliedMessage(Frozen, frozen=True):
 
 
 class ExecutedIngest(Frozen, frozen=True):
-    """One ingest message and the decision on it; `message` is None if it is malformed."""
+    """One ingest message and the decision on it; `message` is None if it cannot be decoded."""
 
     reference: Reference
     payload: bytes
     message: IngestMessage | None
     verdict: DataVerdict
-
-
-class DecodedIngest(Frozen, frozen=True):
-    """One ingest message, decoded from records, and the reasons of its packs."""
-
-    payload: bytes
-    reasons: tuple[Reason, ...]

@@ -6,9 +6,10 @@ Decides when a checkpoint is confirmed, and whether this node's state has diverg
 members reports another digest for the state after the same message. Refuses to know what a state contains, and how a
 node gets one from its peers (`install`).
 
-Invariants: a node offers a checkpoint only after it is on disk. A node drops a message only after its own checkpoint
-covers it on disk and a quorum has the same checkpoint. It drops no message that the checkpoint of a connected member,
-or of a lagging member that is expected back (`lagging_members`), does not cover.
+Invariants: a node writes a checkpoint only after the messages that it covers are on disk with their verdicts: nothing
+can compute a covered verdict again. A node offers a checkpoint only after it is on disk. A node drops a message only
+after its own checkpoint covers it on disk and a quorum has the same checkpoint. It drops no message that the checkpoint
+of a connected member, or of a lagging member that is expected back (`lagging_members`), does not cover.
 
 Bounds: the two latest states are in memory.
 """
@@ -61,6 +62,8 @@ class Checkpointer:
         self._checkpoints = {one.index: one for one in ([] if found is None else [found])}
         self._checkpoints |= {one.index: one for one in replayed}
         self._forget_old()
+        self._unwritten: Checkpoint | None = None
+        """A checkpoint that waits until the log contains all verdicts that it covers."""
         self._ticket = 0
         self._writing: dict[int, int] = {}
         """Index of the checkpoint that each ticket writes; 0 for a ticket that deletes segments."""
@@ -85,7 +88,7 @@ class Checkpointer:
         """A message that asks for a checkpoint was applied, and `own` is the state directly after it."""
         self._checkpoints[own.index] = own
         self._forget_old()
-        self._write(own)
+        self._unwritten = own
 
     def _forget_old(self) -> None:
         while len(self._checkpoints) > KEPT:
@@ -95,7 +98,19 @@ class Checkpointer:
         """Write the latest checkpoint that was made during the replay at start, if it is not on disk."""
         latest = self.latest
         if latest is not None and latest.index > self.durable:
-            self._write(latest)
+            self._unwritten = latest
+
+    @property
+    def can_write(self) -> bool:
+        """True if a checkpoint waits and may be written now. It is read at every step, and seldom true."""
+        return self._unwritten is not None and self._log.shown >= self._unwritten.index
+
+    def write_if_covered(self) -> None:
+        """Write the checkpoint that waits, if the log on disk contains the verdicts of all messages that it covers."""
+        if self.can_write:
+            assert self._unwritten is not None
+            own, self._unwritten = self._unwritten, None
+            self._write(own)
 
     def _write(self, own: Checkpoint) -> None:
         file = checkpoint_name(self._settings.order)

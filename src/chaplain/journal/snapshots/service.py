@@ -25,6 +25,7 @@ from chaplain.journal.snapshots.install import InstallEffect, SnapshotInstaller
 from chaplain.journal.storage.offset_index import StreamIndex
 from chaplain.journal.storage.verdict import read_applied
 from chaplain.segment.record import Record
+from chaplain.segment.verdicts import join_parts
 
 SnapshotMessage: TypeAlias = SnapshotOffer | AskState | StatePiece
 SnapshotEffect: TypeAlias = CheckpointEffect | InstallEffect
@@ -122,7 +123,7 @@ class SnapshotService:
 
     def on_backfilled(self, messages: Iterable[list[Record]]) -> None:
         """Messages that precede the former first one were fetched again."""
-        self._streams.prepend([read_applied(records) for records in messages])
+        self._streams.prepend([read_applied(join_parts(records)) for records in messages])
         self.checkpointer.broadcast_offer()
 
     def on_timer(self, now_ns: int) -> None:
@@ -135,6 +136,11 @@ class SnapshotService:
         else:
             self._installer.on_written()
 
+    @property
+    def can_write(self) -> bool:
+        """True if a checkpoint waited for the log, and can be written now."""
+        return self.checkpointer.can_write
+
     def take_effects(self) -> list[tuple[Part, SnapshotEffect]]:
         """Remove and return the effects, messages to peers first. Also update the index of streams if the log begins
         with another message than before.
@@ -143,6 +149,7 @@ class SnapshotService:
         if log.segment_index.first != self._first:
             self._first = log.segment_index.first
             self._streams.drop_before(self._first)
+        checkpointer.write_if_covered()
         if not checkpointer.effects and not installer.effects:
             return []
         effects: list[tuple[Part, SnapshotEffect]] = [(Part.CHECKPOINTER, effect) for effect in checkpointer.effects]

@@ -8,6 +8,13 @@ returns its operations, which the caller puts into one `Persist`.
     floor       index and ballot of the last message that this log ever contained, even if damage has destroyed it;
                 this node votes only for candidates whose log reaches at least that far
 
+A message is stored as it came, and executed after it was agreed. Its verdict is written with the next append, before
+what that appends: until then it is only in memory. After a crash execution computes it again, and `_replay` finds what
+is missing on disk.
+
+    durable     messages up to this index are on disk
+    shown       of the agreed ones, messages up to this index are on disk with their verdicts: readers can use them
+
 Invariants: `agreed` never decreases and its hash never changes. A stored message continues the chain of its
 predecessor. The ballot of the tail never decreases while its index stays the same.
 """
@@ -18,6 +25,7 @@ import random
 from collections import deque
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from typing import NamedTuple
 
 import msgspec
 
@@ -26,7 +34,7 @@ from chaplain.errors import Malformed, StorageError
 from chaplain.journal.messages.cluster import DataEntry
 from chaplain.journal.messages.consensus import KNOWN_AGREED
 from chaplain.journal.model.cluster_config import ClusterConfig
-from chaplain.journal.model.log_entry import AgreedEntry, Execution, LogEntry, Preview
+from chaplain.journal.model.log_entry import AgreedEntry, Execution, LogEntry
 from chaplain.journal.model.verdict_chain import previous_of
 from chaplain.journal.settings import ConsensusSettings
 from chaplain.journal.storage.records import (
@@ -39,6 +47,7 @@ from chaplain.journal.storage.records import (
     message_records,
     stamp_record,
     verdict_of,
+    verdict_record,
 )
 from chaplain.journal.storage.recovery import OctetRange, Recovered
 from chaplain.journal.storage.segment_index import SegmentIndex
@@ -50,8 +59,6 @@ from chaplain.segment.settings import LogSettings
 from chaplain.segment.write import SegmentWriter
 
 LOG_KIND = 5
-_NO_PREVIEW = Preview(b"", ())
-"""An index-only serializer stores neither verdict nor payloads."""
 SYNC_HINTS_UNSYNCED_MAX = 32
 """The log syncs the sync hint with every mark, and once in this many messages: after a power cut the hint is at most
 this many messages old. To sync it with every message would double the number of syncs
@@ -65,6 +72,29 @@ def sync_hint_name(settings: ConsensusSettings) -> str:
 
 def hard_state_name(settings: ConsensusSettings) -> str:
     return f"{settings.folder}{settings.log}.standing"
+
+
+class _Pending(NamedTuple):
+    """A verdict that is not written yet."""
+
+    message: int
+    records: list[Record]
+    """The verdict; or the whole message, if later messages follow the stored one, so that its verdict cannot."""
+
+    @property
+    def is_copy(self) -> bool:
+        return len(self.records) > 1
+
+
+class _Written(NamedTuple):
+    """Verdicts that were written, and are not yet on disk."""
+
+    end: int
+    """They are on disk when the log is on disk up to this position."""
+    shown: int
+    """Then messages up to this index can be read."""
+    spans: list[tuple[int, int, int, bool]]
+    """Index, start and end of what was written for each message, and whether it is a copy of the whole message."""
 
 
 class ReplicatedLog:
@@ -104,6 +134,17 @@ class ReplicatedLog:
         self._mark = recovered.mark
         self.durable = 0
         """All messages of this log up to this index are on disk."""
+        self.shown = 0
+        """Agreed messages up to this index are on disk with their verdicts."""
+        self._tail_parts = 1
+        """The parts of the tail's records, with its verdict; 1 if it was stored without payloads."""
+        self._pending: list[_Pending] = []
+        """Verdicts to write with the next append."""
+        self._written: deque[_Written] = deque()
+        self._covered = 0
+        """Verdicts of messages up to this index were written."""
+        self._last_stored = max((group.position for group in recovered.groups.values()), default=0)
+        """Position of the last message that recovery found. Only its verdict can still follow it."""
         self._replay(recovered)
 
     @property
@@ -165,7 +206,8 @@ class ReplicatedLog:
         if old is not None and old.index == message.index:
             assert old.ballot < message.ballot, "a stored message was replaced under the same regime or an earlier one"
         self.tail = message
-        return self._append_message(message)
+        operations, self._tail_parts = self._append_message(message)
+        return operations
 
     def restamp(self, ballot: int) -> tuple[Operation, ...]:
         """Store the tail under a later regime. Its octets do not change."""
@@ -173,6 +215,12 @@ class ReplicatedLog:
         assert self.tail.ballot < ballot
         self.tail = msgspec.structs.replace(self.tail, ballot=ballot)
         return self._append([stamp_record(self.tail)])
+
+    def prepare_tail(self) -> None:
+        """Have execution prepare the tail, if the tail is on disk. It may still be replaced."""
+        tail = self.tail
+        if tail is not None and tail.index == self.agreed + 1 <= self.durable and not tail.lacks_payloads:
+            self.execution.prepare(AgreedEntry(tail.body, tail.hash, tail.payloads))
 
     def commit_tail(self, payloads: tuple[bytes, ...]) -> LogEntry:
         """Apply the tail, which is now agreed. The caller passes the payloads if the tail lacks them."""
@@ -182,17 +230,17 @@ class ReplicatedLog:
         assert message.index == self.agreed + 1
         assert message.body.previous == self.agreed_hash
         self.tail = None
-        self._advance(message)
+        self._advance(message, self._tail_parts)
         return message
 
     def append_agreed(self, message: LogEntry) -> tuple[Operation, ...]:
         """Append and apply a message that other nodes reported as agreed. A tail further on stays in place."""
         assert message.index == self.agreed + 1
         assert message.body.previous == self.agreed_hash
-        operations = self._append_message(message)
+        operations, parts = self._append_message(message)
         if self.tail is not None and self.tail.index <= message.index:
             self.tail = None
-        self._advance(message)
+        self._advance(message, parts)
         return operations
 
     def expected_next_hash(self) -> bytes | None:
@@ -213,12 +261,12 @@ class ReplicatedLog:
             group := self._disconnected.get(self.agreed + 1)
         ) is not None and group.first.chain_hash == self.expected_next_hash():
             assert group.first.previous_hash == self.agreed_hash
-            message = message_of(group, self.execution.payloads)
+            message = self._read_back(group)
             if message.lacks_payloads:
                 break  # an index-only serializer stored it; only other nodes have the payloads
             if self.tail is not None and self.tail.index == message.index:
                 self.tail = None
-            self._advance(message)
+            self._advance(message, group.parts, group)
             found.append(message)
         self._disconnected = {index: group for index, group in self._disconnected.items() if index > self.agreed}
         return found
@@ -239,40 +287,86 @@ class ReplicatedLog:
         """Record that the log is on disk up to this position and this message."""
         self._writer.synced(position)
         self.durable = max(self.durable, index)
+        while self._written and self._written[0].end <= position:
+            self._show(self._written.popleft())
 
-    def _append_message(self, message: LogEntry) -> tuple[Operation, ...]:
-        execution = self.execution
-        preview = _NO_PREVIEW if self.index_only else execution.preview(message.body, message.payloads, message.hash)
-        return self._append(message_records(message, preview), message.body.index)
+    def _show(self, written: _Written) -> None:
+        """Verdicts are on disk: readers find them from now on."""
+        for index, start, end, is_copy in written.spans:
+            if is_copy:
+                self.segment_index.set_position(index, start, end)
+            else:
+                self.segment_index.extend_position(index, end)
+        self.shown = max(self.shown, written.shown)
+
+    def _append_message(self, message: LogEntry) -> tuple[tuple[Operation, ...], int]:
+        """Append the records of a message without its verdict. Return also the number of its parts."""
+        with_payloads = not self.index_only
+        records = message_records(message, with_payloads=with_payloads)
+        if with_payloads:
+            self.execution.cache_stored(message.body, message.payloads)
+        return self._append(records, message.body.index), records[0].parts
 
     def _append(self, records: list[Record], index: int = 0) -> tuple[Operation, ...]:
+        """Append the verdicts that wait, then these records."""
         start = self._writer.written
-        operations = self._writer.append(records)
+        pending, self._pending = self._pending, []
+        operations = self._writer.append([*[record for one in pending for record in one.records], *records])
         self.segment_index.add_segment(self._writer.header)
+        if pending or self._covered < self.agreed:
+            start = self._note_written(pending, start)
         if index:
             self.segment_index.set_position(index, start, self._writer.written, records[0].timestamp_ns)
         # The hint need not be synced: its position only counts within this boot, while the page cache survives, and its
         # index may be a little too low.
         return (*operations, self._sync_hint(lazy=index % SYNC_HINTS_UNSYNCED_MAX != 0))
 
+    def _note_written(self, pending: list[_Pending], start: int) -> int:
+        """Remember where these verdicts were written, from `start` on. Return the position behind them."""
+        spans: list[tuple[int, int, int, bool]] = []
+        ends = iter(self._writer.ends)
+        for one in pending:
+            for _ in one.records:
+                end = next(ends)
+            self.segment_index.extend_segments(one.message, start, end)
+            spans.append((one.message, start, end, one.is_copy))
+            start = end
+        self._covered = self.agreed
+        self._written.append(_Written(start, self.agreed, spans))
+        return start
+
     def _sync_hint(self, *, lazy: bool) -> WriteAt:
         hint = encode_sync_hint(SyncHint(self._settings.boot, self._writer.written, self.durable))
         return WriteAt(sync_hint_name(self._settings), 0, hint, lazy)
 
-    def _advance(self, message: LogEntry) -> None:
-        """Apply an agreed message, and retain it in memory for nodes that are a little behind."""
-        self._apply(message)
+    def _advance(self, message: LogEntry, parts: int, stored: Group | None = None) -> None:
+        """Apply an agreed message, and retain it in memory for nodes that are a little behind. `stored` is the message
+        as recovery found it on disk.
+        """
+        self._apply(message, parts, stored)
         self._recent.append(message)
         self._recent_bytes += message.size_bytes
         # The last message always stays in memory, however large it is.
         while self._recent_bytes > self._settings.recent_bytes_max and len(self._recent) > 1:
             self._recent_bytes -= self._recent.popleft().size_bytes
 
-    def _apply(self, message: LogEntry) -> None:
-        self.execution.apply(AgreedEntry(message.body, message.hash, message.payloads))
+    def _apply(self, message: LogEntry, parts: int, stored: Group | None = None) -> None:
+        decision = self.execution.apply(AgreedEntry(message.body, message.hash, message.payloads))
+        if parts > 1:
+            verdict = verdict_record(message, parts, decision)
+            if stored is None or not _is_stored(verdict, stored):
+                self._pending.append(_Pending(message.index, self._records_to_add(message, verdict, stored)))
         self.agreed, self.agreed_hash = message.index, message.hash
         self.agreed_ns = message.body.timestamp_ns
         self.agreed_by = (message.body.regime, message.body.master)
+
+    def _records_to_add(self, message: LogEntry, verdict: Record, stored: Group | None) -> list[Record]:
+        """The records to append for a verdict that the disk lacks. A verdict follows its message before the next one.
+        If the next one is on disk already, only a copy of the message can be followed by it.
+        """
+        if stored is None or stored.position >= self._last_stored:
+            return [verdict]
+        return [*message_records(message), verdict]
 
     # Start.
 
@@ -287,7 +381,7 @@ class ReplicatedLog:
             return execution.verdict_hash
         group = recovered.groups.get(recovered.first)
         with suppress(Malformed):
-            return b"" if group is None else previous_of(verdict_of(group.first))
+            return b"" if group is None or group.verdict is None else previous_of(verdict_of(group.verdict))
         return b""
 
     def _replay(self, recovered: Recovered) -> None:
@@ -302,29 +396,40 @@ class ReplicatedLog:
             if index <= recovered.base.index:
                 self._observe_stored(group)
             elif index <= recovered.agreed and index == self.agreed + 1:
-                self._apply_recovered(message_of(group, self.execution.payloads))
+                self._apply_recovered(group)
         self.durable = recovered.agreed
+        # A verdict that waits is written with the first append.
+        self.shown = self._covered = self._pending[0].message - 1 if self._pending else self.agreed
         last = max(recovered.groups, default=0)
         if last > self.agreed:
             group = recovered.groups[last]
-            self.tail = message_of(group, self.execution.payloads)
+            self.tail, self._tail_parts = self._read_back(group), group.parts
         for index, group in recovered.groups.items():
             if self.agreed < index and last > self.agreed + 1:
                 self._disconnected[index] = group
         for group in recovered.replaced:
             with suppress(Malformed):
-                message_of(group, self.execution.payloads)  # caches the payloads: a serializer may need them
+                self._read_back(group)  # caches the payloads: a serializer may need them
+
+    def _read_back(self, group: Group) -> LogEntry:
+        """Decode a message that is not applied yet."""
+        message = message_of(group)
+        if message.index > self.agreed and not message.lacks_payloads:
+            verdict = b"" if group.verdict is None else verdict_of(group.verdict)
+            self.execution.cache_stored(message.body, message.payloads, verdict)
+        return message
 
     def _observe_stored(self, group: Group) -> None:
         """Report a message that the checkpoint covers: it is still in the log, so clients can read it."""
         if group.first.index >= self.segment_index.first:
             with suppress(Malformed):  # an unreadable message is repaired when a reader needs it
-                self.execution.observe_stored(group.records)
+                self.execution.observe_stored(group.joined())
 
-    def _apply_recovered(self, message: LogEntry) -> None:
+    def _apply_recovered(self, group: Group) -> None:
+        message = self._read_back(group)
         if message.lacks_payloads:
             return  # other nodes must send the payloads of this message and of all later ones
-        self._apply(message)
+        self._apply(message, group.parts, group)
 
     # Dropping segments.
 
@@ -359,17 +464,17 @@ class ReplicatedLog:
 
     def span(self, index: int, bytes_max: int) -> tuple[int, int] | None:
         """Start and end position of consecutive messages from this index on; None if the first one is not on disk."""
-        through = min(self.agreed, self.durable, index + self._settings.supply_messages_max - 1)
+        through = min(self.shown, self.durable, index + self._settings.supply_messages_max - 1)
         return self.segment_index.span(index, through, bytes_max)
 
     def span_back(self, index: int, bytes_max: int, count_max: int) -> tuple[int, int] | None:
         """Start and end position of this message and consecutive ones before it; None if it is not on disk."""
         count_max = min(count_max, self._settings.supply_messages_max)
-        return self.segment_index.span_back(index, min(self.agreed, self.durable), bytes_max, count_max)
+        return self.segment_index.span_back(index, min(self.shown, self.durable), bytes_max, count_max)
 
     def read_backward(self, records: Iterable[Record], index: int) -> list[tuple[LogEntry, bytes]]:
         """Decode agreed messages from these records, with their verdicts: the one with this index, then those before
-        it. Stops at the first message whose hash is not the one that its successor names.
+        it. Stops at a message whose hash is not the one that its successor names, or whose verdict is missing.
         """
         groups = group_messages(records)
         found: list[tuple[LogEntry, bytes]] = []
@@ -378,7 +483,7 @@ class ReplicatedLog:
                 group = groups[index]
                 if found and group.first.chain_hash != found[-1][0].body.previous:
                     break
-                found.append((message_of(group, self.execution.payloads), verdict_of(group.first)))
+                found.append((message_of(group), verdict_of(group.all_records[-1]) if group.has_payloads else b""))
                 index -= 1
         return found
 
@@ -388,10 +493,10 @@ class ReplicatedLog:
         """
         assert message.index <= self.agreed, "only agreed messages are written again"
         if self.index_only:
-            return message_records(message, _NO_PREVIEW)
-        return message_records(
-            message, self.execution.rebuild_records(message.body, message.payloads, verdict, expected)
-        )
+            return message_records(message, with_payloads=False)
+        records = message_records(message)
+        decision = self.execution.decision_of(message.body, message.payloads, verdict, expected)
+        return [*records, verdict_record(message, records[0].parts, decision)]
 
     def append_repaired(
         self, message: LogEntry, verdict: bytes, expected: bytes
@@ -423,7 +528,7 @@ class ReplicatedLog:
         )
         self.segment_index.prepend(spans)
         self.hash_before_first = messages[0][0].previous_hash if self.segment_index.first > 1 else b""
-        self.verdict_before_first = previous_of(verdict_of(messages[0][0]))
+        self.verdict_before_first = previous_of(verdict_of(messages[0][-1]))
 
     def relocate(self, index: int, start: int, end: int) -> None:
         """Read the message with this index from this span from now on."""
@@ -439,9 +544,19 @@ class ReplicatedLog:
             while index in groups and index <= self.agreed:
                 if found and groups[index].first.previous_hash != found[-1].hash:
                     return found[:-1]
-                found.append(message_of(groups[index], self.execution.payloads))
+                found.append(message_of(groups[index]))
                 index += 1
         return found
+
+
+def _is_stored(verdict: Record, group: Group) -> bool:
+    """True if the disk contains this verdict for the message."""
+    stored = group.verdict
+    return stored is not None and (bytes(stored.body), stored.first_offset, stored.count) == (
+        verdict.body,
+        verdict.first_offset,
+        verdict.count,
+    )
 
 
 def records_between(files: Iterable[Bytes], start: int, end: int) -> tuple[Record, ...]:

@@ -11,8 +11,7 @@ from chaplain.errors import Malformed
 from chaplain.journal.messages import ingest
 from chaplain.journal.messages.cluster import Body, DataEntry
 from chaplain.journal.messages.ingest import IngestEntry
-from chaplain.journal.storage.record_layout import decode_records
-from chaplain.journal.storage.records import body_of, group_messages
+from chaplain.journal.storage.records import group_messages, message_of
 from chaplain.segment.record import Record
 
 
@@ -38,9 +37,8 @@ class PackLookup:
         if index not in self._messages:
             raise Malformed(f"message {index} is not in the log")
         if index not in self._decoded:
-            records = self._messages[index].records
-            messages = [_entries(one.payload) for one in decode_records(records[1:])]
-            self._decoded[index] = (body_of(records[0])[0], messages)
+            message = message_of(self._messages[index])
+            self._decoded[index] = (message.body, [_entries(payload) for payload in message.payloads])
         return self._decoded[index]
 
 

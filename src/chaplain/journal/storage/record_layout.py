@@ -1,19 +1,23 @@
-"""Layout of the ingest messages of one cluster message in the log: applied packs by stream, everything else beside
-them.
+"""Layout of the ingest messages of one cluster message in the log: packs by stream, everything else beside them.
 
-    skeleton   META   what remains of each ingest message without the packs that were applied
-    batch      BATCH  the applied packs that one ingest message contains for one stream, in order
+    skeleton   what remains of each ingest message without its packs; it follows the body in the message's first record
+    batch      BATCH  the packs that one ingest message contains for one stream, in order
     …
 
     skeleton = messages 4 | message …
-    message  = malformed 1 | front size 4 | front | packs 4 | reason 1 … | refused pack …
+    message  = opaque 1 | front size 4 | front | loose pack …
 
-The batches follow the skeleton in the order of their ingest messages. The batches of one message are in the order in
-which its streams first appear.
+The batches are in the order of their ingest messages. The batches of one ingest message are in the order in which its
+streams first appear. A pack that is too small to be one is loose: it stays in the skeleton, and adds no batch. An
+opaque message cannot be decoded; its front is all of it.
+
+The layout follows from the octets alone, so a node can store a message before it knows what execution decides about it.
+`applied_batches` states later which octets of the batches were applied.
 
 Decides where octets are stored, and restores the original octets. Refuses to judge packs.
 
-Invariant: `decode_records(encode_records(messages))` returns the same messages, octet by octet, whatever they contain.
+Invariant: `decode_payloads(*encode_payloads(entries, payloads))` returns the same payloads, octet by octet, whatever
+they contain.
 """
 
 from __future__ import annotations
@@ -21,58 +25,204 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from struct import Struct
 
+from chaplain.core import Frozen
 from chaplain.errors import Malformed
 from chaplain.journal.messages import ingest
 from chaplain.journal.messages.cluster import DataEntry, Reference
-from chaplain.journal.messages.ingest import IngestEntry
-from chaplain.journal.model.results import DataVerdict, DecodedIngest, ExecutedIngest, PackVerdict
-from chaplain.journal.storage.verdict import Reason, take_reason
+from chaplain.journal.model.reason import Reason
+from chaplain.journal.model.results import DataVerdict, ExecutedIngest
+from chaplain.segment.pack import PACK_HEAD_BYTES
 from chaplain.segment.record import Kind, Record
+from chaplain.segment.verdicts import AppliedBatch
 from chaplain.wire.primitives import Cursor
 
 _FRONT = Struct(">?I")
+FIRST_BATCH_PART = 1
+"""The batches follow the message's first record."""
 
 
-def encode_records(messages: Sequence[ExecutedIngest]) -> tuple[Record, ...]:
-    """The skeleton and the batches; no records for a message without data."""
-    if not messages:
-        return ()
-    pieces: list[bytes | memoryview] = [len(messages).to_bytes(4, "big")]
+def encode_payloads(entries: Sequence[DataEntry], payloads: Sequence[bytes]) -> tuple[bytes, list[Record]]:
+    """The skeleton, and the batches without offsets."""
+    pieces: list[bytes | memoryview] = [len(payloads).to_bytes(4, "big")]
     batches: list[Record] = []
-    for executed in messages:
-        applied = _lay_out(executed, pieces)
-        batches += [_batch(executed.reference, stream, group) for stream, group in applied.items()]
-    return (Record(Kind.META, b"".join(pieces)), *batches)
+    for entry, payload in zip(entries, payloads, strict=True):
+        _lay_out(entry.reference, payload, pieces, batches)
+    return b"".join(pieces), batches
 
 
-def _lay_out(
-    executed: ExecutedIngest, skeleton: list[bytes | memoryview]
-) -> dict[str, list[tuple[IngestEntry, PackVerdict]]]:
-    """Append to the skeleton everything that belongs to no batch. Returns the applied packs by stream."""
-    packs, message = executed.verdict.packs, executed.message
-    front = executed.payload if message is None else message.front
-    skeleton += (_FRONT.pack(message is None, len(front)), front, len(packs).to_bytes(4, "big"))
-    skeleton.append(bytes([pack.reason for pack in packs]))
-    applied: dict[str, list[tuple[IngestEntry, PackVerdict]]] = {}
-    for entry, pack in zip(() if message is None else message.entries, packs, strict=True):
-        if pack.reason == Reason.APPLIED:
-            applied.setdefault(entry.stream, []).append((entry, pack))
+def _lay_out(reference: Reference, payload: bytes, skeleton: list[bytes | memoryview], batches: list[Record]) -> None:
+    try:
+        heads, position = ingest.split(payload)
+    except Malformed:
+        skeleton += (_FRONT.pack(True, len(payload)), payload)
+        return
+    view = memoryview(payload)
+    skeleton += (_FRONT.pack(False, position), view[:position])
+    if not heads:
+        return
+    stream = heads[0][0]
+    if all(name == stream and size >= PACK_HEAD_BYTES for name, size in heads):
+        batches.append(_batch(reference, stream, view[position:]))  # the common case: nothing is copied
+        return
+    found: dict[str, list[memoryview]] = {}
+    for stream, size in heads:
+        raw = view[position : position + size]
+        position += size
+        if size >= PACK_HEAD_BYTES:
+            found.setdefault(stream, []).append(raw)
         else:
-            skeleton.append(entry.raw)
-    return applied
+            skeleton.append(raw)
+    batches += [_batch(reference, stream, b"".join(raws)) for stream, raws in found.items()]
 
 
-def _batch(reference: Reference, stream: str, group: list[tuple[IngestEntry, PackVerdict]]) -> Record:
+def _batch(reference: Reference, stream: str, body: bytes | memoryview) -> Record:
     return Record(
         Kind.BATCH,
-        b"".join([entry.raw for entry, _ in group]),
-        first_offset=group[0][1].base_offset,
-        count=sum([pack.messages for _, pack in group]),
+        body,
         stream=stream,
         origin_node=reference.node,
         origin_journal=reference.journal,
         origin_index=reference.index,
     )
+
+
+def decode_payloads(skeleton: bytes, batches: Sequence[Record]) -> tuple[bytes, ...]:
+    """The original ingest messages."""
+    cursor = Cursor(skeleton)
+    remaining = iter(batches)
+    payloads = tuple([_decode_message(cursor, remaining) for _ in range(cursor.number(4, "messages"))])
+    cursor.end("skeleton")
+    if next(remaining, None) is not None:
+        raise Malformed("records: a batch too many")
+    return payloads
+
+
+def _decode_message(cursor: Cursor, batches: Iterator[Record]) -> bytes:
+    opaque = cursor.number(1, "opaque")
+    front = cursor.take(cursor.number(4, "front size"), "front")
+    if opaque:
+        return front
+    cursors: dict[str, Cursor] = {}
+    pieces = [front]
+    for stream, size in ingest.heads_of(front):
+        if size < PACK_HEAD_BYTES:
+            pieces.append(cursor.take(size, "pack"))
+            continue
+        if stream not in cursors:
+            batch = next(batches, None)
+            if batch is None or batch.kind != Kind.BATCH or batch.stream != stream:
+                raise Malformed(f"records: the batch of {stream!r} is missing")
+            cursors[stream] = Cursor(bytes(batch.body))
+        pieces.append(cursors[stream].take(size, "pack"))
+    for stream, rest in cursors.items():
+        rest.end(f"batch of {stream!r}")
+    return b"".join(pieces)
+
+
+def batch_layout(skeleton: bytes) -> list[tuple[int, str]]:
+    """The ingest message of each batch, by its number, and the stream."""
+    cursor = Cursor(skeleton)
+    found: list[tuple[int, str]] = []
+    for number in range(cursor.number(4, "messages")):
+        opaque = cursor.number(1, "opaque")
+        front = cursor.take(cursor.number(4, "front size"), "front")
+        heads = [] if opaque else ingest.heads_of(front)
+        found += dict.fromkeys((number, stream) for stream, size in heads if size >= PACK_HEAD_BYTES)
+        cursor.take(sum(size for _, size in heads if size < PACK_HEAD_BYTES), "loose packs")
+    return found
+
+
+# What was applied.
+
+
+class _Batch:
+    """One batch, while its packs are compared with the verdict."""
+
+    __slots__ = ("count", "end", "first_offset", "ranges", "raws", "reference", "stream", "whole")
+
+    def __init__(self, reference: Reference, stream: str) -> None:
+        self.reference = reference
+        self.stream = stream
+        self.end = 0
+        self.count = self.first_offset = 0
+        self.whole = True
+        self.ranges: list[tuple[int, int]] = []
+        self.raws: list[bytes | memoryview] = []
+
+    def skip(self, size: int) -> None:
+        self.whole = False
+        self.end += size
+
+    def add(self, raw: bytes | memoryview, first_offset: int, count: int) -> None:
+        start, self.end = self.end, self.end + len(raw)
+        if not self.raws:
+            self.first_offset = first_offset
+        assert first_offset == self.first_offset + self.count, "the offsets of a batch have a gap"
+        if self.ranges and self.ranges[-1][1] == start:
+            self.ranges[-1] = (self.ranges[-1][0], self.end)
+        else:
+            self.ranges.append((start, self.end))
+        self.raws.append(raw)
+        self.count += count
+
+    def applied(self, part: int) -> AppliedBatch:
+        return AppliedBatch(part, self.first_offset, self.count, () if self.whole else tuple(self.ranges))
+
+    def record(self) -> Record:
+        """The batch as readers see it."""
+        return Record(
+            Kind.BATCH,
+            b"".join(self.raws) if len(self.raws) != 1 else self.raws[0],
+            first_offset=self.first_offset,
+            count=self.count,
+            stream=self.stream,
+            origin_node=self.reference.node,
+            origin_journal=self.reference.journal,
+            origin_index=self.reference.index,
+        )
+
+
+class AppliedPacks(Frozen, frozen=True):
+    """What was applied of the packs of one cluster message."""
+
+    batches: tuple[AppliedBatch, ...]
+    records: tuple[Record, ...]
+    """The batches as readers see them."""
+
+
+def applied_batches(messages: Sequence[ExecutedIngest]) -> AppliedPacks:
+    """What of the batches that `encode_payloads` makes was applied, by the verdicts on their packs."""
+    part = FIRST_BATCH_PART
+    batches: list[AppliedBatch] = []
+    records: list[Record] = []
+    for executed in messages:
+        for batch in _batches(executed):
+            if batch.raws:
+                batches.append(batch.applied(part))
+                records.append(batch.record())
+            part += 1
+    return AppliedPacks(tuple(batches), tuple(records))
+
+
+def _batches(executed: ExecutedIngest) -> list[_Batch]:
+    """The batches of one ingest message, as `_lay_out` makes them."""
+    if executed.message is None:
+        return []
+    found: dict[str, _Batch] = {}
+    entries, packs = executed.message.entries, executed.verdict.packs
+    assert executed.verdict.malformed or len(entries) == len(packs), "a pack has no verdict"
+    for number, entry in enumerate(entries):
+        if len(entry.raw) < PACK_HEAD_BYTES:
+            continue
+        batch = found.get(entry.stream)
+        if batch is None:
+            batch = found[entry.stream] = _Batch(executed.reference, entry.stream)
+        pack = None if executed.verdict.malformed else packs[number]
+        if pack is not None and pack.reason == Reason.APPLIED:
+            batch.add(entry.raw, pack.base_offset, pack.messages)
+        else:
+            batch.skip(len(entry.raw))
+    return list(found.values())
 
 
 def pair_with_verdicts(
@@ -87,53 +237,12 @@ def pair_with_verdicts(
 
 
 def _pair(entry: DataEntry, payload: bytes, given: DataVerdict) -> ExecutedIngest:
-    if given.malformed:
+    try:
+        message = ingest.decode(payload)
+    except Malformed:
+        if not given.malformed:
+            raise
         return ExecutedIngest(entry.reference, payload, None, given)
-    message = ingest.decode(payload)
-    if len(message.entries) != len(given.packs):
+    if not given.malformed and len(message.entries) != len(given.packs):
         raise Malformed("verdict: the message has another number of packs")
     return ExecutedIngest(entry.reference, payload, message, given)
-
-
-def decode_records(parts: Sequence[Record]) -> list[DecodedIngest]:
-    """The original ingest messages."""
-    if not parts:
-        return []
-    if parts[0].kind != Kind.META:
-        raise Malformed("records: the skeleton is missing")
-    cursor = Cursor(bytes(parts[0].body))
-    batches = iter(parts[1:])
-    messages = [_decode_message(cursor, batches) for _ in range(cursor.number(4, "messages"))]
-    cursor.end("skeleton")
-    if next(batches, None) is not None:
-        raise Malformed("records: a batch too many")
-    return messages
-
-
-def _decode_message(cursor: Cursor, batches: Iterator[Record]) -> DecodedIngest:
-    malformed = cursor.number(1, "malformed")
-    front = cursor.take(cursor.number(4, "front size"), "front")
-    reasons = tuple(take_reason(cursor) for _ in range(cursor.number(4, "packs")))
-    if malformed:
-        return DecodedIngest(front, reasons)
-    heads = ingest.heads_of(front)
-    if len(heads) != len(reasons):
-        raise Malformed("records: packs and reasons differ in number")
-    applied = [stream for (stream, _), reason in zip(heads, reasons, strict=True) if reason == Reason.APPLIED]
-    cursors = _batch_cursors(applied, batches)
-    pieces = [front]
-    for (stream, size), reason in zip(heads, reasons, strict=True):
-        source = cursors[stream] if reason == Reason.APPLIED else cursor
-        pieces.append(source.take(size, "pack"))
-    return DecodedIngest(b"".join(pieces), reasons)
-
-
-def _batch_cursors(streams: list[str], batches: Iterator[Record]) -> dict[str, Cursor]:
-    """The next batches, which must be those of these streams."""
-    cursors: dict[str, Cursor] = {}
-    for stream in dict.fromkeys(streams):
-        batch = next(batches, None)
-        if batch is None or batch.kind != Kind.BATCH or batch.stream != stream:
-            raise Malformed(f"records: the batch of {stream!r} is missing")
-        cursors[stream] = Cursor(bytes(batch.body))
-    return cursors

@@ -8,6 +8,10 @@ Of several records for one index, the last one written counts: a message is writ
 that was not agreed, or to repair it. Every message below the highest index in the log is agreed, because a node stores
 a message only after its predecessor is agreed.
 
+A verdict is no evidence: execution computes it again for every message that it applies at start. Only a message that
+the checkpoint covers needs its stored verdict, because the state before it is gone. A node writes a checkpoint only
+after the verdicts that it covers are on disk (`ReplicatedLog.shown`).
+
 Invariants: a message counts as agreed only if the next message, or a mark, names its hash. Damage before the record of
 the highest message can only hide agreed messages. Damage after it puts the end of the log in doubt.
 """
@@ -17,10 +21,21 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 
+import msgspec
+
 from chaplain.core import Frozen
 from chaplain.errors import Malformed
 from chaplain.journal.model.records import LogPosition
-from chaplain.journal.storage.records import STAMP_KIND, Group, Grouper, SyncHint, body_of, decode_sync_hint, is_message
+from chaplain.journal.storage.records import (
+    STAMP_KIND,
+    Group,
+    Grouper,
+    SyncHint,
+    body_of,
+    decode_sync_hint,
+    is_message,
+    with_verdict,
+)
 from chaplain.segment.layout import Bytes, octets
 from chaplain.segment.record import ROLL_BYTES, Kind, Record
 from chaplain.segment.scan import Found, Scan, ScanFinding, ScanVerdict
@@ -221,7 +236,7 @@ def _first(survey: Survey, records: _RecordSet, base: LogPosition) -> int:
     # No damage hides messages. If messages precede a gap, they were backfilled to the end of the log, and the messages
     # in the gap were dropped later.
     first = base.index + 1
-    while first - 1 in records.groups:
+    while (group := records.groups.get(first - 1)) is not None and group.is_whole:
         first -= 1
     return first
 
@@ -258,6 +273,10 @@ class _RecordSet:
                 self.mark = max(self.mark, record, key=lambda mark: mark.index)
             elif record.kind == STAMP_KIND:
                 self._stamp(head.position, record)
+            elif record.kind == Kind.VERDICT:
+                judged = with_verdict(self.groups.get(record.index), record, head.end)
+                if judged is not None:
+                    self.groups[record.index] = judged
             elif is_message(record) and (group := grouper.feed(head.position, head.end, record)) is not None:
                 self._store(head.position, group)
 
@@ -276,7 +295,7 @@ class _RecordSet:
         """Raise the ballot of a stored message."""
         group = self.groups.get(stamp.index)
         if group is not None and group.first.chain_hash == stamp.body and group.ballot < stamp.regime:
-            self.groups[stamp.index] = Group(group.position, group.end, group.records, stamp.regime)
+            self.groups[stamp.index] = msgspec.structs.replace(group, ballot=stamp.regime)
             self.end = max(self.end, position)
 
     def floor(self) -> tuple[int, int]:
@@ -285,12 +304,20 @@ class _RecordSet:
         return max(stored, (self.mark.index, self.mark.regime))
 
     def reach_back(self, first: int, base: LogPosition) -> tuple[int, bytes]:
-        """The first message of the unbroken chain that ends with message `first`, and the hash before it."""
+        """The first message of the unbroken chain that ends with message `first`, and the hash before it.
+
+        A message without a verdict ends it: the node stored it, and installed a checkpoint before it was executed.
+        """
         following = self.groups.get(first)
         before = following.first.previous_hash if following is not None else b""
         if first == base.index + 1:
             before = base.hash
-        while before and (group := self.groups.get(first - 1)) is not None and group.first.chain_hash == before:
+        while (
+            before
+            and (group := self.groups.get(first - 1)) is not None
+            and group.first.chain_hash == before
+            and group.is_whole
+        ):
             first, before = first - 1, group.first.previous_hash
         return first, before if first > 1 else b""
 

@@ -82,6 +82,12 @@ class SegmentIndex:
             self._ends.extend(more)
         self._starts[slot], self._ends[slot] = start, end
 
+    def extend_position(self, index: int, end: int) -> None:
+        """Record that the verdict of a message ends at this position, behind its other records."""
+        slot = index - self._origin
+        if 0 <= slot < len(self._ends) and self._starts[slot] < end:
+            self._ends[slot] = end
+
     def prepend(self, spans: Sequence[tuple[int, int]]) -> None:
         """Record the spans of the messages directly before the first one."""
         self._starts[:0] = array("Q", [start for start, _ in spans])

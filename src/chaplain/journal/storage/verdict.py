@@ -1,4 +1,6 @@
-"""The verdict that is stored with each message: what execution decided about each entry, for readers of log files.
+"""The verdict on each message: what execution decided about each entry, for readers of log files.
+
+It is stored in the VERDICT record of the message, behind the list of applied batches (`segment.verdicts`).
 
     verdict = protocol 1 | previous 32 | entries 3 | entry verdict … | streams 3 | stream verdict …
 
@@ -141,8 +143,10 @@ def accepted_pack(heading: Heading, stream: str, reason: Reason, base_offset: in
 
 
 def read_applied(records: Sequence[Record]) -> AppliedMessage:
-    """The result of an agreed message, decoded from its records in the log."""
+    """The result of an agreed message, decoded from its records in the log, joined with its verdict."""
+    if records[-1].kind != Kind.VERDICT:
+        raise Malformed("log: the message has no verdict")
     body, _ = body_of(records[0])
     position = LogPosition(body.index, body.regime, body.timestamp_ns, records[0].chain_hash)
     batches = tuple(record for record in records if record.kind == Kind.BATCH)
-    return AppliedMessage(position, decode(verdict_of(records[0])), batches, clients_changed=False)
+    return AppliedMessage(position, decode(verdict_of(records[-1])), batches, clients_changed=False)

@@ -2,6 +2,8 @@
 
 The index decides which record of which file contains which offsets of a stream. Each `refresh` continues where the last
 one stopped. It does not check bodies: the reader of a record checks its body and reads a copy if the body is damaged.
+The exception are VERDICT records, which assign the offsets: their head is enough for a message with one batch that was
+applied whole, and otherwise the index reads the body, which is small.
 
 A node that finds a damaged message writes it again at the end of the log (docs/decisions/repair-of-damaged-records.md).
 The index lists such a copy with the place of the original, or in place of the original if damage hides that.
@@ -24,16 +26,20 @@ from chaplain.errors import Malformed, Missing
 from chaplain.journal.snapshots.checkpoint import HEAD_BYTES as CHECKPOINT_HEAD_BYTES
 from chaplain.journal.snapshots.checkpoint import first_of
 from chaplain.segment.files import OpenSegment, list_segments
+from chaplain.segment.layout import NO_OFFSET
 from chaplain.segment.read import Agreement
 from chaplain.segment.record import HEAD_BYTES, STREAM_BYTES_MAX, Head, Kind, Record, decode_body, decode_head
 from chaplain.segment.scan import ScanVerdict, scan
+from chaplain.segment.verdicts import AppliedBatch, applied_part, batches_of, only_batch
 
 LOG = "journal"
 _HEAD_MOST = HEAD_BYTES + STREAM_BYTES_MAX + 1
 
 
 class RecordPlace(Frozen, frozen=True):
-    """The place of a committed record, and the fields of its header."""
+    """The place of a committed record, and the fields of its header. A batch has the offset and the count that the
+    verdict of its message states.
+    """
 
     path: str
     position: int
@@ -44,6 +50,9 @@ class RecordPlace(Frozen, frozen=True):
     first_offset: int
     count: int
     timestamp_ns: int
+    part: int = 0
+    ranges: tuple[tuple[int, int], ...] = ()
+    """The octets of the body that were applied, as start and end; empty: all of them."""
     copies: tuple[tuple[str, int, int], ...] = ()
     """File, position and size of further copies of the record."""
 
@@ -73,6 +82,8 @@ class OffsetIndex:
         self._log = log
         self.agreement = Agreement()
         self._pending: dict[int, tuple[Record, RecordPlace]] = {}
+        self._message: list[tuple[Record, RecordPlace]] = []
+        """The committed records of a message whose last part is not there yet."""
         self._unconfirmed: dict[tuple[int, bytes], _UnconfirmedRecords] = {}
         """By index and hash: unconfirmed records, until `_assign_unconfirmed` knows whether they are copies of a
         listed message.
@@ -140,13 +151,30 @@ class OffsetIndex:
         if record.kind != Kind.MARK:
             self._pending[id(record)] = record, _place(head, path)
         for confirmed in self.agreement.feed(record):
-            _, place = self._pending.pop(id(confirmed))
-            self._forget_before_snapshot(place.index)
-            self.places.append(place)
-            if place.kind == Kind.BATCH:
-                self.streams.setdefault(place.stream, []).append(place)
+            self._message.append(self._pending.pop(id(confirmed)))
+            if confirmed.part + 1 == confirmed.parts:
+                message, self._message = self._message, []
+                self._list(message)
         if self.agreement.passed >= 0:
             self._keep_unconfirmed()
+
+    def _list(self, message: list[tuple[Record, RecordPlace]]) -> None:
+        """List the records of a committed message."""
+        places = _with_offsets([place for _, place in message])
+        if places is None:  # the verdict is damaged: the message is listed with a copy, once a node has written one
+            self.damaged.append((message[-1][1].path, message[-1][1].position))
+            for record, place in message:
+                self._add_unconfirmed(record, place)
+            return
+        self._forget_before_snapshot(places[0].index)
+        self.places += places
+        for place in places:
+            if place.first_offset != NO_OFFSET and place.kind == Kind.BATCH:
+                self.streams.setdefault(place.stream, []).append(place)
+
+    def _add_unconfirmed(self, record: Record, place: RecordPlace) -> None:
+        key = (record.index, record.chain_hash)
+        self._unconfirmed.setdefault(key, _UnconfirmedRecords()).add(record, place)
 
     def _keep_unconfirmed(self) -> None:
         """Keep records that the agreement will not confirm any more.
@@ -155,9 +183,7 @@ class OffsetIndex:
         """
         for key, (record, place) in list(self._pending.items()):
             if record.index <= self.agreement.passed:
-                self._unconfirmed.setdefault((record.index, record.chain_hash), _UnconfirmedRecords()).add(
-                    record, place
-                )
+                self._add_unconfirmed(record, place)
                 del self._pending[key]
 
     def _assign_unconfirmed(self) -> None:
@@ -176,8 +202,8 @@ class OffsetIndex:
                 unconfirmed.whole
                 and (behind := self._record_at(index + 1)) is not None
                 and behind.previous_hash == chain
+                and self._insert(unconfirmed)
             ):
-                self._insert(unconfirmed)
                 del self._unconfirmed[index, chain]
 
     def _record_at(self, index: int) -> Record | None:
@@ -197,13 +223,18 @@ class OffsetIndex:
                 places[at] = _with_copies(places[at], copies)
                 at += 1
 
-    def _insert(self, unconfirmed: _UnconfirmedRecords) -> None:
-        """Insert a message that was never confirmed, because damage hides its first copy or the message after it."""
-        for _, (place, *copies) in sorted(unconfirmed.places.items()):
-            whole = _with_copies(place, copies)
+    def _insert(self, unconfirmed: _UnconfirmedRecords) -> bool:
+        """Insert a message that was never confirmed, because damage hides its first copy or the message after it.
+        Return False if no copy of its verdict can be read.
+        """
+        places = _with_offsets(
+            [_with_copies(place, copies) for _, (place, *copies) in sorted(unconfirmed.places.items())]
+        )
+        for whole in places or ():
             insort(self.places, whole, key=lambda place: place.index)
-            if whole.kind == Kind.BATCH:
+            if whole.first_offset != NO_OFFSET and whole.kind == Kind.BATCH:
                 insort(self.streams.setdefault(whole.stream, []), whole, key=lambda place: place.first_offset)
+        return places is not None
 
     def _forget_before_snapshot(self, index: int) -> None:
         """Forget all records if the node has installed a snapshot and continues its log after it.
@@ -241,7 +272,33 @@ def _place(head: Head, path: str) -> RecordPlace:
         record.first_offset,
         record.count,
         record.timestamp_ns,
+        record.part,
     )
+
+
+def _with_offsets(places: list[RecordPlace]) -> list[RecordPlace] | None:
+    """The places of all records of a message, its batches with the offsets of its verdict. Return None if the verdict
+    cannot be read.
+    """
+    last = places[-1]
+    if last.kind != Kind.VERDICT:
+        return places
+    head = Record(Kind.VERDICT, first_offset=last.first_offset, count=last.count)
+    only = only_batch(head)
+    batches: tuple[AppliedBatch, ...] = () if only is None else (only,)
+    if only is None and any(place.kind == Kind.BATCH for place in places):
+        try:
+            (verdict,) = read_places([last])
+            batches = batches_of(verdict)
+        except (Malformed, FileNotFoundError):
+            return None
+    applied = {batch.part: batch for batch in batches}
+    return [
+        msgspec.structs.replace(place, first_offset=batch.first_offset, count=batch.count, ranges=batch.ranges)
+        if place.kind == Kind.BATCH and (batch := applied.get(place.part)) is not None
+        else place
+        for place in places
+    ]
 
 
 def _with_copies(place: RecordPlace, copies: list[RecordPlace]) -> RecordPlace:
@@ -250,8 +307,8 @@ def _with_copies(place: RecordPlace, copies: list[RecordPlace]) -> RecordPlace:
     return msgspec.structs.replace(place, copies=place.copies + found) if same else place
 
 
-def _named(place: RecordPlace) -> tuple[int, int, str, int, int]:
-    return place.kind, place.index, place.stream, place.first_offset, place.count
+def _named(place: RecordPlace) -> tuple[int, int, str, int]:
+    return place.kind, place.index, place.stream, place.part
 
 
 def node_folders(cluster: str | Path) -> list[Path]:
@@ -302,9 +359,12 @@ def read_place(segment: OpenSegment, place: RecordPlace) -> Record:
     data = segment.read(place.position, place.size_bytes)
     head = decode_head(data, segment.header.identity, place.position)
     record = head.record
-    if (record.index, record.stream, record.first_offset) != (place.index, place.stream, place.first_offset):
+    if (record.index, record.stream, record.part) != (place.index, place.stream, place.part):
         raise Malformed(f"{place.path}: there is another record at {place.position}")
-    return _with_body(record, decode_body(data, head))
+    whole = _with_body(record, decode_body(data, head))
+    if record.kind != Kind.BATCH:
+        return whole
+    return applied_part(whole, AppliedBatch(place.part, place.first_offset, place.count, place.ranges))
 
 
 def _with_body(record: Record, body: memoryview) -> Record:

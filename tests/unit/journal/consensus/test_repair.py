@@ -164,4 +164,4 @@ def test_a_verdict_that_is_none_is_refused(cluster: Cluster) -> None:
     message = log._recent[-1]
     for verdict in (b"", put_head(bytes(32)) + b"\x00\x00\x00\x00\x00\x00"):
         with pytest.raises(Malformed):
-            core.execution.rebuild_records(message.body, message.payloads, verdict, verdict_hash(verdict))
+            core.execution.decision_of(message.body, message.payloads, verdict, verdict_hash(verdict))

@@ -238,4 +238,4 @@ def test_snapshot_contains_epochs_and_decisions() -> None:
     again = JournalExecution(founding(SHORT), snapshot=stage.execution.state.export())
     assert again.fingerprint() == stage.execution.fingerprint()
     message = stage.prefix.propose([petition(NewSet((2, 3)), nonce=b"granted         ")])
-    assert again.preview(message.body, ()).verdict == stage.execution.preview(message.body, ()).verdict
+    assert again.apply(message).verdict == stage.execution.apply(message).verdict

@@ -14,6 +14,8 @@ from chaplain.journal.model.records import IdentityStatus
 from chaplain.journal.model.results import DataVerdict
 from chaplain.journal.storage.verdict import Reason
 from chaplain.segment.layout import NO_OFFSET
+from chaplain.segment.record import Kind
+from chaplain.segment.verdicts import join_parts
 from tests.support.execution_stage import (
     ADMIN_ACL,
     BOB,
@@ -24,8 +26,10 @@ from tests.support.execution_stage import (
     pack,
     packs_of,
     petition,
+    read_back,
     resigned,
     sealed_pack,
+    stored,
 )
 
 
@@ -128,8 +132,11 @@ def test_an_ingest_message_that_is_none_is_void_and_kept():
     parts = JournalExecution(stage.founding)
     for settled in stage.prefix.messages[:-1]:
         give(parts, settled)
-    stored = parts.preview(message.body, message.payloads).parts
-    assert parts.payloads(message.body, stored) == message.payloads
+    records = stored(message, parts.apply(message))
+    assert read_back(records) == message.payloads
+    assert [record.origin_node for record in records if record.kind == Kind.BATCH] == [3, 1]
+    (shown,) = [record for record in join_parts(records) if record.kind == Kind.BATCH]
+    assert (shown.part, shown.first_offset, shown.count) == (2, 0, 1)
 
 
 def bob(stage: Stage, writes=("bob-*",), reads=(), *, admin=False, kind=SignatureType.ED25519, key=BOB.key) -> bytes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
+from msgspec.structs import replace
 
 from chaplain.errors import Malformed
 from chaplain.journal.execution.state import load, stream_genesis, stream_hash
@@ -12,10 +13,14 @@ from chaplain.journal.execution.state_machine import JournalExecution
 from chaplain.journal.messages.ingest import IngestEntry
 from chaplain.journal.model.bootstrap import Policy
 from chaplain.journal.storage import verdict
+from chaplain.journal.storage.record_layout import decode_payloads
+from chaplain.journal.storage.records import message_records, skeleton_of
 from chaplain.journal.storage.verdict import Reason
 from chaplain.segment.arrow import to_record_batches
+from chaplain.segment.layout import NO_OFFSET
 from chaplain.segment.pack import stated_digest
 from chaplain.segment.record import Kind
+from chaplain.segment.verdicts import AppliedBatch, decode_verdict, join_parts, only_batch
 from tests.support.execution_stage import (
     ADMIN,
     BOB,
@@ -23,10 +28,14 @@ from tests.support.execution_stage import (
     SECOND,
     Prefix,
     Stage,
+    decided,
     founding,
     lease,
+    log_entry,
     pack,
     packs_of,
+    read_back,
+    stored,
 )
 
 # What is stored, and what is compared.
@@ -47,28 +56,29 @@ def busy_stage() -> Stage:
     return stage
 
 
-def test_preview_changes_nothing_and_may_be_asked_for_another_message():
+def test_preparing_changes_nothing_and_another_message_may_be_applied():
     stage = busy_stage()
     before = stage.execution.fingerprint()
     one = stage.prefix.propose([stage.prefix.ingest([pack(1, 100)])])
     two = stage.prefix.propose([lease(nonce=b"y" * 16)])
-    previews = [stage.execution.preview(message.body, message.payloads) for message in (one, two, one)]
-    assert previews[0] == previews[2] != previews[1]
-    assert stage.execution.fingerprint() == before
-    stage.execution.apply(two)
+    expected = decided(stage.execution, two)
+    for message in (one, two, one):
+        stage.execution.prepare(message)
+        assert stage.execution.fingerprint() == before
+    assert stage.execution.apply(two) == expected
     assert stage.execution.fingerprint() != before
+    assert stage.executed[-1].position.hash == two.hash
 
 
 def test_payloads_come_back_octet_by_octet_and_verdicts_are_readable():
     stage = busy_stage()
     other = JournalExecution(stage.founding)
     for message in stage.prefix.messages:
-        preview = other.preview(message.body, message.payloads)
-        assert other.payloads(message.body, preview.parts) == message.payloads
-        stored = verdict.decode(preview.verdict)
-        assert verdict.encode(stored) == preview.verdict
-        assert len(stored.entries) == len(message.body.entries)
-        other.apply(message)
+        decision = other.apply(message)
+        assert read_back(message_records(log_entry(message))) == message.payloads
+        decoded = verdict.decode(decision.verdict)
+        assert verdict.encode(decoded) == decision.verdict
+        assert len(decoded.entries) == len(message.body.entries)
     assert other.fingerprint() == stage.execution.fingerprint()
 
 
@@ -110,13 +120,10 @@ def test_a_replay_from_disk_needs_no_signatures(monkeypatch):
     stage = busy_stage()
     stage.write(pack(1, 50, signer=BOB))
     writer, reader = JournalExecution(stage.founding), JournalExecution(stage.founding)
-    stored = []
-    for message in stage.prefix.messages:
-        stored.append(writer.preview(message.body, message.payloads).parts)
-        writer.apply(message)
+    verdicts = [writer.apply(message).verdict for message in stage.prefix.messages]
     monkeypatch.setattr("chaplain.journal.execution.state_machine.holds", lambda check: pytest.fail("checked again"))
-    for message, parts in zip(stage.prefix.messages, stored, strict=True):
-        assert reader.payloads(message.body, parts) == message.payloads
+    for message, given in zip(stage.prefix.messages, verdicts, strict=True):
+        reader.cache_stored(message.body, message.payloads, given)
         reader.apply(message)
     assert reader.fingerprint() == writer.fingerprint() == stage.execution.fingerprint()
 
@@ -168,7 +175,7 @@ def test_messages_out_of_order_stop_the_node():
     stage.lane()
     message = stage.prefix.messages[0]
     with pytest.raises(AssertionError, match="before its predecessor"):
-        stage.execution.preview(message.body, message.payloads)
+        stage.execution.apply(message)
 
 
 def test_verdicts_do_not_depend_on_how_messages_were_batched():
@@ -195,19 +202,70 @@ def test_executors_part_if_they_were_founded_otherwise():
     assert one.fingerprint() != two.fingerprint()
 
 
-def test_parts_hold_every_octet_once():
+def test_records_contain_every_octet_once_whatever_is_decided_later():
     stage = Stage()
     lane = stage.lane()
     entry, payload = stage.prefix.ingest([pack(lane, 1, (b"x" * 1000,)), pack(lane, 9, (b"y" * 1000,))])
     message = stage.prefix.propose([(entry, payload)])
-    parts = stage.execution.preview(message.body, message.payloads).parts
-    assert [part.kind for part in parts] == [Kind.META, Kind.BATCH]
-    assert (parts[1].origin_node, parts[1].origin_journal, parts[1].origin_index) == (1, 1, 1)
-    assert sum(len(part.body) for part in parts) < len(payload) + 32
+    records = message_records(log_entry(message))
+    assert [(record.kind, record.first_offset) for record in records] == [
+        (Kind.META, NO_OFFSET),
+        (Kind.BATCH, NO_OFFSET),
+    ]
+    assert {record.parts for record in records} == {3}
+    assert (records[1].origin_node, records[1].origin_journal, records[1].origin_index) == (1, 1, 1)
+    assert sum(len(record.body) for record in records) < len(payload) + len(log_entry(message).raw) + 32
     with pytest.raises(Malformed):
-        stage.execution.payloads(message.body, parts[:1])
+        decode_payloads(skeleton_of(records[0]), ())
     with pytest.raises(Malformed):
-        stage.execution.payloads(message.body, ())
+        decode_payloads(skeleton_of(records[0]), [records[1], records[1]])
+    assert not skeleton_of(message_records(log_entry(message), with_payloads=False)[0])
+
+
+def test_readers_get_only_packs_that_were_applied_with_their_offsets():
+    stage = Stage()
+    lane = stage.lane()
+    entries = [
+        pack(lane, 1, (b"a", b"b")),
+        pack(lane, 7, (b"gap",)),
+        pack(lane, 3, (b"audit",), stream="audit"),
+        pack(lane, 4, (b"c",)),
+        pack(lane, 5, (b"d",)),
+        IngestEntry("orders", b"too small to be a pack"),
+    ]
+    message = stage.prefix.propose([stage.prefix.ingest(entries), stage.prefix.ingest([pack(lane, 6)])])
+    decision = decided(stage.execution, message)
+    orders, audit, later = decision.batches
+    sizes = [len(entry.raw) for entry in entries]
+    second = sizes[0] + sizes[1]
+    assert orders == AppliedBatch(1, 0, 4, ((0, sizes[0]), (second, second + sizes[3] + sizes[4])))
+    assert (audit, later) == (AppliedBatch(2, 0, 1), AppliedBatch(3, 4, 1))
+    records = stored(message, decision)
+    assert read_back(records) == message.payloads
+    shown = [record for record in join_parts(records) if record.kind == Kind.BATCH]
+    assert [(one.stream, one.first_offset, one.count) for one in shown] == [
+        ("orders", 0, 4),
+        ("audit", 0, 1),
+        ("orders", 4, 1),
+    ]
+    assert bytes(shown[0].body) == b"".join(bytes(entries[number].raw) for number in (0, 3, 4))
+    stage.prefix.order([])  # the stage is as before
+    assert decode_verdict(records[-1].body) == (decision.batches, decision.verdict)
+
+
+def test_head_of_verdict_describes_a_single_batch_that_was_applied_whole():
+    stage = Stage()
+    lane = stage.lane()
+    for entries, described in (
+        ([pack(lane, 1)], True),
+        ([pack(lane, 1), pack(lane, 5)], False),
+        ([pack(lane, 9)], False),
+    ):
+        message = stage.prefix.propose([stage.prefix.ingest(entries)])
+        decision = decided(stage.execution, message)
+        head = replace(stored(message, decision)[-1], body=b"")
+        assert (only_batch(head) is not None) is described
+        assert only_batch(head) in (None, *decision.batches)
 
 
 def test_two_executors_of_one_prefix():

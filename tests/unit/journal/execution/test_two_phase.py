@@ -10,16 +10,13 @@ from chaplain.journal.execution import two_phase
 from chaplain.journal.execution.state_machine import JournalExecution
 from chaplain.journal.execution.two_phase import COMMIT, DISCARD, STAGED, STAGED_NS, TRANSACTIONS, Commit, RequestRange
 from chaplain.journal.messages.client import AlreadyWritten, Receipts
-from chaplain.journal.messages.cluster import encode_body
 from chaplain.journal.messages.config import AddIdentity, ReleaseLane, RemoveIdentity
 from chaplain.journal.messages.ingest import IngestEntry
 from chaplain.journal.messages.signing import SignatureType
-from chaplain.journal.model.log_entry import LogEntry
 from chaplain.journal.storage.pack_lookup import PackLookup
-from chaplain.journal.storage.records import message_records
 from chaplain.journal.storage.verdict import Reason
 from chaplain.segment.layout import NO_OFFSET
-from tests.support.execution_stage import ADMIN, ADMIN_ACL, BOB, SECOND, Stage, pack, petition
+from tests.support.execution_stage import ADMIN, ADMIN_ACL, BOB, SECOND, Stage, pack, petition, stored
 
 JOB = "job-7"
 
@@ -248,9 +245,7 @@ def test_a_staged_pack_is_found_again_in_the_log():
     for settled in stage.prefix.messages[:-1]:
         replay.apply(settled)
     last = stage.prefix.messages[-1]
-    preview = replay.preview(last.body, last.payloads)
-    records = message_records(LogEntry(last.body, encode_body(last.body), last.hash, 1, last.payloads), preview)
-    excerpt = PackLookup(records)
+    excerpt = PackLookup(stored(last, replay.apply(last)))
     for found in stage.execution.state.staged_packs.staged.values():
         assert excerpt.pack(found.index, found.entry, found.pack) in [entry.raw for entry in entries[1:]]
     with pytest.raises(Malformed, match="has no pack 3"):

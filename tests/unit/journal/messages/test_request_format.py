@@ -20,7 +20,18 @@ from chaplain.journal.model.results import ConfigVerdict, DataVerdict
 from chaplain.journal.storage import verdict
 from chaplain.journal.storage.verdict import Reason
 from chaplain.segment.pack import decode_pack
-from tests.support.execution_stage import ADMIN, ADMIN_ACL, BOB, CLUSTER, FIRST_EPOCH, Stage, lease, pack, petition
+from tests.support.execution_stage import (
+    ADMIN,
+    ADMIN_ACL,
+    BOB,
+    CLUSTER,
+    FIRST_EPOCH,
+    Stage,
+    decided,
+    lease,
+    pack,
+    petition,
+)
 
 PAGE = Path(__file__).parents[4] / "docs" / "protocol" / "journal-requests.md"
 STAGE = Stage()
@@ -39,7 +50,7 @@ OPENED = Opened(1, 3, "stage", b"\xaa" * 15, "alice", 4096, 65536, 0, ("alice",)
 EXAMPLES = {
     "pack": bytes(PACK.raw),
     "ingest": ingest.decode(INGEST).front,
-    "verdict": STAGE.execution.preview(MESSAGE.body, MESSAGE.payloads).verdict,
+    "verdict": decided(STAGE.execution, MESSAGE).verdict,
     "add": petition(BOB_ADDED).data,
     "lease": lease().data,
     "fence": petition(FenceLane(7)).data,

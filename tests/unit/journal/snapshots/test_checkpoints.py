@@ -196,7 +196,7 @@ def test_streams_begin_with_what_is_kept() -> None:
 class Log:
     def __init__(self) -> None:
         self.segment_index = places(10, 20, 30)
-        self.agreed = 30
+        self.agreed = self.shown = 30
         self.dropped = 0
 
     def drop(self, count: int, limit: int) -> tuple[()]:
@@ -232,6 +232,7 @@ class Desk:
 
     def make(self, index: int) -> checkpoint.Checkpoint:
         self.checkpointer.add(checkpoint.make(index, self.state.export()))
+        self.checkpointer.write_if_covered()
         (persist,) = [one for one in self.checkpointer.effects if isinstance(one, Persist)][-1:]
         self.checkpointer.on_written(0, persist.ticket)
         made = self.checkpointer.latest
@@ -294,9 +295,16 @@ def test_what_somebody_needs_stays() -> None:
 
 def test_a_checkpoint_counts_when_it_is_on_disk() -> None:
     desk = Desk()
+    desk.log.shown = 24
     desk.checkpointer.add(checkpoint.make(25, desk.state.export()))
+    desk.checkpointer.write_if_covered()
+    assert not desk.effects(Persist), "the log on disk lacks a verdict that the checkpoint covers"
+    desk.log.shown = 25
+    desk.checkpointer.write_if_covered()
     (persist,) = desk.effects(Persist)
     assert isinstance(persist.operations[0], Replace)
+    desk.checkpointer.write_if_covered()
+    assert not desk.effects(Persist), "it is written once"
     assert not desk.checkpointer.durable
     desk.checkpointer.on_connected(2)
     (told,) = desk.effects(ToPeer)
