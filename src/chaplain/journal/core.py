@@ -494,7 +494,6 @@ class JournalCore:
                 case Part.CHECKPOINTER | Part.INSTALLER:
                     self._snapshots_called = True
                     self.snapshots.on_written(now_ns, part, ticket)
-        self._snapshots_called |= self.snapshots.checkpointer.can_write
         self._sessions_called = True
         self._sessions.on_log_synced()
 
