@@ -69,7 +69,7 @@ BUGS = [
         "            if found <= len(members) // 2:",
         "            if found < len(members) // 2:",
     ),
-    # 600 seeds pass with it: most losses are reported by the sync hint as well, or repaired by another node.
+    # Within one boot the sync hint reports the loss, too. Only a record damaged across a power cut shows this bug.
     caught_by_tests(
         "cut a record in doubt",
         "journal.storage.recovery",
