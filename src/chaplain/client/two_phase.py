@@ -9,8 +9,8 @@ docs/decisions/spark-source-and-sink.md.
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Iterable
-from functools import partial
 
 from chaplain.client.api.calls import PreparedCall
 from chaplain.client.protocol.journal.events import AskCommand, Batch, WriteCommand
@@ -41,15 +41,27 @@ class TwoPhaseWriter(Writer):
 
     def __init__(self, context: ClientContext) -> None:
         super().__init__(context, TRANSACTIONS, receipts=True)
+        self._staged: deque[Batch] = deque()
+        """Batches that are not submitted."""
 
     def stage(self, batch: Batch) -> None:
         """Submit a batch. Blocks only while more than `WRITER_BYTES_MAX` bytes have no receipt."""
         assert batch.message_type == STAGED, "anything else would be written at once"
         with self._changed.lock:
             self._raise_if_failed()
-            self._context.hand_over(partial(self._submit, batch))
+            self._staged.append(batch)
+            self._hand_over()
         if not self._has_room():
             self._changed.wait_for(self._has_room, None)
+
+    def _submit_chunks(self) -> None:
+        with self._changed.lock:
+            while self._staged:
+                self._submit(self._staged.popleft())
+            super()._submit_chunks()
+
+    def _unsent_bytes(self) -> int:
+        return sum(batch.size_bytes for batch in self._staged)
 
     def spans(self) -> tuple[RequestRange, ...]:
         """Wait until all staged batches are on disk at a quorum, and return their ids."""

@@ -109,7 +109,18 @@ JournalInput: TypeAlias = (
     | DiskSpace
 )
 JournalEffect: TypeAlias = (
-    Whisper | Assembled | Expel | Persist | Verify | DryRun | ReadLog | Admitted | RoleChanged | Report | Halt
+    Whisper
+    | Assembled
+    | Expel
+    | Persist
+    | Verify
+    | DryRun
+    | ReadLog
+    | Admitted
+    | AppliedMessage
+    | RoleChanged
+    | Report
+    | Halt
 )
 
 

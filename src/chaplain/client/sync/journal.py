@@ -245,8 +245,10 @@ class Writer(NotPicklable):
 
     def _has_room(self) -> bool | None:
         self._raise_if_failed()
-        size_bytes = self._unanswered_bytes + sum(chunk.size_bytes for chunk in self._chunks)
-        return size_bytes <= WRITER_BYTES_MAX or None
+        return self._unanswered_bytes + self._unsent_bytes() <= WRITER_BYTES_MAX or None
+
+    def _unsent_bytes(self) -> int:
+        return sum(chunk.size_bytes for chunk in self._chunks)
 
     def _is_flushed(self) -> bool | None:
         self._raise_if_failed()

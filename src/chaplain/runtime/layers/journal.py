@@ -58,7 +58,7 @@ def make_journal(config: NodeConfig, identity: Identity, executor: ExecutorCore 
         checkpoint=read_if_exists(data / checkpoint_name(order)),
         last_known_members=read_if_exists(data / LAST_KNOWN_MEMBERS_FILE),
         wrapping=wrapping,
-        observer=None if executor is None else executor.executed,
+        replay=None if executor is None else executor.replay,
         needed_by=() if executor is None else (executor.first_needed,),
     )
 
