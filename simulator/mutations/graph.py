@@ -144,8 +144,9 @@ BUGS = [
     ),
     _bug(
         "show what is not on disk",
-        "reading",
-        "        arrived: Sequence[int] = model.read_order if request.only_read else range(stream.durable)",
-        "        arrived: Sequence[int] = model.read_order if request.only_read else range(len(model))",
+        "core",
+        "            written.append(TicketContents(stream.name, tuple(places), tuple(marked), floor))",
+        "            stream.persisted(len(places), list(places))\n"
+        "            written.append(TicketContents(stream.name, (), tuple(marked), floor))",
     ),
 ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from simulator.mutate import Bug
+from simulator.mutate import Bug, caught_by_tests
 
 _BY = ("copies", "requests", "retention", "assert")
 
@@ -66,5 +66,19 @@ BUGS = [
         "            return  # other nodes must send the payloads of this message and of all later ones",
         "            pass",
         by=("crash", *_BY),
+    ),
+    caught_by_tests(
+        "a member that never answers is asked as often as others",
+        "journal.consensus.catch_up",
+        "            self._silent.add(self._asked)\n",
+        "            pass\n",
+        "unit/journal/consensus/test_catch_up.py",
+    ),
+    caught_by_tests(
+        "a member that was silent once is never asked again",
+        "journal.consensus.catch_up",
+        "                self._silent.clear()\n",
+        "                pass\n",
+        "unit/journal/consensus/test_catch_up.py",
     ),
 ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from simulator.mutate import Bug
+from simulator.mutate import Bug, caught_by_tests
 
 _BY = ("requests", "assert")
 
@@ -95,11 +95,14 @@ BUGS = [
         "            lane = draft.lane(0)\n",
     ),
     _bug("give a client id twice", "execution.config", "draft.next_client += 1", "draft.next_client += 0"),
-    _bug(
+    # Honest nodes check the signature before they order a request, and no workload has a master that lies.
+    caught_by_tests(
         "take an unsigned petition",
-        "execution.config",
+        "journal.execution.config",
         "if not config.signature_holds(request, self._cluster, signer.key):",
         "if not request.signature:",
+        "unit/journal/execution/test_epochs.py",
+        "forged",
     ),
     _bug(
         "forget lanes in a snapshot",

@@ -5,7 +5,7 @@ That a wiped disk does not vote at once is judged where votes are: `order`.
 
 from __future__ import annotations
 
-from simulator.mutate import Bug
+from simulator.mutate import Bug, caught_by_tests
 
 _BY = ("retention", "requests", "assert")
 
@@ -34,7 +34,13 @@ BUGS = [
         "        self.effects.append(Persist(self._ticket, (Replace(file, data),)))\n"
         "        self.durable = own.index\n        self.broadcast_offer()",
     ),
-    _bug("drop what is to be kept", "snapshots.retention", "    if segment.last <= released:", "    if segment.last:"),
+    caught_by_tests(
+        "drop what is to be kept",
+        "journal.snapshots.retention",
+        "    if segment.last <= released:",
+        "    if segment.last:",
+        "unit/journal/snapshots/test_checkpoints.py",
+    ),
     _bug(
         "believe a state whatever its digest",
         "snapshots.install",

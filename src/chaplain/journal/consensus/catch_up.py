@@ -30,12 +30,17 @@ class Fetcher:
         self._supplies = UnconfirmedSupplies(context, election)
         self._asked: int = 0
         """The peer that was asked last."""
+        self._silent: set[int] = set()
+        """Connected peers that did not answer the last fetch in time. They are asked again when the others have nothing
+        new. Otherwise a member that never answers would delay every few fetches by `retry_ns`."""
         self._last_useful: int = 0
         """The peer whose last answer contained messages that were appended; 0 if it contained none."""
         self._probe_ns = 0
         """Until when no further probe is sent."""
         self.due_ns: int | None = None
         """When to give up on the peer that was asked; None if no fetch is under way."""
+        self._awaits_answer = False
+        """The peer that was asked has not answered yet."""
         self.include_tail = False
         """Fetch the tail, too: the last message of the peer that is not known to be agreed."""
 
@@ -44,10 +49,14 @@ class Fetcher:
         context = self._context
         if self.due_ns is not None and now_ns < self.due_ns:
             return
+        if self._awaits_answer:
+            self._silent.add(self._asked)
+        self._silent.intersection_update(context.connected)
         next_index, ranges = context.log.agreed + 1, context.peer_log_ranges
         able = [peer for peer in context.connected if ranges.get(peer, (1, 0))[0] <= next_index]
         able = [peer for peer in able if self._supplies.may_confirm(peer) or peer in context.data_holders]
         able = [peer for peer in able if not self._supplies.has_confirmed_all(peer)] or able
+        able = [peer for peer in able if peer not in self._silent] or able
         peers = [peer for peer in able if peer != self._asked] or able
         if not peers or not context.has_space:
             self.due_ns = None
@@ -60,7 +69,7 @@ class Fetcher:
             chosen = preferred
         else:
             chosen = context.chance.choice(self._prefer_holders(peers))
-        self._asked = chosen
+        self._asked, self._awaits_answer = chosen, True
         self.due_ns = now_ns + context.settings.retry_ns
         tail = self.include_tail or context.log.expected_next_hash() is not None
         context.barrier.send_now(chosen, Fetch(self._supplies.next_index_for(chosen), tail))
@@ -84,7 +93,7 @@ class Fetcher:
 
     def stop(self) -> None:
         """Forget the fetch under way. A late answer is still used."""
-        self.due_ns = None
+        self.due_ns, self._awaits_answer = None, False
 
     def is_confirmed_by(self, nodes: Collection[int]) -> bool:
         return self._supplies.is_confirmed_by(nodes)
@@ -104,7 +113,11 @@ class Fetcher:
             pass
         if supply.tail_ballot:
             self._take_tail(node, supply, floor, taken)
+        self._silent.discard(node)
         if node == self._asked:
+            self._awaits_answer = False
+            if not (taken or news):
+                self._silent.clear()
             self._last_useful = node if taken else 0
             # A peer without useful messages is not asked again at once.
             self.due_ns = None if taken or news else now_ns + self._context.settings.retry_ns
