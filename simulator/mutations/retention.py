@@ -48,6 +48,20 @@ BUGS = [
         "            if not state:",
         mode="liveness",
     ),
+    caught_by_tests(
+        "take pieces of a state from a node that was not asked",
+        "journal.snapshots.install",
+        "self._writing or node != self._source or node in self._liars:",
+        "self._writing or node in self._liars:",
+        "unit/journal/snapshots/test_checkpoints.py",
+    ),
+    caught_by_tests(
+        "ask a node again that sent a forged state",
+        "journal.snapshots.install",
+        "            self._liars.add(node)\n",
+        "            pass\n",
+        "unit/journal/snapshots/test_checkpoints.py",
+    ),
     _bug(
         "believe one node about a checkpoint",
         "snapshots.install",

@@ -6,8 +6,9 @@
 Decides which checkpoint is trusted. A checkpoint is trusted if a quorum of other nodes offers it. If no such quorum is
 reachable for `patience_ns`, weaker evidence is enough: a serializer that says that a quorum confirmed it, or offers of
 nodes that form a quorum together with this node. Those nodes may be all that is left of the cluster, and they may have
-forgotten earlier confirmations. The installer verifies the octets against the trusted digest, so it does not matter
-which node sends them. Refuses to know what a state contains.
+forgotten earlier confirmations. The installer verifies the octets against the trusted digest, so any node may send
+them. It takes all of them from one node, so that it knows which node sent a state that does not fit, and asks that node
+no more. Refuses to know what a state contains.
 
 The restart is deliberate: after it, everything that a node derives from its state comes from its disk, by the same code
 as at any other start.
@@ -37,6 +38,8 @@ from chaplain.journal.snapshots.checkpoint import STATE_BYTES_MAX, Checkpoint, c
 from chaplain.journal.snapshots.checkpointer import Checkpointer
 from chaplain.journal.storage.log import ReplicatedLog
 
+TRIES_COUNTED_MAX = 8
+"""The wait for an answer grows up to this multiple of `retry_ns`."""
 InstallEffect: TypeAlias = ToPeer | Persist | Report | Halt
 
 
@@ -71,6 +74,12 @@ class SnapshotInstaller:
         self._target: _CheckpointId | None = None
         self._data = bytearray()
         self._source = 0
+        """The node that is asked for the state. Pieces of other nodes are ignored: they would delay the next attempt,
+        or spoil the state."""
+        self._tries = 0
+        """Requests since the last piece. The wait grows with them, so that not every answer of a slow node is late."""
+        self._liars: set[int] = set()
+        """Nodes that sent a state without the trusted digest."""
         self._accepts_messages_of = confirms or bool
         self._too_few_since_ns: int | None = None
         """Since when the next message is available, but from too few serializers to accept it."""
@@ -95,7 +104,7 @@ class SnapshotInstaller:
             self._needed_since_ns = now_ns
         wanted = self._trusted(now_ns)
         if wanted is not None and wanted != self._target:
-            self._target, self._data = wanted, bytearray()
+            self._target, self._data, self._liars = wanted, bytearray(), set()
             self._ask(now_ns)
         elif self.due_ns is None:
             self.due_ns = now_ns + self._settings.order.retry_ns
@@ -170,8 +179,14 @@ class SnapshotInstaller:
         holders = sorted(
             node for node, offer in self._checkpointer.offers.items() if offer.index >= self._target.covers
         )
-        self._source = next((node for node in holders if node > self._source), holders[0])
-        self.due_ns = now_ns + self._settings.order.retry_ns
+        if self._liars.issuperset(holders):
+            self._liars.clear()
+        holders = [node for node in holders if node not in self._liars]
+        source = next((node for node in holders if node > self._source), holders[0])
+        if source != self._source:
+            self._source, self._data = source, bytearray()
+        self._tries = min(self._tries + 1, TRIES_COUNTED_MAX)
+        self.due_ns = now_ns + self._tries * self._settings.order.retry_ns
         self._ask_more()
 
     def _ask_more(self) -> None:
@@ -181,15 +196,16 @@ class SnapshotInstaller:
     def on_piece(self, now_ns: int, node: int, piece: StatePiece) -> None:
         """Append a piece that was asked for, and ask for the next one."""
         wanted = self._target
-        if wanted is None or self._writing or (piece.index, piece.position) != (wanted.covers, len(self._data)):
+        if wanted is None or self._writing or node != self._source or node in self._liars:
             return
+        if (piece.index, piece.position) != (wanted.covers, len(self._data)) or not piece.data:
+            return  # an empty piece must not make two nodes send requests in a loop
         self._data += piece.data[: wanted.size_bytes - len(self._data)]
-        self._source, self.due_ns = node, now_ns + self._settings.order.retry_ns
+        self._tries, self.due_ns = 0, now_ns + self._settings.order.retry_ns
         if len(self._data) < wanted.size_bytes:
-            if piece.data:  # an empty piece must not make two nodes send requests in a loop
-                self._ask_more()
-            return
-        self._finish(node, wanted, bytes(self._data))
+            self._ask_more()
+        else:
+            self._finish(node, wanted, bytes(self._data))
 
     def _finish(self, node: int, wanted: _CheckpointId, state: bytes) -> None:
         """Verify the complete state and write it to disk."""
@@ -202,6 +218,7 @@ class SnapshotInstaller:
                 raise Malformed(f"a state after message {found.position.index}")
         except Malformed as wrong:
             self.effects.append(Report("checkpoint does not fit", str(node), {"reason": str(wrong)}))
+            self._liars.add(node)
             return  # at `due_ns` the installer asks the next node
         self._writing = True
         self.due_ns = None

@@ -359,6 +359,51 @@ def test_a_quorum_is_believed_at_once_and_the_octets_are_checked() -> None:
     assert halt.again
 
 
+def asked_for(desk: Desk) -> list[int]:
+    """The nodes that are asked for a piece of a state."""
+    return [one.node for one in desk.effects(ToPeer) if isinstance(one.message, AskState)]
+
+
+def test_pieces_that_were_not_asked_for_neither_spoil_a_state_nor_delay_the_next_request() -> None:
+    """Otherwise a member that sends forged pieces all the time keeps others from it (seed 122 of `retention`)."""
+    desk, made = behind()
+    desk.checkpointer.on_connected(6)
+    for node in (2, 3, 6):
+        desk.checkpointer.on_offer(0, node, said(made, first=9))
+    desk.installer.update(0)
+    assert asked_for(desk) == [2]
+    retry_ns = desk.settings.order.retry_ns
+    half = len(made.state) // 2
+    desk.installer.on_piece(0, 6, StatePiece(made.index, 0, bytes(half)))
+    assert asked_for(desk) == []
+    desk.installer.on_piece(retry_ns - 1, 6, StatePiece(made.index, 0, bytes(len(made.state))))
+    assert desk.installer.due_ns == retry_ns
+    desk.installer.on_timer(retry_ns)
+    assert asked_for(desk) == [3]
+
+
+def test_node_that_sent_a_forged_state_is_asked_no_more_while_others_have_it() -> None:
+    desk, made = behind()
+    for node in (2, 3):
+        desk.checkpointer.on_offer(0, node, said(made, first=9))
+    desk.installer.update(0)
+    forged = StatePiece(made.index, 0, bytes(len(made.state)))
+    desk.installer.on_piece(0, 2, forged)
+    due_ns = desk.installer.due_ns
+    assert due_ns is not None
+    desk.installer.on_piece(due_ns - 1, 2, forged)
+    assert desk.installer.due_ns == due_ns, "another forged piece delays nothing"
+    asked_for(desk)
+    asked: list[int] = []
+    for _ in range(4):
+        assert desk.installer.due_ns is not None
+        desk.installer.on_timer(desk.installer.due_ns)
+        asked += asked_for(desk)
+    assert asked == [3, 3, 3, 3]
+    desk.installer.on_piece(0, 3, StatePiece(made.index, 0, made.state))
+    assert desk.effects(Persist)
+
+
 def believes(*, votes: bool, confirmed: bool) -> bool:
     """Whether a node takes, after a while, what the one serializer says that it can hear."""
     desk, made = behind()
