@@ -223,12 +223,14 @@ class Checkpointer:
             self.drop_segments(now_ns)
 
     def _nodes_lacking_log(self) -> list[int]:
-        """Peers that need a checkpoint, according to their offers.
+        """Peers that may need a checkpoint, according to their offers.
 
         This node repeats its offer to them: an earlier one may have been lost, or may have arrived before the peer knew
-        this node.
+        this node. An index-only serializer stores no payloads, so its own log does not show whether a peer finds those
+        that it lacks: it repeats its offer to every peer that the checkpoint would help.
         """
-        return [node for node, offer in self.offers.items() if self._lacks_log(offer)]
+        first = self.durable + 1 if self._log.index_only else self._log.segment_index.first
+        return [node for node, offer in self.offers.items() if offer.agreed + 1 < first]
 
     def _lacks_log(self, offer: SnapshotOffer) -> bool:
         return offer.agreed + 1 < self._log.segment_index.first

@@ -198,6 +198,7 @@ class Log:
         self.segment_index = places(10, 20, 30)
         self.agreed = self.shown = 30
         self.dropped = 0
+        self.index_only = False
 
     def drop(self, count: int, limit: int) -> tuple[()]:
         for segment in self.segment_index.droppable(limit)[:count]:
@@ -291,6 +292,23 @@ def test_what_somebody_needs_stays() -> None:
     desk.checkpointer.on_connected(2)
     desk.checkpointer.on_offer(0, 2, said(desk.make(25)))
     assert desk.log.segment_index.first == 11
+
+
+@pytest.mark.parametrize("index_only", [True, False])
+def test_index_only_serializer_repeats_its_offer_to_a_peer_that_the_checkpoint_would_help(index_only: bool) -> None:
+    """The peer's first offer was lost. The data holders have dropped payloads that it lacks, and their word alone is
+    not enough (seed 159 of `indexonly`)."""
+    desk = Desk()
+    desk.log.index_only = index_only
+    made = desk.make(25)
+    for node in (2, 3):
+        desk.checkpointer.on_connected(node)
+    desk.checkpointer.on_offer(0, 3, said(made))
+    desk.checkpointer.drop_segments(0)
+    desk.effects(ToPeer)
+    assert desk.checkpointer.due_ns is not None
+    desk.checkpointer.on_timer(desk.checkpointer.due_ns)
+    assert [one.node for one in desk.effects(ToPeer)] == ([2] if index_only else [])
 
 
 def test_a_checkpoint_counts_when_it_is_on_disk() -> None:
