@@ -24,7 +24,7 @@ from chaplain.segment.layout import (
 )
 
 MAGIC = b"CHAPLSEG"
-VERSION = 2
+VERSION = 3
 NO_IDENTITY = bytes(IDENTITY_BYTES)
 _FIELDS = struct.Struct("<8sIHH16sQQQ16sB439s")
 _COVERED_FROM = 12

@@ -68,6 +68,7 @@ class AsyncJournal:
         key: bytes | None = None,
         headers: Headers | None = None,
         id: Sequence[int] | None = None,  # noqa: A002  part of the public API
+        isolated: bool = False,
     ) -> Receipt:
         """Append one message and return its receipt.
 
@@ -78,31 +79,37 @@ class AsyncJournal:
 
         Raises `Unknown` if the outcome cannot be determined, `DiskFull` if the nodes have no room, and `Unreachable` if
         the request was not sent in time. After every error but `Unknown`, the message is not and never will be in the
-        log.
+        log. With `isolated`, a proof of the message never shows other messages.
         """
-        if type(value) is bytes and len(value) < CHUNK_BYTES and key is None and headers is None and id is None:
+        plain = type(value) is bytes and len(value) < CHUNK_BYTES and key is None and headers is None
+        if plain and id is None and not isolated:
             return await self._coalescer.write(value)
-        batch = journal_calls.single(self.stream, value, key, headers)
+        batch = journal_calls.single(self.stream, value, key, headers, isolated=isolated)
         self._coalescer.submit_batch()  # keep the order: earlier single writes go first
         return await self._context.run(journal_calls.write_one(batch, id))
 
-    async def write_many(self, items: Iterable[Item], id: Sequence[int] | None = None) -> Receipts:  # noqa: A002  likewise
+    async def write_many(
+        self,
+        items: Iterable[Item],
+        id: Sequence[int] | None = None,  # noqa: A002  likewise
+        isolated: bool = False,
+    ) -> Receipts:
         """Append messages as one request: all of them, contiguous and in order, or none. Returns their receipts.
 
         Each item is a value, a tuple of value and key, or a tuple of value, key and headers. `id` retries a request
         that raised `Unknown`, as for `write`. Raises the errors of `write`.
         """
-        batch = journal_calls.many(self.stream, items)
+        batch = journal_calls.many(self.stream, items, isolated=isolated)
         self._coalescer.submit_batch()  # keep the order: earlier single writes go first
         return await self._context.run(journal_calls.write(batch, id))
 
-    def writer(self, receipts: bool = False) -> AsyncWriter:
+    def writer(self, receipts: bool = False, isolated: bool = False) -> AsyncWriter:
         """Return a writer, the fast way to append many messages. Use it in an `async with` statement.
 
         It packs messages and pipelines requests. With `receipts`, it keeps every receipt until `take_receipts` is
-        called.
+        called. With `isolated`, a proof of one message never shows another.
         """
-        return AsyncWriter(self._context, self.stream, receipts)
+        return AsyncWriter(self._context, self.stream, receipts, isolated=isolated)
 
     def read(
         self,
@@ -167,9 +174,18 @@ class AsyncWriter(NotPicklable):
     The next call raises the first failure. If a message is refused, no later one is written.
     """
 
-    def __init__(self, context: AsyncJournalClientContext, stream: str, receipts: bool, message_type: int = 0) -> None:
+    def __init__(
+        self,
+        context: AsyncJournalClientContext,
+        stream: str,
+        receipts: bool,
+        message_type: int = 0,
+        *,
+        isolated: bool = False,
+    ) -> None:
         self.stream = stream
         self._message_type = message_type
+        self._isolated = isolated
         self.count = 0
         """Number of messages that have a receipt."""
         self.last: Receipt | None = None
@@ -247,7 +263,7 @@ class AsyncWriter(NotPicklable):
             return
         builder, self._builder = self._builder, BatchBuilder()
         for batch in builder.batches(self.stream, self._message_type):
-            self._submit(batch)
+            self._submit(journal_calls.with_isolation(batch, self._isolated))
 
     def _submit(self, batch: Batch) -> None:
         sink = ChunkSink(batch.size_bytes, self._written, self._failed)

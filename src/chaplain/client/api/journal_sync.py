@@ -62,6 +62,7 @@ class Journal:
         key: bytes | None = None,
         headers: Headers | None = None,
         id: Sequence[int] | None = None,  # noqa: A002  part of the public API
+        isolated: bool = False,
     ) -> Receipt:
         """Append one message and return its receipt.
 
@@ -70,26 +71,31 @@ class Journal:
 
         Raises `Unknown` if the outcome cannot be determined, `DiskFull` if the nodes have no room, and `Unreachable` if
         the request was not sent in time. After every error but `Unknown`, the message is not and never will be in the
-        log.
+        log. With `isolated`, a proof of the message never shows other messages.
         """
-        batch = journal_calls.single(self.stream, value, key, headers)
+        batch = journal_calls.single(self.stream, value, key, headers, isolated=isolated)
         return self._context.run(journal_calls.write_one(batch, id))
 
-    def write_many(self, items: Iterable[Item], id: Sequence[int] | None = None) -> Receipts:  # noqa: A002  likewise
+    def write_many(
+        self,
+        items: Iterable[Item],
+        id: Sequence[int] | None = None,  # noqa: A002  likewise
+        isolated: bool = False,
+    ) -> Receipts:
         """Append messages as one request: all of them, contiguous and in order, or none. Returns their receipts.
 
         Each item is a value, a tuple of value and key, or a tuple of value, key and headers. `id` retries a request
         that raised `Unknown`, as for `write`. Raises the errors of `write`.
         """
-        return self._context.run(journal_calls.write(journal_calls.many(self.stream, items), id))
+        return self._context.run(journal_calls.write(journal_calls.many(self.stream, items, isolated=isolated), id))
 
-    def writer(self, receipts: bool = False) -> Writer:
+    def writer(self, receipts: bool = False, isolated: bool = False) -> Writer:
         """Return a writer, the fast way to append many messages. Use it in a `with` statement.
 
         It packs messages and pipelines requests. With `receipts`, it keeps every receipt until `take_receipts` is
-        called.
+        called. With `isolated`, a proof of one message never shows another.
         """
-        return Writer(self._context, self.stream, receipts)
+        return Writer(self._context, self.stream, receipts, isolated=isolated)
 
     def read(
         self,
@@ -154,9 +160,18 @@ class Writer(NotPicklable):
     The next call raises the first failure. If a message is refused, no later one is written.
     """
 
-    def __init__(self, context: JournalClientContext, stream: str, receipts: bool, message_type: int = 0) -> None:
+    def __init__(
+        self,
+        context: JournalClientContext,
+        stream: str,
+        receipts: bool,
+        message_type: int = 0,
+        *,
+        isolated: bool = False,
+    ) -> None:
         self.stream = stream
         self._message_type = message_type
+        self._isolated = isolated
         self.count = 0
         """Number of messages that have a receipt."""
         self.last: Receipt | None = None
@@ -242,7 +257,7 @@ class Writer(NotPicklable):
             return
         builder, self._builder = self._builder, BatchBuilder()
         for batch in builder.batches(self.stream, self._message_type):
-            self._submit(batch)
+            self._submit(journal_calls.with_isolation(batch, self._isolated))
 
     def _submit(self, batch: Batch) -> None:
         sink = ChunkSink(batch.size_bytes, self._written, self._failed)

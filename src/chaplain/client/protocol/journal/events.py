@@ -40,6 +40,13 @@ class Batch(Frozen, frozen=True):
     """The type of the values; 0 is data, other types belong to executors."""
     check: bool = False
     """Ask for a dry run before ordering, so that a request that fails is refused at once. Only for one request."""
+    isolated: bool = False
+    """Make every message a group of its own, so that the proof of one shows no other."""
+
+    @property
+    def pack_kind(self) -> tuple[str, int, bool]:
+        """Only batches of one kind can share a pack."""
+        return self.stream, self.message_type, self.isolated
 
     @property
     def requests(self) -> int:
