@@ -31,6 +31,7 @@ from chaplain.journal.messages.config import LeaseLane, acl_id
 from chaplain.journal.messages.ingest import IngestEntry
 from chaplain.journal.messages.signing import SLOT_BYTES, SignatureType, sign_pack
 from chaplain.journal.model.bootstrap import BootstrapClient, BootstrapMember, ClusterBootstrap
+from chaplain.journal.model.epochs import token_of
 from chaplain.journal.model.log_entry import AgreedEntry, LogEntry
 from chaplain.journal.storage.records import mark_record, message_records
 from chaplain.link.auth.identity import Identity, to_text
@@ -70,7 +71,9 @@ class Author:
 
     def _lease(self) -> list[int]:
         acl = acl_id(0, 0, 1)
-        data = [config.sign(LeaseLane(acl), CLUSTER, acl, b"%16d" % n, self._identity) for n in range(LANES)]
+        epoch = token_of(self._previous)
+        nonces = [b"%16d" % lane for lane in range(LANES)]
+        data = [config.sign(LeaseLane(acl), CLUSTER, acl, nonce, self._identity, epoch=epoch) for nonce in nonces]
         self._order(tuple(ConfigEntry(config.EntryType.ADD_CLIENT, 0, one) for one in data), ())
         return sorted(self._execution.state.lanes)
 

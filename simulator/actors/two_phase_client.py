@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from chaplain.journal.execution.two_phase import COMMIT, STAGED, TRANSACTIONS, Commit, RequestRange, encode
-from chaplain.journal.messages.client import NotWritten
+from chaplain.journal.messages.client import NodeMessage, NotWritten, Receipts, Run
 from chaplain.journal.messages.ingest import IngestEntry
 from chaplain.journal.messages.signing import SLOT_BYTES, SignatureType, sign_pack
 from chaplain.segment.pack import Pack, encode_pack
@@ -33,6 +33,7 @@ class SimSink(SimClient):
         self._spans: list[RequestRange] = []
         self._commit_ns = 0
         """When the commit of this attempt was sent; 0 before."""
+        self._commit_id = 0
         self._begin()
 
     def rows_of(self, version: int) -> list[bytes]:
@@ -42,7 +43,7 @@ class SimSink(SimClient):
         self._todo = self.rows_of(self.version)
         self.rng.shuffle(self._todo)
         self._spans = []
-        self._commit_ns = 0
+        self._commit_ns = self._commit_id = 0
 
     def _write(self, world: World) -> None:
         if self._commit_ns and not self.outbox:
@@ -54,7 +55,7 @@ class SimSink(SimClient):
         elif self._todo:
             self._stage(world)
         elif not self._commit_ns and (not self.outbox or self.rng.random() < 0.3):
-            self._commit_ns = world.now_ns
+            self._commit_ns, self._commit_id = world.now_ns, self._next_id
             if self.rng.random() < 0.1:
                 self._spans.append(RequestRange(self.lane, self._next_id + 9, self._next_id + 9))  # nothing is there
             value = encode(Commit(_APP, self.version, tuple(self._spans)))
@@ -73,6 +74,18 @@ class SimSink(SimClient):
         entry = IngestEntry(stream, sign_pack(raw, self._workload.founding.cluster, stream, self.identity))
         self._workload.made.append(entry)
         return entry
+
+    def hear(self, world: World, message: NodeMessage) -> None:
+        super().hear(world, message)
+        if isinstance(message, Receipts) and any(map(self._is_stolen, message.runs)):
+            self._begin()
+
+    def _is_stolen(self, run: Run) -> bool:
+        """True if a thief of this client's key wrote to another stream under the id of the commit: the batch is not
+        committed.
+        """
+        ids = range(run.first_id, run.first_id + run.requests)
+        return run.client_id == self.lane and self._commit_id in ids and run.stream != TRANSACTIONS
 
     def _lane_over(self, message: NotWritten) -> None:
         """Abandon what was staged under the old lane; the version will show whether the commit was accepted."""

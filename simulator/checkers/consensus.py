@@ -248,7 +248,7 @@ class OrderChecker(Watcher):
         sound, lately_ns = self._sound(healed), self.world.now_ns - SECOND_NS
         wanted = self._workload.sent_at(lately_ns)
         fresh = wanted > self._workload.sent_at(self._workload.plan.heal_ns)
-        return fresh and bool(sound) and all(_payloads(host) >= wanted for host in sound)
+        return fresh and bool(sound) and all(_payloads(host) >= wanted for host in sound if _can_learn(host, sound))
 
     def _sound(self, healed: Sequence[Host]) -> list[Host]:
         """The healed nodes that can serve, if they are a quorum; else none."""
@@ -273,6 +273,9 @@ class OrderChecker(Watcher):
         self.world.counts["liveness demanded"] += 1
         late = self._workload.sent_at(self.world.now_ns - 5 * SECOND_NS)
         for host in sound:
+            if not _can_learn(host, sound):
+                self.world.counts["liveness not demanded: set unknown"] += 1
+                continue
             through = _payloads(host)
             if through < late:
                 self.complain(f"{host.name} has {through} payloads after the heal, {late} were sent long ago")
@@ -311,6 +314,26 @@ def _serializes(host: Host) -> bool:
     """True if the node has a vote, as far as it knows."""
     core: Any = host.core
     return core.number in core.serializer.context.quorum.voters
+
+
+def _can_learn(host: Host, others: Sequence[Host]) -> bool:
+    """True if the node can learn what is agreed from these others.
+
+    A node that missed a whole change of serializers believes two serializers of the set that it knows, or the only
+    one. If they are not among the others, it waits for them, or for an operator.
+    """
+    number = host.core.number  # type: ignore[union-attr]
+    known = _serializers(host)
+    newest = max(others, key=lambda other: other.core.serializer.context.log.agreed)  # type: ignore[union-attr]
+    if known == _serializers(newest):
+        return True
+    here = {other.core.number for other in others}  # type: ignore[union-attr]
+    return len(known & here - {number}) >= min(2, len(known - {number}))
+
+
+def _serializers(host: Host) -> set[int]:
+    core: Any = host.core
+    return {*core.serializer.context.log.cluster_config.serializers}
 
 
 def _payloads(host: Host) -> int:

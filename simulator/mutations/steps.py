@@ -235,7 +235,7 @@ BUGS = [
     ),
     caught_by_tests(
         "name a damaged pack by its first offset alone",
-        "pipeline.verification.batches",
+        "verification.batches",
         "self._damaged(plan.stream, first, part, last)",
         "self._damaged(plan.stream, first, part)",
         "spark/test_pinpoint.py",
@@ -243,7 +243,7 @@ BUGS = [
     ),
     caught_by_tests(
         "do not look at another node's copy",
-        "pipeline.verification.record_reader",
+        "verification.record_reader",
         "if not self._folders or",
         "if True or",
         "spark/test_pinpoint.py",

@@ -17,6 +17,10 @@ class Malformed(ChaplainError, ValueError):
     """Bytes that do not follow their format. Decoders raise no other error, whatever their input."""
 
 
+class Unproven(ChaplainError):
+    """A proof or a checkpoint does not show what it claims, or not by the signatures that a policy demands."""
+
+
 class Misused(ChaplainError, ValueError, TypeError):
     """An argument has a wrong type or is out of range; nothing was sent. Both `ValueError` and `TypeError` catch it."""
 

@@ -6,12 +6,12 @@ from chaplain.errors import Malformed
 from chaplain.journal.messages.cluster import decode_body
 from chaplain.journal.storage import verdict
 from chaplain.link.auth.identity import Identity
-from chaplain.pipeline.source.header_scan import ScanStart
-from chaplain.pipeline.verification.batches import split_first
-from chaplain.pipeline.verification.keys import KnownSigner, Signers
-from chaplain.pipeline.verification.manifest import Proven, decode, encode
-from chaplain.pipeline.verification.proof_segments import Point, ProofState, StreamTail
 from chaplain.segment.record import Kind, Record
+from chaplain.verification.batches import split_first
+from chaplain.verification.header_scan import ScanStart
+from chaplain.verification.keys import KnownSigner, Signers
+from chaplain.verification.manifest import Proven, decode, encode
+from chaplain.verification.proof_segments import Point, ProofState, StreamTail
 
 IDENTITY = Identity(b"m" * 32)
 STATE = ProofState(Point(7, [b"h" * 32], 1, 5), {"orders": StreamTail(25, [b"c" * 32])}, {1: 26}, all_lanes=True)

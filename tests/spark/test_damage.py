@@ -9,8 +9,8 @@ import pytest
 
 from chaplain.journal.execution import two_phase
 from chaplain.journal.execution.two_phase import COMMIT, STAGED, TRANSACTIONS, Commit, RequestRange
-from chaplain.pipeline.verification.plan import VerifyRequest
 from chaplain.pipeline.verification.verify import verify_here
+from chaplain.verification.plan import VerifyRequest
 from tests.spark.support.damage import CASES
 from tests.spark.support.journal import recorded, rich_journal
 from tests.spark.support.scene import Named, Scene

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from chaplain.pipeline.verification.plan import VerifyRequest
 from chaplain.pipeline.verification.verify import verify_here
-from chaplain.pipeline.verification.violations import Break, break_fields
 from chaplain.segment.pack import decode_pack
 from chaplain.segment.record import HEAD_BYTES
+from chaplain.verification.plan import VerifyRequest
+from chaplain.verification.violations import Break, break_fields
 from tests.spark.support.scene import Scene, decode_count, find, split
 
 ROW = 1

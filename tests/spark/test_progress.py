@@ -5,10 +5,10 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from chaplain.pipeline.verification.plan import VerifyRequest
 from chaplain.pipeline.verification.verify import VerifyResult, prove, verify_here
-from chaplain.pipeline.verification.violations import break_fields
 from chaplain.segment.record import Record
+from chaplain.verification.plan import VerifyRequest
+from chaplain.verification.violations import break_fields
 from tests.spark.support.damage import flipped_header, flipped_payload
 from tests.spark.support.scene import Scene, find
 

@@ -10,12 +10,12 @@ import pytest
 
 from chaplain.errors import Missing
 from chaplain.pipeline.source.backends import known_offsets
-from chaplain.pipeline.source.header_scan import ScannedRecord, scan_headers
 from chaplain.pipeline.source.offset_index import OffsetIndex
 from chaplain.pipeline.source.rows import ranges, read_range
-from chaplain.pipeline.verification.plan import _first as first_of
 from chaplain.segment.files import OpenSegment, list_segments, scan_file
 from chaplain.segment.pack import decode_pack
+from chaplain.verification.header_scan import ScannedRecord, scan_headers
+from chaplain.verification.plan import _first as first_of
 from tests.spark.support.scene import Scene, find, flip, split
 
 STREAM = "orders"

@@ -11,7 +11,7 @@ from chaplain.pipeline.reporting import plots
 from chaplain.pipeline.reporting.page import Facts, RegimeSpan, ReportBucket, Share, page
 from chaplain.pipeline.reporting.plots import Series, VerticalMark, number
 from chaplain.pipeline.reporting.report import bucket_width
-from chaplain.pipeline.verification.violations import Break
+from chaplain.verification.violations import Break
 
 START = 1_700_000_000.0
 

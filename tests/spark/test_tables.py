@@ -36,12 +36,12 @@ from chaplain.pipeline.tables import (
     stray_files,
     table_path,
 )
-from chaplain.pipeline.verification.manifest import read, signer_for
 from chaplain.pipeline.verification.table_proof import find_table_breaks
 from chaplain.pipeline.verification.verify import find_breaks, prove
 from chaplain.segment.files import list_segments
 from chaplain.segment.headers import encode_headers
 from chaplain.segment.pack import Pack, encode_pack
+from chaplain.verification.manifest import read, signer_for
 from tests.spark.support.journal import rich_journal
 from tests.spark.support.scene import Scene, split
 from tests.spark.support.scene import changed as with_fields

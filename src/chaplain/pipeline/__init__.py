@@ -4,8 +4,9 @@ Users call the names below. The modules, in reading order:
 
 - Reading: `source/offset_index` or `source/live`, `source/rows`, `source/backends`, `data_source`. Writing: `sink/`.
 - Tables: `tables`, `landing/land`, `landing/compact`, `landing/fold`.
-- Verification of logs: `source/header_scan`, then in `verification/`: `chain_selection`, `plan`, `record_reader`,
-  `checker` with `batches` (the work of a task), `proof_segments` (joining the results), `verify`, `manifest`.
+- Verification of logs: `verification/verify` distributes the checks of `chaplain.verification`. There, in order:
+  `header_scan`, `chain_selection`, `plan`, `record_reader`, `checker` with `batches` (the work of a task),
+  `proof_segments` (joining the results), `manifest`.
 - Verification of tables: `verification/table_check`, `verification/table_proof`.
 - Reports: `reporting/report`, `reporting/page`, `reporting/plots`.
 """

@@ -14,10 +14,10 @@ from chaplain.journal.messages import config
 from chaplain.journal.messages.cluster import chain_hash, decode_body, encode_body
 from chaplain.journal.messages.config import LeaseLane
 from chaplain.journal.storage import verdict
-from chaplain.pipeline.verification.batches import split_first
 from chaplain.pipeline.verification.verify import prove
 from chaplain.segment.files import list_segments, scan_file
 from chaplain.segment.record import Kind
+from chaplain.verification.batches import split_first
 from tests.spark.support.journal import NODE_TOML, Author, Groups, recorded, rich_journal
 from tests.spark.support.scene import Named, Scene, first_batch_of_entry, split, streams_of, with_pack
 from tests.support.execution_stage import ADMIN_ACL, BOB, CLUSTER, Stage, petition

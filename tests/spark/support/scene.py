@@ -9,12 +9,12 @@ from pathlib import Path
 import msgspec
 
 from chaplain.journal.storage.records import SyncHint, encode_sync_hint
-from chaplain.pipeline.verification.plan import VerifyRequest
 from chaplain.pipeline.verification.verify import prove, verify_here
-from chaplain.pipeline.verification.violations import Break
 from chaplain.segment.files import OpenSegment, list_segments, scan_file
 from chaplain.segment.pack import decode_pack, encode_pack, heads_of
 from chaplain.segment.record import Kind, Record
+from chaplain.verification.plan import VerifyRequest
+from chaplain.verification.violations import Break
 from tests.spark.support.journal import NODE_TOML, Groups, rich_journal
 from tests.spark.support.stage import put
 

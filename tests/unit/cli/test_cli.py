@@ -187,8 +187,11 @@ def test_a_node_that_serves_elsewhere_than_the_clusters_file_says_is_named(unsta
     assert f"http is '127.0.0.1:0', and '{http}' in cluster.toml: make them the same" in done.stderr
 
 
-def test_interrupting_up_leaves_nothing_running(unstarted):
-    """The second node never seems to serve: nobody knows where it does."""
+@pytest.mark.parametrize(
+    ("number", "code", "message"), [(signal.SIGINT, 1, b"chaplain: interrupted"), (signal.SIGTERM, 128 + 15, b"")]
+)
+def test_cluster_up_stops_its_nodes_when_it_is_ended_by_a_signal(unstarted, number, code, message):
+    """The second node never serves at the address that the command expects, so the command waits."""
     http = load_cluster(unstarted).nodes[1].http
     for file in (unstarted / "node-2/node.toml", unstarted / "cluster.toml"):
         file.write_text(file.read_text().replace(http, "127.0.0.1:0"))
@@ -205,9 +208,9 @@ def test_interrupting_up_leaves_nothing_running(unstarted):
         assert process.poll() is None
         time.sleep(0.01)
     pids = [pid_of(unstarted / f"node-{number}") for number in (1, 2)]
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     _, said = process.communicate(timeout=PATIENCE_S)
-    assert (process.returncode, said.strip()) == (1, b"chaplain: interrupted")
+    assert (process.returncode, said.strip()) == (code, message)
     assert not [pid for pid in pids if pid is not None and is_alive(pid)]
 
 
@@ -353,6 +356,28 @@ def test_starting_loads_nothing_heavy():
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     # numpy is there to read packs without a loop; nothing else heavy is.
     assert not {"pyarrow", "pyspark", "pandas", "rich", "prometheus_client", "apsw", "pglast", "psycopg"} & set(loaded)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "package", "extra"),
+    [
+        (("cluster", "up", "--database", "postgres", "--dir", "c"), "psycopg", "postgres"),
+        (("console", "--cluster", "c"), "uvicorn", "console"),
+    ],
+)
+def test_missing_extra_is_named_before_anything_is_created(tmp_path, arguments, package, extra):
+    program = f"import sys; sys.modules[{package!r}] = None; from chaplain.cli.main import main; main(sys.argv[1:])"
+    done = subprocess.run(
+        [sys.executable, "-c", program, *arguments],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == f"chaplain: {package} is not installed: pip install 'chaplain[{extra}]'\n"
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_only_postgresql_needs_what_only_its_extra_brings():

@@ -101,6 +101,31 @@ def test_texts_files_and_standard_input_are_written_and_read(cluster, tmp_path):
     assert {"stream", "offset", "key", "value", "timestamp", "client_id", "client_message_id"} <= set(found[0])
 
 
+def test_stream_name_is_an_argument_or_an_option_but_not_both(cluster):
+    where = ("--cluster", cluster)
+    lines("journal", "write", "one", "--stream", "argument", *where)
+    [message] = read_all(1, "argument", *where)
+    assert message["value"] == "one"
+    for names in ((), ("argument", "--stream", "argument")):
+        wrong = failure("journal", "read", *names, *where, code=2)
+        assert wrong.startswith("chaplain: give one stream: as the argument or as --stream")
+
+
+def test_stream_commands_show_offsets_times_and_last_messages(cluster):
+    where = ("--cluster", cluster)
+    receipts = lines("journal", "write", "--lines", "--stream", "logs", *where, stdin=b"1\n2\n3\n")
+    read_all(3, "logs", *where)
+    offsets = {"stream": "logs", "messages": 3, "first_offset": 0, "next_offset": 3}
+    [listed] = [one for one in lines("stream", "list", *where, "--output", "json")[0] if one["stream"] == "logs"]
+    assert listed == offsets
+    [shown] = lines("stream", "show", "logs", *where, "--output", "json")
+    times = {"first_timestamp": receipts[0]["timestamp"], "last_timestamp": receipts[2]["timestamp"]}
+    assert {**offsets, **times}.items() <= shown.items()
+    assert re.fullmatch(r"[0-9a-f]{64}", shown["chain"])
+    assert [one["value"] for one in lines("stream", "tail", "logs", "-n", "2", *where)] == ["2", "3"]
+    assert "there is no stream 'absent'" in failure("stream", "show", "absent", *where)
+
+
 def test_each_line_is_a_message_and_each_has_its_receipt(cluster, tmp_path):
     text = b"".join(b"%d\n" % number for number in range(5000)) + b"no line feed"
     where = ("--stream", "lines", "--cluster", cluster)

@@ -6,6 +6,7 @@ options into calls of `chaplain.runtime.cluster` and formats what they return; i
 
 from __future__ import annotations
 
+import importlib
 import shlex
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -50,6 +51,13 @@ def _seal_option(command: Callable[..., None]) -> Callable[..., None]:
         "  [default: aes-256-gcm]"
     )
     return click.option("--seal", type=click.Choice(SEALS), help=text)(command)
+
+
+def _check_installed(database: str | None) -> None:
+    """Fail before anything is created if the nodes would lack the packages for this database."""
+    if database == "postgres":
+        for name in ("pglast", "psycopg"):
+            importlib.import_module(name)
 
 
 @click.group(cls=_ClusterCommands, epilog="Example: chaplain cluster up --nodes 3 --dir demo")
@@ -104,6 +112,7 @@ def up(
         raise click.BadParameter(f"{directory} is a file and no {CLUSTER_FILE}", param_hint="--dir")
     is_new = not (directory / CLUSTER_FILE).exists()
     if is_new:
+        _check_installed(database)
         split = NodeSplit(index_only, copies)
         make_cluster(directory, nodes or 3, database or "sqlite", base_port, split, seal=seal or SEALS[0])
     elif nodes is not None and nodes != (there := len(load_cluster(directory).nodes)):
@@ -162,6 +171,7 @@ def create(
     """
     from chaplain.runtime.cluster.create import NodeSplit, make_distributed_cluster  # noqa: PLC0415
 
+    _check_installed(database)
     make_distributed_cluster(directory, endpoints, database, http, NodeSplit(index_only, copies), seal=seal or SEALS[0])
     folders = [str(directory / f"node-{number}") for number in range(1, len(endpoints) + 1)]
     if output == "json":

@@ -16,7 +16,7 @@ _FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
 @click.option("--node", type=click.IntRange(1), metavar="I", help="Show only node I.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to serve at.")
 @click.option(
-    "--port", type=click.IntRange(0, 65535), default=7480, show_default=True, help="Port to serve at; 0: any free port."
+    "--port", type=click.IntRange(0, 65535), default=7470, show_default=True, help="Port to serve at; 0: any free port."
 )
 @click.option("--token-file", type=_FILE, help="File with the token that browsers must present.")
 @click.option("--tls-cert", type=_FILE, help="TLS certificate, required for addresses other than loopback.")

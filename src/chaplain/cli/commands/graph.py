@@ -8,7 +8,13 @@ import click
 
 from chaplain.cli.commands.journal import timestamp
 from chaplain.cli.support.broken_pipe import stop_on_closed_output
-from chaplain.cli.support.connection_options import cluster_options, connected, wait_for_replication
+from chaplain.cli.support.connection_options import (
+    cluster_options,
+    connected,
+    named,
+    reader_options,
+    wait_for_replication,
+)
 from chaplain.cli.support.input_bytes import split_lines, text_or_stdin
 from chaplain.cli.support.output import json_value, print_json, print_rows, refuse_table_with_follow
 from chaplain.errors import Missing
@@ -40,14 +46,14 @@ def append(text: str, stream: str, lines: bool, cluster: str, node: int | None, 
             print_json({"id": client.graph(stream).append(one).id})
 
 
-@graph.command(epilog="Example: chaplain graph read --stream notes --only-read --cluster demo")
-@click.option("--stream", required=True, metavar="S", help="The stream to read.")
+@graph.command(epilog="Example: chaplain graph read notes --only-read --cluster demo")
+@named("--stream", "The stream to read.")
 @click.option("--only-read", is_flag=True, help="Only events that half of the members or more have.")
 @click.option("--follow", is_flag=True, help="Continue with new events, in order of arrival.")
 @click.option(
     "--timeout", type=click.FloatRange(0), help="With --follow: stop after this many seconds without an event."
 )
-@cluster_options
+@reader_options
 def read(
     stream: str, only_read: bool, follow: bool, timeout: float | None, cluster: str, node: int | None, output: str
 ) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, BinaryIO
 import click
 
 from chaplain.cli.support.broken_pipe import discard_output, stop_on_closed_output
-from chaplain.cli.support.connection_options import cluster_options, connected
+from chaplain.cli.support.connection_options import cluster_options, connected, named, reader_options
 from chaplain.cli.support.input_bytes import to_bytes
 from chaplain.cli.support.output import (
     json_value,
@@ -31,7 +31,7 @@ _NS = 1_000_000_000
 _PROGRESS_EVERY = 50_000
 """Lines between two progress reports of `--lines`; receipts are printed as often."""
 _ONE_SOURCE = "give either TEXT, or --file, or - for standard input"
-_MESSAGE = ["offset", "key", "value", "headers", "timestamp", "client_id"]
+MESSAGE_COLUMNS = ["offset", "key", "value", "headers", "timestamp", "client_id"]
 _RECEIPT = ["stream", "offset", "regime", "index", "timestamp", "client_id", "client_message_id"]
 
 
@@ -85,8 +85,8 @@ def _source(text: str | None, file: BinaryIO | None) -> BinaryIO | None:
     return file or (sys.stdin.buffer if text in (None, "-") else None)
 
 
-@journal.command(epilog="Example: chaplain journal read --stream orders --from 100 --cluster demo")
-@click.option("--stream", required=True, metavar="S", help="The stream to read.")
+@journal.command(epilog="Example: chaplain journal read orders --from 100 --cluster demo")
+@named("--stream", "The stream to read.")
 @click.option(
     "--from",
     "start",
@@ -96,7 +96,7 @@ def _source(text: str | None, file: BinaryIO | None) -> BinaryIO | None:
 )
 @click.option("--to", "stop", type=click.IntRange(0), metavar="OFFSET", help="Stop before this offset.")
 @click.option("--follow", is_flag=True, help="Continue with new messages.")
-@cluster_options
+@reader_options
 def read(
     stream: str, start: int | None, stop: int | None, follow: bool, cluster: str, node: int | None, output: str
 ) -> None:
@@ -109,7 +109,7 @@ def read(
         raise click.UsageError(f"there is nothing from {start} to before {stop}: --to is the first one left out")
     with connected(cluster, node) as client, _usage(), stop_on_closed_output():
         found = client.journal(stream).read("earliest" if start is None else start, stop, follow)
-        print_rows((message_json(message) for message in found), _MESSAGE)
+        print_rows((message_json(message) for message in found), MESSAGE_COLUMNS)
 
 
 def _write_lines(target: Journal, lines: Iterable[bytes], key: bytes | None, people: bool) -> None:

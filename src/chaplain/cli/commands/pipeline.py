@@ -147,7 +147,7 @@ def verify(cluster: str, path: str, node: int | None, output: str, tables: str, 
     spark = _session(master, remote, cluster, path, landed=tables)
     from chaplain.pipeline import find_breaks  # noqa: PLC0415 Spark is heavy
     from chaplain.pipeline.verification.verify import signing  # noqa: PLC0415
-    from chaplain.pipeline.verification.violations import break_fields  # noqa: PLC0415
+    from chaplain.verification.violations import break_fields  # noqa: PLC0415
 
     progress("verifying")
     breaks = []
@@ -249,7 +249,7 @@ def compress(cluster: str, stream: str, through: int | None, node: int | None, o
     spark = _session(master, remote)
     from chaplain.pipeline import Broken  # noqa: PLC0415 Spark is heavy
     from chaplain.pipeline import compress as run  # noqa: PLC0415
-    from chaplain.pipeline.verification.violations import break_fields  # noqa: PLC0415
+    from chaplain.verification.violations import break_fields  # noqa: PLC0415
 
     try:
         freed = run(spark, cluster=cluster, stream=stream, through=through, node=node, tell=progress)

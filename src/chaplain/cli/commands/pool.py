@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from chaplain.cli.support.broken_pipe import stop_on_closed_output
-from chaplain.cli.support.connection_options import cluster_options, connected
+from chaplain.cli.support.connection_options import cluster_options, connected, named
 from chaplain.cli.support.input_bytes import text_or_stdin
 from chaplain.cli.support.output import escaped, json_value, print_json
 
@@ -28,17 +28,17 @@ def broadcast(text: str, name: str, cluster: str, node: int | None, output: str)
         print_json({"pool": name, "broadcast": True})
 
 
-@pool.command(epilog="Example: chaplain pool listen --pool chat --cluster demo")
-@click.option("--pool", "name", required=True, help="The pool to join.")
+@pool.command(epilog="Example: chaplain pool listen chat --cluster demo")
+@named("--pool", "The pool to join.")
 @click.option("--timeout", type=click.FloatRange(0), help="Stop after this many seconds without a message.")
 @click.option("--count", type=click.IntRange(1), help="Stop after this many messages.")
 @cluster_options
-def listen(name: str, timeout: float | None, count: int | None, cluster: str, node: int | None, output: str) -> None:
+def listen(pool: str, timeout: float | None, count: int | None, cluster: str, node: int | None, output: str) -> None:
     """Join a pool and show its messages, one per line."""
     with (
         connected(cluster, node) as client,
         stop_on_closed_output(),
-        client.pool(name).listen(timeout=timeout) as messages,
+        client.pool(pool).listen(timeout=timeout) as messages,
     ):
         for number, each in enumerate(messages, 1):
             if output == "json":

@@ -5,7 +5,13 @@ from __future__ import annotations
 import click
 
 from chaplain.cli.support.broken_pipe import stop_on_closed_output
-from chaplain.cli.support.connection_options import cluster_options, connected, wait_for_replication
+from chaplain.cli.support.connection_options import (
+    cluster_options,
+    connected,
+    named,
+    reader_options,
+    wait_for_replication,
+)
 from chaplain.cli.support.input_bytes import split_lines, text_or_stdin
 from chaplain.cli.support.output import json_value, print_json, print_rows, refuse_table_with_follow
 from chaplain.errors import Missing
@@ -36,12 +42,12 @@ def publish(text: str, stream: str, lines: bool, cluster: str, node: int | None,
         print_json({"number": number})
 
 
-@sequence.command(epilog="Example: chaplain sequence read --stream ticks --follow --cluster demo")
-@click.option("--stream", required=True, metavar="S", help="The stream to read.")
+@sequence.command(epilog="Example: chaplain sequence read ticks --follow --cluster demo")
+@named("--stream", "The stream to read.")
 @click.option("--from", "start", type=click.IntRange(1), metavar="NUMBER", help="First number to read.")
 @click.option("--to", "stop", type=click.IntRange(1), metavar="NUMBER", help="Stop before this number.")
 @click.option("--follow", is_flag=True, help="Continue with new events.")
-@cluster_options
+@reader_options
 def read(
     stream: str, start: int | None, stop: int | None, follow: bool, cluster: str, node: int | None, output: str
 ) -> None:

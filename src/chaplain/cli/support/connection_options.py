@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import shlex
 import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from chaplain.cli.support.output import F, cluster_option, output_option
+from chaplain.cli.support.output import F, cluster_option, json_output_option, output_option
 from chaplain.errors import Unreachable
 
 if TYPE_CHECKING:
@@ -28,8 +29,36 @@ POLL_S = 0.1
 
 def cluster_options(command: F) -> F:
     """Add the options of every command that connects to a cluster: `--cluster`, `--node` and `--output`."""
-    node = click.option("--node", type=click.IntRange(1), metavar="I", help="Connect only to node I.")
-    return cluster_option(node(output_option(command)))
+    return cluster_option(_node_option(output_option(command)))
+
+
+def reader_options(command: F) -> F:
+    """As `cluster_options`, for commands that print one JSON object per line unless `--output table` is given."""
+    return cluster_option(_node_option(json_output_option(command)))
+
+
+def _node_option(command: F) -> F:
+    return click.option("--node", type=click.IntRange(1), metavar="I", help="Connect only to node I.")(command)
+
+
+def named(option: str, help_text: str) -> Callable[[F], F]:
+    """Add a name (of a stream or a pool) that may be given as an argument or as `option`. The command gets it as the
+    parameter that is called like the option.
+    """
+    parameter = option.removeprefix("--")
+
+    def add(command: F) -> F:
+        @functools.wraps(command)
+        def with_name(*args: Any, name_argument: str | None, name_option: str | None, **others: Any) -> Any:
+            if (name_argument is None) == (name_option is None):
+                raise click.UsageError(f"give one {parameter}: as the argument or as {option}")
+            return command(*args, **{parameter: name_argument if name_option is None else name_option}, **others)
+
+        metavar = parameter.upper()
+        given = click.option(option, "name_option", metavar=metavar[0], help=help_text)(with_name)
+        return click.argument("name_argument", metavar=f"[{metavar}]", required=False)(given)  # type: ignore[return-value]
+
+    return add
 
 
 @contextmanager

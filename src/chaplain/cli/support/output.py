@@ -41,9 +41,18 @@ def cluster_option(command: F) -> F:
 
 
 def output_option(command: F) -> F:
+    return _output_option(command, "table")
+
+
+def json_output_option(command: F) -> F:
+    """Add `--output` to a command that prints one JSON object per line unless `--output table` is typed."""
+    return _output_option(command, "json")
+
+
+def _output_option(command: F, default: str) -> F:
     kinds = click.Choice(["table", "json"])
     text = "Output format: a table for people, JSON for programs."
-    return click.option("--output", type=kinds, default="table", show_default=True, help=text)(command)
+    return click.option("--output", type=kinds, default=default, show_default=True, help=text)(command)
 
 
 def print_json(value: object) -> None:
@@ -83,7 +92,7 @@ def print_table(columns: Sequence[str], rows: Sequence[Mapping[str, object]], ca
 
 
 def table_requested() -> bool:
-    """Return whether the user typed `--output table`. Commands that read streams print JSON lines by default."""
+    """Return whether the user typed `--output table`."""
     context = click.get_current_context()
     explicit = context.get_parameter_source("output") is not ParameterSource.DEFAULT
     return explicit and context.params["output"] == "table"

@@ -12,7 +12,7 @@ from html import escape
 
 from chaplain.core import Frozen
 from chaplain.pipeline.reporting.plots import Series, VerticalMark, bars, dots, lines, number
-from chaplain.pipeline.verification.violations import FIELDS, Break
+from chaplain.verification.violations import FIELDS, Break
 
 
 class ReportBucket(Frozen, frozen=True):

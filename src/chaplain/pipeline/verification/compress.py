@@ -21,8 +21,8 @@ from chaplain.config import find_cluster, load_cluster
 from chaplain.core import Frozen
 from chaplain.errors import ChaplainError, Missing, Refused
 from chaplain.pipeline.verification.verify import prove
-from chaplain.pipeline.verification.violations import Break
 from chaplain.segment.pack import heads_of
+from chaplain.verification.violations import Break
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -22,11 +22,11 @@ import pyarrow.compute as pc
 
 from chaplain.journal.messages.signing import SLOT_BYTES
 from chaplain.pipeline.source.rows import MALFORMED_NAME
-from chaplain.pipeline.verification.violations import Break
 from chaplain.proofs.groups import PackGroups, pack_digest
 from chaplain.segment.headers import encode_headers
 from chaplain.segment.layout import HASH_BYTES, padded
 from chaplain.segment.pack import HEADERS, ISOLATED, KEYS, NOTHING, PACK_HEAD_BYTES, PROTOCOL, REQUESTS
+from chaplain.verification.violations import Break
 
 COLUMNS = (
     "key",

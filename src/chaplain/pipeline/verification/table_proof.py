@@ -31,7 +31,6 @@ from chaplain.pipeline.tables import (
     stray_files,
     table_path,
 )
-from chaplain.pipeline.verification.manifest import Proven
 from chaplain.pipeline.verification.table_check import (
     COLUMNS,
     FileProof,
@@ -41,8 +40,9 @@ from chaplain.pipeline.verification.table_check import (
     from_bytes,
     join_message,
 )
-from chaplain.pipeline.verification.violations import Break, deduplicate
 from chaplain.segment.layout import HASH_BYTES
+from chaplain.verification.manifest import Proven
+from chaplain.verification.violations import Break, deduplicate
 
 ROWS_A_STEP = 65_536
 _proof_decoder = msgspec.msgpack.Decoder(FileProof)

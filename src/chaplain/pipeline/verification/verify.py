@@ -23,17 +23,17 @@ from chaplain.config import find_cluster, load_cluster
 from chaplain.core import Frozen
 from chaplain.errors import ConfigError, Missing
 from chaplain.pipeline.source.spark_errors import collect
-from chaplain.pipeline.verification import manifest as manifests
-from chaplain.pipeline.verification.batches import Keys
-from chaplain.pipeline.verification.chain_selection import SelectedMessage
-from chaplain.pipeline.verification.manifest import Proven
-from chaplain.pipeline.verification.plan import VerifyPlan, VerifyRequest, keys_of, make_plan
-from chaplain.pipeline.verification.proof_segments import ProofSegment, ProofState, join_segments
-from chaplain.pipeline.verification.record_reader import check
 from chaplain.pipeline.verification.table_proof import find_table_breaks
-from chaplain.pipeline.verification.trust_anchor import join_segments_at
-from chaplain.pipeline.verification.violations import FIELDS, Break, deduplicate
 from chaplain.segment.arrow import cell_of
+from chaplain.verification import manifest as manifests
+from chaplain.verification.batches import Keys
+from chaplain.verification.chain_selection import SelectedMessage
+from chaplain.verification.manifest import Proven
+from chaplain.verification.plan import VerifyPlan, VerifyRequest, keys_of, make_plan
+from chaplain.verification.proof_segments import ProofSegment, ProofState, join_segments
+from chaplain.verification.record_reader import check
+from chaplain.verification.trust_anchor import join_segments_at
+from chaplain.verification.violations import FIELDS, Break, deduplicate
 
 BREAKS = "stream string, offset bigint, kind string, expected string, found string"
 _plans = msgspec.msgpack.Decoder(VerifyPlan)

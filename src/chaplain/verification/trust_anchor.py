@@ -15,10 +15,10 @@ from chaplain.errors import Malformed
 from chaplain.journal.execution.state import read_export
 from chaplain.journal.model.records import LogPosition
 from chaplain.journal.snapshots.checkpoint import decode
-from chaplain.pipeline.source.header_scan import LOG
-from chaplain.pipeline.verification.keys import KnownSigner, Signers
-from chaplain.pipeline.verification.proof_segments import Point, ProofSegment, ProofState, StreamTail, join_segments
-from chaplain.pipeline.verification.violations import Break
+from chaplain.verification.header_scan import LOG
+from chaplain.verification.keys import KnownSigner, Signers
+from chaplain.verification.proof_segments import Point, ProofSegment, ProofState, StreamTail, join_segments
+from chaplain.verification.violations import Break
 
 KIND = "checkpoint"
 

@@ -23,9 +23,9 @@ from chaplain.client.connect.identity_file import parse_identity_file
 from chaplain.core import Frozen
 from chaplain.errors import ConfigError, Malformed
 from chaplain.link.auth.identity import KEY_BYTES, SIGNATURE_BYTES, Identity, from_text, to_text, verify
-from chaplain.pipeline.source.header_scan import ScanStart
-from chaplain.pipeline.verification.keys import Signers
-from chaplain.pipeline.verification.proof_segments import ProofState
+from chaplain.verification.header_scan import ScanStart
+from chaplain.verification.keys import Signers
+from chaplain.verification.proof_segments import ProofState
 from chaplain.wire.packed import unpack
 
 FORMAT = 1

@@ -15,7 +15,7 @@ import msgspec
 
 from chaplain.core import Frozen
 from chaplain.journal.execution.state import stream_genesis, stream_hash
-from chaplain.pipeline.verification.violations import Break, deduplicate
+from chaplain.verification.violations import Break, deduplicate
 
 LOG = ""
 

@@ -19,17 +19,17 @@ from chaplain.errors import ConfigError, Malformed, Missing
 from chaplain.journal.messages.cluster import decode_body, genesis
 from chaplain.journal.storage import verdict as verdicts
 from chaplain.journal.storage.records import decode_sync_hint
-from chaplain.pipeline.source.header_scan import LOG, Gap, ScannedRecord, ScanStart, Step, begins_at, scan_headers
-from chaplain.pipeline.verification.batches import Keys, split_first
-from chaplain.pipeline.verification.chain_selection import ChainSelection, Claim, SelectedMessage, check_end
-from chaplain.pipeline.verification.keys import FoundingInfo, Registry, Signers, find_founding
-from chaplain.pipeline.verification.manifest import Proven
-from chaplain.pipeline.verification.proof_segments import Point, ProofState
-from chaplain.pipeline.verification.record_reader import RecordReader
-from chaplain.pipeline.verification.trust_anchor import TrustAnchor, read_anchor
-from chaplain.pipeline.verification.violations import Break
 from chaplain.segment.files import OpenSegment, list_segments
 from chaplain.segment.record import Kind, Record
+from chaplain.verification.batches import Keys, split_first
+from chaplain.verification.chain_selection import ChainSelection, Claim, SelectedMessage, check_end
+from chaplain.verification.header_scan import LOG, Gap, ScannedRecord, ScanStart, Step, begins_at, scan_headers
+from chaplain.verification.keys import FoundingInfo, Registry, Signers, find_founding
+from chaplain.verification.manifest import Proven
+from chaplain.verification.proof_segments import Point, ProofState
+from chaplain.verification.record_reader import RecordReader
+from chaplain.verification.trust_anchor import TrustAnchor, read_anchor
+from chaplain.verification.violations import Break
 
 TASK_BYTES = 256 << 20
 TASKS_MIN = 4

@@ -12,14 +12,14 @@ from typing import Self
 import msgspec
 
 from chaplain.errors import Malformed
-from chaplain.pipeline.source.header_scan import ScannedRecord, scan_headers
-from chaplain.pipeline.verification.batches import Damage, Keys, MessagePart
-from chaplain.pipeline.verification.chain_selection import Place, SelectedMessage
-from chaplain.pipeline.verification.checker import SegmentChecker
-from chaplain.pipeline.verification.proof_segments import ProofSegment
-from chaplain.pipeline.verification.violations import Break
 from chaplain.segment.files import OpenSegment
 from chaplain.segment.record import Record, decode_body, decode_head
+from chaplain.verification.batches import Damage, Keys, MessagePart
+from chaplain.verification.chain_selection import Place, SelectedMessage
+from chaplain.verification.checker import SegmentChecker
+from chaplain.verification.header_scan import ScannedRecord, scan_headers
+from chaplain.verification.proof_segments import ProofSegment
+from chaplain.verification.violations import Break
 
 
 class RecordReader:

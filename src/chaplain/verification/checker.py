@@ -20,9 +20,9 @@ from chaplain.journal.messages.cluster import Body, chain_hash, decode_body
 from chaplain.journal.model.results import DataVerdict, ExecutionVerdict
 from chaplain.journal.storage import verdict as verdicts
 from chaplain.journal.storage.verdict import Reason
-from chaplain.pipeline.verification.batches import Batches, Damage, Keys, MessagePart, damage_break, split_first
-from chaplain.pipeline.verification.chain_selection import SelectedMessage
-from chaplain.pipeline.verification.proof_segments import (
+from chaplain.verification.batches import Batches, Damage, Keys, MessagePart, damage_break, split_first
+from chaplain.verification.chain_selection import SelectedMessage
+from chaplain.verification.proof_segments import (
     LOG,
     LaneSeen,
     MessageLink,
@@ -34,7 +34,7 @@ from chaplain.pipeline.verification.proof_segments import (
     lane_break,
     linked,
 )
-from chaplain.pipeline.verification.violations import Break
+from chaplain.verification.violations import Break
 
 
 class SegmentChecker:

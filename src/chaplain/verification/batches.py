@@ -24,9 +24,6 @@ from chaplain.journal.model.results import DataVerdict, ExecutionVerdict
 from chaplain.journal.storage.record_layout import decode_records
 from chaplain.journal.storage.verdict import Reason
 from chaplain.link.auth.identity import verify
-from chaplain.pipeline.verification.chain_selection import SelectedMessage
-from chaplain.pipeline.verification.proof_segments import LOG, ProofSegment
-from chaplain.pipeline.verification.violations import Break
 from chaplain.segment.layout import Octets, octets
 from chaplain.segment.pack import (
     NOTHING,
@@ -38,6 +35,9 @@ from chaplain.segment.pack import (
     stated_digest,
 )
 from chaplain.segment.record import Kind, Record
+from chaplain.verification.chain_selection import SelectedMessage
+from chaplain.verification.proof_segments import LOG, ProofSegment
+from chaplain.verification.violations import Break
 
 _SIZE = struct.Struct("<I")
 MESSAGES_NAMED_MAX = 64

@@ -17,10 +17,10 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from chaplain.core import Frozen
-from chaplain.pipeline.source.header_scan import Gap, ScanEnd, ScannedRecord, Step
-from chaplain.pipeline.verification.violations import Break
 from chaplain.segment.layout import NO_HASH
 from chaplain.segment.record import Kind
+from chaplain.verification.header_scan import Gap, ScanEnd, ScannedRecord, Step
+from chaplain.verification.violations import Break
 
 Place = tuple[str, int, int]
 """File, position and size of a record."""

@@ -22,7 +22,7 @@ from chaplain.journal.messages.signing import SignatureType
 from chaplain.journal.model.results import ConfigVerdict, ExecutionVerdict
 from chaplain.journal.storage.verdict import Reason
 from chaplain.link.auth.identity import KEY_BYTES, from_text
-from chaplain.pipeline.verification.violations import Break
+from chaplain.verification.violations import Break
 
 
 class FoundingInfo(NamedTuple):
