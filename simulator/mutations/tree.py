@@ -5,6 +5,7 @@ from __future__ import annotations
 from simulator.mutate import caught_by_tests
 
 LEAVES = "unit/journal/execution/test_leaves.py"
+SIGNED = "unit/journal/tree/test_checkpoints.py"
 
 BUGS = [
     caught_by_tests(
@@ -49,5 +50,73 @@ BUGS = [
         "or hashed != tree._tiles.partial(0):",
         "and hashed != tree._tiles.partial(0):",
         LEAVES,
+    ),
+    caught_by_tests(
+        "sign before the record is on disk",
+        "journal.tree.signer",
+        "        self.effects.append(Persist(self._ticket, (signed_record.write(self.file, record, self._ticket),)))\n",
+        "        self._publish(record, ask=True)\n"
+        "        self.effects.append(Persist(self._ticket, (signed_record.write(self.file, record, self._ticket),)))\n",
+        SIGNED,
+    ),
+    caught_by_tests(
+        "a restarted node forgets what it signed",
+        "journal.tree.signer",
+        "        self.last = signed_record.read(signed)\n",
+        "        self.last = None\n",
+        SIGNED,
+    ),
+    caught_by_tests(
+        "a restarted node repeats a signature that it has not compared",
+        "journal.tree.signer",
+        "self.last is not None and not self._unconfirmed and not self.refused",
+        "self.last is not None and not self.refused",
+        SIGNED,
+    ),
+    caught_by_tests(
+        "sign whatever another node signed",
+        "journal.tree.signer",
+        "        if boundary.edge.root() != wanted.root:\n            return  # reported when the signature arrived\n",
+        "        boundary = Boundary(wanted.size, 0, wanted.time_s * SECOND_NS, boundary.edge)\n"
+        "        self._next_ns = now_ns\n"
+        "        self._remember(wanted)\n"
+        "        return\n",
+        SIGNED,
+    ),
+    caught_by_tests(
+        "a wrong signature counts",
+        "journal.tree.signer",
+        "        return all(checkpoints.holds(verifier, checkpoint, line) for verifier, line in pairs)\n",
+        "        return any(checkpoints.holds(verifier, checkpoint, line) for verifier, line in pairs)\n",
+        SIGNED,
+    ),
+    caught_by_tests(
+        "a signature counts for the node that brings it",
+        "journal.tree.signer",
+        "        if not self._holds(node, member.key, message):\n",
+        "        if not any(self._holds(one.node, one.key, message) for one in config.nodes):\n",
+        SIGNED,
+    ),
+    caught_by_tests(
+        "one signature counts twice",
+        "journal.tree.signer",
+        "            if not config.quorum.reached(by_node):\n",
+        "            if len(by_node) < 1:\n",
+        SIGNED,
+    ),
+    caught_by_tests(
+        "a torn record loses both slots",
+        "journal.tree.signed_record",
+        "number % 2 * SLOT_BYTES",
+        "0 * SLOT_BYTES",
+        SIGNED,
+    ),
+    caught_by_tests(
+        "bundles of entries are not written",
+        "journal.tree.tiles",
+        "            self._waiting.update((one.tile, one.data) for one in self._tree.take_finished())\n",
+        "            self._waiting.update((one.tile, one.data) for one in self._tree.take_finished()"
+        " if one.tile.level != BUNDLES)\n",
+        SIGNED,
     ),
 ]

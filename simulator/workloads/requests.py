@@ -45,6 +45,7 @@ from chaplain.journal.snapshots.checkpoint import checkpoint_name
 from chaplain.journal.storage import records
 from chaplain.journal.storage.last_known_members import LAST_KNOWN_MEMBERS_FILE
 from chaplain.journal.storage.log import hard_state_name, records_between, sync_hint_name
+from chaplain.journal.tree.service import signed_file
 from chaplain.link.auth.identity import Identity
 from chaplain.link.events import Peer
 from chaplain.mesh.events import Entered, Exited, Whisper
@@ -101,6 +102,7 @@ class JournalNode(CoreAdapter):
             ingest=disk.get(settings.ingest_file),
             checkpoint=disk.get(checkpoint_name(settings.order)),
             last_known_members=disk.get(LAST_KNOWN_MEMBERS_FILE),
+            signed=disk.get(signed_file(settings)),
         )
         self._shadow: JournalExecution | None = None
         self._shadows = name == workload.shadowed

@@ -42,6 +42,7 @@ from chaplain.journal.events import (
     AckReceived,
     DryRun,
     DryRunDone,
+    FileRead,
     IngestEffect,
     IngestInput,
     IngestRoleDropped,
@@ -76,6 +77,7 @@ from chaplain.journal.snapshots.service import SnapshotService, base_of, found_c
 from chaplain.journal.storage.last_known_members import LastKnownMembersStore, read_last_known_members
 from chaplain.journal.storage.offset_index import StreamIndex
 from chaplain.journal.ticket_numbers import TicketNumbers
+from chaplain.journal.tree.service import TreeService
 from chaplain.link.auth.identity import Identity
 from chaplain.link.events import Peer
 from chaplain.mesh.events import Entered, Exited, Expel
@@ -100,6 +102,7 @@ class JournalCore:
         ingest: bytes | None = None,
         checkpoint: bytes | None = None,
         last_known_members: bytes | None = None,
+        signed: bytes | None = None,
         wrapping: Wrapping | None = None,
         observer: Callable[[AppliedMessage], None] | None = None,
     ) -> None:
@@ -123,7 +126,16 @@ class JournalCore:
         state = self.execution.state
         self.base = base_of(state)
         self._streams.load_heads({name: tail.next_offset for name, tail in state.streams.items()})
-        self.snapshots = SnapshotService(settings, self.execution, self._streams)
+        self.tree = TreeService(
+            settings,
+            self.execution,
+            identity,
+            signed,
+            may_sign=self._may_sign,
+            is_master=lambda: self.serializer.is_master,
+            durable=lambda: self.serializer.context.log.durable,
+        )
+        self.snapshots = SnapshotService(settings, self.execution, self._streams, self.tree.tiles.take_operations)
         self.serializer = SerializerCore(
             settings.order,
             identity,
@@ -164,6 +176,7 @@ class JournalCore:
     def _on_applied(self, executed: AppliedMessage) -> None:
         """Execution has applied a message: update the indexes, and notify snapshots and the observer."""
         self._streams.add(executed)
+        self.tree.on_applied(executed)
         self.snapshots.on_applied(executed)
         if self._started:
             self._applied.append(executed)
@@ -193,13 +206,19 @@ class JournalCore:
         """The index of streams and their offsets."""
         return self._streams
 
+    def _may_sign(self) -> bool:
+        """Whether this node signs checkpoints: a serializer that has its vote."""
+        if not self._started or self.removed or not self.serializer.context.hard_state.sound:
+            return False
+        return self.settings.node in self.execution.cluster_config.quorum.voters
+
     def first_offset(self, stream: str) -> int:
         """The first offset of a stream that this node retains."""
         return self._streams.first_offset(stream)
 
     def deadline(self) -> int | None:
         """When to step with `Woken` at the latest."""
-        parts = (self._sessions, self.snapshots, self._roles)
+        parts = (self._sessions, self.snapshots, self._roles, self.tree)
         return soonest((self.serializer.deadline(), self.ingest.deadline(), *(part.due_ns for part in parts)))
 
     def step(self, now_ns: int, event: JournalInput) -> list[JournalEffect]:
@@ -222,6 +241,7 @@ class JournalCore:
                 self._step_ingest(now_ns, event)
                 self._out += [*self._sessions.woken(now_ns), *self._roles.on_timer(now_ns)]
                 self.snapshots.on_timer(now_ns)
+                self.tree.on_timer(now_ns)
                 self._step_serializer(now_ns, event)
             case Entered():
                 self._entered(now_ns, event.peer)
@@ -229,6 +249,8 @@ class JournalCore:
                 self._exited(now_ns, event.peer)
             case LogRead():
                 self._read(now_ns, event)
+            case FileRead():
+                self.tree.on_file_read(event)
             case ConsensusStarted():
                 self._start(now_ns)
             case Stopping() | DiskSpace():
@@ -371,6 +393,7 @@ class JournalCore:
                 self._route_session_effect(now_ns, part, effect)
         if self.snapshots.has_work:
             self._out += self.snapshots.take_effects(self._outbound, self._tickets)
+        self._out += self.tree.take_effects(now_ns, self._outbound, self._tickets)
 
     def _route_session_effect(self, now_ns: int, part: str, effect: SessionEffect) -> None:
         match effect:
@@ -396,7 +419,9 @@ class JournalCore:
         for part, ticket in self._tickets.completed_writes(event.ticket):
             if part in ("checkpointer", "installer"):
                 self.snapshots.on_written(now_ns, part, ticket)
-            if part in ("checkpointer", "installer", "last_known_members"):
+            elif part in ("tiles", "signer"):
+                self.tree.on_written(now_ns, part, ticket)
+            if part not in ("ingest", "serializer"):
                 continue
             step = self._step_ingest if part == "ingest" else self._step_serializer
             step(now_ns, Persisted(ticket))
@@ -432,9 +457,12 @@ class JournalCore:
         """Peers connected or disconnected: notify ingest, the serializer and snapshots."""
         for event in changes:
             self._step_both(now_ns, event)
-            (self.snapshots.on_connected if isinstance(event, PeerUp) else self.snapshots.on_disconnected)(
-                now_ns, event.node
-            )
+            if isinstance(event, PeerUp):
+                self.snapshots.on_connected(now_ns, event.node)
+                self.tree.on_connected(event.node)
+            else:
+                self.snapshots.on_disconnected(now_ns, event.node)
+                self.tree.on_disconnected(event.node)
 
     def _config_changed(self, now_ns: int) -> None:
         """The members or their roles changed: update the peer table, sessions and clients."""
@@ -509,5 +537,7 @@ class JournalCore:
                     self._out.append(Report("said to be removed", str(node), {"index": message.index}))
             case peer_messages.SnapshotOffer() | peer_messages.AskState() | peer_messages.StatePiece():
                 self.snapshots.on_message(now_ns, node, message)
+            case peer_messages.TreeSignature():
+                self.tree.on_signature(now_ns, node, message)
             case _:
                 assert_never(message)

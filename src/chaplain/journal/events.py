@@ -72,6 +72,20 @@ class DryRunDone(Frozen, frozen=True):
     reason: str = ""
 
 
+class ReadFile(Frozen, frozen=True):
+    """Read a whole file of the data directory, in any thread. Answered with `FileRead`."""
+
+    token: int
+    file: str
+
+
+class FileRead(Frozen, frozen=True):
+    """The content of the file; None if it does not exist or cannot be read."""
+
+    token: int
+    data: bytes | None
+
+
 class Admitted(Frozen, frozen=True):
     """The clients that may connect from now on: names by public key."""
 
@@ -91,10 +105,22 @@ JournalInput: TypeAlias = (
     | Verified
     | DryRunDone
     | LogRead
+    | FileRead
     | DiskSpace
 )
 JournalEffect: TypeAlias = (
-    Whisper | Assembled | Expel | Persist | Verify | DryRun | ReadLog | Admitted | RoleChanged | Report | Halt
+    Whisper
+    | Assembled
+    | Expel
+    | Persist
+    | Verify
+    | DryRun
+    | ReadLog
+    | ReadFile
+    | Admitted
+    | RoleChanged
+    | Report
+    | Halt
 )
 
 

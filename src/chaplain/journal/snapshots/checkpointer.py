@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeAlias
 
-from chaplain.core import Halt, Persist, Replace, Report
+from chaplain.core import Halt, Operation, Persist, Replace, Report
 from chaplain.journal.events import ToPeer
 from chaplain.journal.execution.state_machine import JournalExecution
 from chaplain.journal.messages.peer import AskState, SnapshotOffer, StatePiece
@@ -43,7 +43,14 @@ CheckpointEffect: TypeAlias = ToPeer | Persist | Report | Halt
 class Checkpointer:
     """The checkpoints of one node, and the latest snapshot offer of each connected peer."""
 
-    def __init__(self, settings: JournalSettings, execution: JournalExecution) -> None:
+    def __init__(
+        self,
+        settings: JournalSettings,
+        execution: JournalExecution,
+        before: Callable[[], tuple[Operation, ...]] = tuple,
+    ) -> None:
+        """`before` returns the writes that must be on disk before a checkpoint that covers the log up to now."""
+        self._before = before
         self._settings = settings
         self._execution = execution
         self._log: ReplicatedLog | None = None
@@ -104,7 +111,7 @@ class Checkpointer:
         )
         self._ticket += 1
         self._writing[self._ticket] = own.index
-        self.effects.append(Persist(self._ticket, (Replace(file, data),)))
+        self.effects.append(Persist(self._ticket, (*self._before(), Replace(file, data))))
 
     def on_written(self, now_ns: int, ticket: int) -> None:
         """A write is on disk. If it was a checkpoint, offer it to all peers."""

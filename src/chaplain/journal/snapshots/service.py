@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import TypeAlias, assert_never
 
-from chaplain.core import Halt, Persist, Report, soonest
+from chaplain.core import Halt, Operation, Persist, Report, soonest
 from chaplain.errors import Malformed
 from chaplain.journal.consensus.context import ConsensusContext
 from chaplain.journal.events import ToPeer
@@ -55,10 +55,18 @@ def found_checkpoint(bootstrap: ClusterBootstrap, data: bytes | None) -> Checkpo
 class SnapshotService:
     """Checkpointer and installer of one node."""
 
-    def __init__(self, settings: JournalSettings, execution: JournalExecution, streams: StreamIndex) -> None:
-        """`streams` is updated when messages are dropped from the log, or backfilled."""
+    def __init__(
+        self,
+        settings: JournalSettings,
+        execution: JournalExecution,
+        streams: StreamIndex,
+        before: Callable[[], tuple[Operation, ...]] = tuple,
+    ) -> None:
+        """`streams` is updated when messages are dropped from the log, or backfilled. `before` returns the writes that
+        must precede the next checkpoint.
+        """
         self._execution = execution
-        self.checkpointer = Checkpointer(settings, execution)
+        self.checkpointer = Checkpointer(settings, execution, before)
         self._installer = SnapshotInstaller(settings, execution, self.checkpointer)
         self._parts: dict[str, Checkpointer | SnapshotInstaller] = {
             "checkpointer": self.checkpointer,

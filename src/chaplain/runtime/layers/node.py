@@ -23,7 +23,7 @@ from chaplain.executor.journal_view import NodesJournal
 from chaplain.gossip.layer_api import LayerCore
 from chaplain.gossip.settings import GossipSettings
 from chaplain.journal.consensus.events import DiskSpace, LogRead, ReadLog
-from chaplain.journal.events import Verified, Verify
+from chaplain.journal.events import FileRead, ReadFile, Verified, Verify
 from chaplain.journal.messages.signing import holds
 from chaplain.link.auth.identity import identifier_of, new_instance
 from chaplain.link.endpoint import bare_host, split_bind_endpoint, split_endpoint
@@ -35,7 +35,7 @@ from chaplain.node.node_ids import NodeIds
 from chaplain.node.recorder import Recorder
 from chaplain.node.settings import ClientSettings, NodeSettings, RecorderSettings
 from chaplain.runtime import fd_limits
-from chaplain.runtime.disk.log_files import free_bytes, read_if_exists, read_log, segments_of
+from chaplain.runtime.disk.log_files import UNREADABLE, free_bytes, read_if_exists, read_log, segments_of
 from chaplain.runtime.disk.syscalls import DataDirectory
 from chaplain.runtime.disk.writer import DiskWriter
 from chaplain.runtime.event_loop import BackgroundTasks, EventLoop
@@ -202,13 +202,18 @@ def make_background_tasks(config: NodeConfig, node: NodeCore) -> BackgroundTasks
     def read(wanted: ReadLog) -> LogRead:
         return read_log(segments, log, wanted)
 
+    @fd_limits.retry_when_exhausted
+    def read_file(wanted: ReadFile) -> FileRead:
+        data = read_if_exists(config.path("data") / wanted.file)
+        return FileRead(wanted.token, None if data == UNREADABLE else data)
+
     def room() -> list[DiskSpace]:
         return [DiskSpace(free_bytes(segments))]
 
     if Layer.EXECUTOR not in node.uppers:
-        return BackgroundTasks({Verify: verify, ReadLog: read, **graph}, room)
+        return BackgroundTasks({Verify: verify, ReadLog: read, ReadFile: read_file, **graph}, room)
     databases = make_databases(config)
-    of_journal: dict[type, Callable[[Any], Any]] = {Verify: verify, ReadLog: read}
+    of_journal: dict[type, Callable[[Any], Any]] = {Verify: verify, ReadLog: read, ReadFile: read_file}
     handlers = {**of_journal, **graph, **read_back(config.path("data"), log)}
     return BackgroundTasks(handlers, room, groups=databases.task_groups(), on_close=databases.close)
 

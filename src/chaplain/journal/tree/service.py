@@ -1,0 +1,135 @@
+"""The tree over the log as the rest of the journal sees it: its tiles, signed checkpoints, and answers to questions.
+
+Combines what this node writes (`tiles`) with what it signs (`signer`). Decides only which of the two an input is for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+from chaplain.core import Persist, Report, soonest
+from chaplain.errors import Malformed
+from chaplain.journal.events import FileRead, ReadFile, ToPeer
+from chaplain.journal.execution.state_machine import JournalExecution
+from chaplain.journal.messages.peer import TreeSignature
+from chaplain.journal.model.results import AppliedMessage
+from chaplain.journal.outbound import JournalOutbound
+from chaplain.journal.settings import JournalSettings
+from chaplain.journal.ticket_numbers import TicketNumbers
+from chaplain.journal.tree.signer import CheckpointSigner
+from chaplain.journal.tree.tiles import OnDisk, TileWriter, cut
+from chaplain.link.auth.identity import Identity
+from chaplain.proofs.tiles import Tile, parse_path
+
+READS_MAX = 256
+"""Tiles that are read from disk at a time; more are refused as busy."""
+CHECKPOINT = "checkpoint"
+"""The name under which the newest complete checkpoint is served; tiles have the names of tlog-tiles."""
+Answer: TypeAlias = Callable[[bytes | None], None]
+"""Takes the octets, or None if this node does not have them."""
+
+
+def signed_file(settings: JournalSettings) -> str:
+    return f"{settings.tree_folder}signed"
+
+
+class TreeService:
+    """Tile writer and checkpoint signer of one node."""
+
+    def __init__(
+        self,
+        settings: JournalSettings,
+        execution: JournalExecution,
+        identity: Identity,
+        signed: bytes | None,
+        *,
+        may_sign: Callable[[], bool],
+        is_master: Callable[[], bool],
+        durable: Callable[[], int],
+    ) -> None:
+        """`signed` is the content of the file `signed_file`."""
+        self._execution = execution
+        self.tiles = TileWriter(settings.tree_folder, execution)
+        self.signer = CheckpointSigner(
+            settings, execution, identity, signed, may_sign=may_sign, is_master=is_master, durable=durable
+        )
+        self._reads: dict[int, tuple[Tile, Answer]] = {}
+        self._token = 0
+        self._read_effects: list[ReadFile] = []
+
+    @property
+    def size(self) -> int:
+        return self._execution.state.tree.size
+
+    @property
+    def due_ns(self) -> int | None:
+        return soonest((self.tiles.due_ns, self.signer.due_ns))
+
+    def on_applied(self, executed: AppliedMessage) -> None:
+        self.tiles.on_applied()
+        self.signer.on_applied(executed.position.index, executed.position.timestamp_ns)
+
+    def on_timer(self, now_ns: int) -> None:
+        self.signer.on_timer(now_ns)
+
+    def on_connected(self, node: int) -> None:
+        self.signer.on_connected(node)
+
+    def on_disconnected(self, node: int) -> None:
+        self.signer.on_disconnected(node)
+
+    def on_signature(self, now_ns: int, node: int, message: TreeSignature) -> None:
+        self.signer.on_signature(now_ns, node, message)
+
+    def on_written(self, now_ns: int, part: str, ticket: int) -> None:
+        if part == "tiles":
+            self.tiles.on_written(ticket)
+        else:
+            self.signer.on_written(now_ns, ticket)
+
+    # Questions.
+
+    def ask(self, name: str, answer: Answer) -> None:
+        """Answer with the newest complete checkpoint or a tile, at once or after a read of the disk. Raises `Malformed`
+        if the name is not one of either.
+        """
+        if name == CHECKPOINT:
+            complete = self.signer.complete
+            answer(None if complete is None else complete.text.encode())
+            return
+        found = self.tiles.find(parse_path(name))
+        if not isinstance(found, OnDisk) or len(self._reads) >= READS_MAX:
+            answer(None if isinstance(found, OnDisk) else found)
+            return
+        self._token += 1
+        self._reads[self._token] = (found.tile, answer)
+        self._read_effects.append(ReadFile(self._token, found.file))
+
+    def on_file_read(self, event: FileRead) -> None:
+        tile, answer = self._reads.pop(event.token)
+        try:
+            answer(None if event.data is None else cut(tile, event.data))
+        except Malformed:
+            answer(None)  # a damaged file counts as missing: another node has the same tile
+
+    # Effects.
+
+    def take_effects(
+        self, now_ns: int, mail: JournalOutbound, slips: TicketNumbers
+    ) -> list[Persist | Report | ReadFile]:
+        """Send the outgoing messages. Returns the effects for the host."""
+        self.signer.after_step(now_ns)
+        effects: list[Persist | Report | ReadFile] = []
+        effects += [slips.number_write("tiles", persist) for persist in self.tiles.due(now_ns)]
+        if self.signer.effects:
+            for effect in self.signer.effects:
+                if isinstance(effect, ToPeer):
+                    mail.to_peer(effect)
+                else:
+                    effects.append(slips.number_write("signer", effect) if isinstance(effect, Persist) else effect)
+            self.signer.effects.clear()
+        if self._read_effects:
+            effects += self._read_effects
+            self._read_effects = []
+        return effects
