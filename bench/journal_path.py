@@ -1,8 +1,9 @@
 """Measures the Python cost of one write: three nodes and a client in one process, without sockets and disks.
 
 The cores are the real ones; frames are passed in memory, and writes to disk complete immediately. The figures are
-microseconds with warm caches, and function calls including built-in ones, whose number does not depend on the load of
-the machine. A write to real nodes costs more: see `journal.py`.
+microseconds with warm caches, function calls including built-in ones, and modules of the package that at least every
+second write calls. Calls and modules do not depend on the load of the machine. A write to real nodes costs more: see
+`journal.py`.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ def main() -> None:
         for _ in range(200):
             write(network, client, next(numbers), value)
         found = measure(network, lambda: write(network, client, next(numbers), value), asked.acts, asked.profile)
-        show("a write", network, found, role)
+        show("a write", network, found, asked.acts, role)
 
 
 if __name__ == "__main__":

@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import argparse
 import cProfile
+import os
 import sys
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
+from types import FrameType
 from typing import Any
 
+import chaplain
 from chaplain.core import (
     Admit,
     Arrived,
@@ -48,9 +51,16 @@ class Party:
         self.peers: dict[Channel, tuple[Party, Channel]] = {}
         """By channel: the party at the other end, and that party's channel."""
         self.turns = self.calls = self.busy_ns = 0
+        self.modules: Counter[str] = Counter()
+        """Calls of Python functions by file of the package."""
 
     def clear(self) -> None:
         self.turns = self.calls = self.busy_ns = 0
+        self.modules.clear()
+
+    def usual_modules(self, acts: int) -> set[str]:
+        """The modules that at least every second operation calls. Timers add others now and then."""
+        return {module for module, calls in self.modules.items() if 2 * calls >= acts}
 
 
 class Network:
@@ -149,10 +159,16 @@ class Network:
                 party.told.append(effect)
 
 
+_PACKAGE = os.path.dirname(chaplain.__file__) + os.sep
+
+
 def _counter(party: Party) -> Callable[..., None]:
-    def count(_frame: object, event: str, _arg: object) -> None:
+    def count(frame: FrameType, event: str, _arg: object) -> None:
         if event in ("call", "c_call"):
             party.calls += 1
+            name = frame.f_code.co_filename
+            if event == "call" and name.startswith(_PACKAGE):
+                party.modules[name] += 1
 
     return count
 
@@ -168,7 +184,8 @@ def options(what: str, about: str | None) -> argparse.ArgumentParser:
 def measure(network: Network, act: Callable[[], None], acts: int, profile: str = "") -> dict[str, list[float]]:
     """Run the operation twice and return the costs by party.
 
-    The first run measures wake-ups and microseconds. The second run also counts function calls, which slows it down.
+    The first run measures wake-ups and microseconds. The second run also counts function calls and the modules of
+    the package that they are in, which slows it down.
     """
     measured: dict[str, list[float]] = {}
     for counting in (False, True):
@@ -182,16 +199,22 @@ def measure(network: Network, act: Callable[[], None], acts: int, profile: str =
         for party in network.parties.values():
             figures = (party.turns, party.busy_ns / 1000, party.calls)
             measured.setdefault(party.name, []).extend(figure / acts for figure in figures)
+            measured[party.name].append(len(party.usual_modules(acts)))
     for name, found in network.profiles.items():
         found.dump_stats(f"{profile}.{name.replace(' ', '-')}")
     return measured
 
 
-def show(what: str, network: Network, measured: dict[str, list[float]], role: Callable[[Party], str]) -> None:
-    """Print wake-ups and microseconds of the first run, and function calls of the second."""
-    print(f"{what:<20} {'wake-ups':>8} {'µs':>8} {'calls':>8}")
+def show(
+    what: str, network: Network, measured: dict[str, list[float]], acts: int, role: Callable[[Party], str]
+) -> None:
+    """Print wake-ups and microseconds of the first run, and function calls and modules of the second. The last line
+    counts each module once.
+    """
+    print(f"{what:<20} {'wake-ups':>8} {'µs':>8} {'calls':>8} {'modules':>8}")
     for party in network.parties.values():
-        wake_ups, busy_us, *_, calls = measured[party.name]
-        print(f"{party.name + role(party):<20} {wake_ups:>8.2f} {busy_us:>8.0f} {calls:>8.0f}")
-    busy_us, calls = (sum(figures[at] for figures in measured.values()) for at in (1, 5))
-    print(f"{'all':<20} {'':>8} {busy_us:>8.0f} {calls:>8.0f}")
+        wake_ups, busy_us, *_, calls, modules = measured[party.name]
+        print(f"{party.name + role(party):<20} {wake_ups:>8.2f} {busy_us:>8.0f} {calls:>8.0f} {modules:>8}")
+    busy_us, calls = (sum(figures[at] for figures in measured.values()) for at in (1, 6))
+    modules = len(set().union(*(party.usual_modules(acts) for party in network.parties.values())))
+    print(f"{'all':<20} {'':>8} {busy_us:>8.0f} {calls:>8.0f} {modules:>8}")

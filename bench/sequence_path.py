@@ -44,7 +44,7 @@ def main() -> None:
     for _ in range(200):
         publish(network, publisher, value)
     found = measure(network, lambda: publish(network, publisher, value), asked.acts, asked.profile)
-    show("an event", network, found, lambda party: " (publisher)" if party is publisher else "")
+    show("an event", network, found, asked.acts, lambda party: " (publisher)" if party is publisher else "")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """A client of a simulated journal that writes batches in two phases, and is killed between any two steps.
 
 A batch has a version and rows. An attempt stages the rows, in its own order, and commits what it staged. It may be
-abandoned at any time, and the next attempt knows only the version. In every case the rows of a batch must be written
+abandoned at any time, and the next attempt knows only the version. Some attempts discard what they staged before they
+end, and a later commit may name that. In every case the rows of a batch must be written
 exactly once.
 """
 
@@ -9,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from chaplain.journal.execution.two_phase import COMMIT, STAGED, TRANSACTIONS, Commit, RequestRange, encode
+from chaplain.journal.execution.two_phase import COMMIT, DISCARD, STAGED, TRANSACTIONS, Commit, RequestRange, encode
 from chaplain.journal.messages.client import NodeMessage, NotWritten, Receipts, Run
 from chaplain.journal.messages.ingest import IngestEntry
 from chaplain.journal.messages.signing import SLOT_BYTES, SignatureType, sign_pack
@@ -31,6 +32,7 @@ class SimSink(SimClient):
         """Versions whose commit was answered, and when the commit was sent."""
         self._todo: list[bytes] = []
         self._spans: list[RequestRange] = []
+        self._discarded: list[RequestRange] = []
         self._commit_ns = 0
         """When the commit of this attempt was sent; 0 before."""
         self._commit_id = 0
@@ -51,13 +53,18 @@ class SimSink(SimClient):
             self.version += 1
             self._begin()
         elif self.rng.random() < 0.1:
-            self._begin()  # killed: the staged packs stay
+            if self._spans and not self._commit_ns and self._next_id % 2:  # aborted; otherwise killed: the packs stay
+                value = encode(Commit("", 0, tuple(self._spans)))
+                self.send(world, self._pack(TRANSACTIONS, (value,), DISCARD))
+                self._discarded = self._spans
+            self._begin()
         elif self._todo:
             self._stage(world)
         elif not self._commit_ns and (not self.outbox or self.rng.random() < 0.3):
             self._commit_ns, self._commit_id = world.now_ns, self._next_id
             if self.rng.random() < 0.1:
-                self._spans.append(RequestRange(self.lane, self._next_id + 9, self._next_id + 9))  # nothing is there
+                nothing = RequestRange(self.lane, self._next_id + 9, self._next_id + 9)
+                self._spans += self._discarded or [nothing]
             value = encode(Commit(_APP, self.version, tuple(self._spans)))
             self.send(world, self._pack(TRANSACTIONS, (value,), COMMIT))
 

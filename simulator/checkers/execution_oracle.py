@@ -144,7 +144,7 @@ class Oracle:
             return client.end, -1
         if not self._signed(client, stream, pack, raw):
             return "signature", -1
-        if pack.message_type == two_phase.COMMIT:
+        if pack.message_type in (two_phase.COMMIT, two_phase.DISCARD):
             if stream != "_transactions":
                 return "no_right", -1
         elif stream.startswith("_") or not any(fnmatchcase(stream, pattern) for pattern in client.writes):
@@ -182,8 +182,8 @@ class Oracle:
         if pack.message_type == two_phase.STAGED:
             kind = "staged"
             self._staged[pack.client_id, first] = (last, stream, signed[-32:], lane.acl, pack)
-        elif pack.message_type == two_phase.COMMIT:
-            kind, base = self._commit(lane.acl, pack.values)
+        elif pack.message_type in (two_phase.COMMIT, two_phase.DISCARD):
+            kind, base = self._commit(lane.acl, pack.values, pack.message_type == two_phase.DISCARD)
             if kind != "committed":
                 return kind, -1
         else:
@@ -212,14 +212,16 @@ class Oracle:
         known = (pack.client_id, pack.first_id, stream, stated_digest(raw)) == (client_id, first, owed_stream, digest)
         return known and self._signed(self._clients[acl], stream, pack, raw)
 
-    def _commit(self, acl: bytes, values: tuple[bytes, ...]) -> tuple[str, int]:
+    def _commit(self, acl: bytes, values: tuple[bytes, ...], drop: bool) -> tuple[str, int]:
         try:
             wanted = two_phase.decode(values[0])
         except Malformed:
             return "not_staged", -1
         version, ticket = self._versions.get((acl, wanted.app), (-1, 0))
-        if wanted.app and wanted.version <= version:
-            return "committed", ticket
+        if drop or (wanted.app and wanted.version <= version):
+            for span in wanted.spans:
+                self._drop(acl, span)
+            return "committed", self._committed if drop else ticket
         found = []
         for span in wanted.spans:
             reached = span.first_id
@@ -237,6 +239,16 @@ class Oracle:
         self._committed += len(found)
         self._versions[acl, wanted.app] = (wanted.version, self._committed)
         return "committed", self._committed
+
+    def _drop(self, acl: bytes, span: two_phase.RequestRange) -> None:
+        """Whole packs of this identity, up to the first that is not there."""
+        reached = span.first_id
+        while reached <= span.last_id:
+            staged = self._staged.get((span.client_id, reached))
+            if staged is None or staged[3] != acl or staged[0] > span.last_id:
+                return
+            del self._staged[span.client_id, reached]
+            reached = staged[0] + 1
 
     # Configuration.
 

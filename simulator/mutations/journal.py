@@ -190,6 +190,12 @@ BUGS = [
         "staged.last_id > span.last_id:\n                break\n",
     ),
     _bug(
+        "discarded packs stay staged",
+        "execution.two_phase",
+        "            draft.drop_staged(staged)\n            next_id",
+        "            next_id",
+    ),
+    _bug(
         "nobody brings what is owed",
         "ingest.commit_replay",
         "        self._master = event.master\n",

@@ -56,10 +56,10 @@ BUGS = [
     ),
     _bug(
         "take down a state that is not whole",
-        "snapshots.checkpointer",
-        "own = checkpoint.make(executed.position.index, self._execution.state.export())",
-        "self._execution.state.proofs.clear()\n"
-        "        own = checkpoint.make(executed.position.index, self._execution.state.export())",
+        "snapshots.service",
+        "    return checkpoint.make(executed.position.index, execution.state.export())",
+        "    execution.state.proofs.clear()\n"
+        "    return checkpoint.make(executed.position.index, execution.state.export())",
     ),
     _bug(
         "drop one message more",

@@ -18,7 +18,6 @@ from chaplain.core import (
     Send,
 )
 from chaplain.gossip.events import Assembled
-from chaplain.journal import core
 from chaplain.journal.clients import sessions
 from chaplain.journal.consensus import follower, repair, unconfirmed
 from chaplain.journal.consensus.events import ConsensusStarted, LogRead, ReadLog
@@ -27,7 +26,7 @@ from chaplain.journal.events import Admitted, JournalParcel, Verified, Verify
 from chaplain.journal.execution import state_machine as execution
 from chaplain.journal.execution import two_phase
 from chaplain.journal.execution.state_machine import JournalExecution
-from chaplain.journal.ingest import admission
+from chaplain.journal.ingest import admission, signature_queue
 from chaplain.journal.ingest import core as ingest
 from chaplain.journal.messages import ingest as ingest_message
 from chaplain.journal.messages import peer as peer_messages
@@ -215,7 +214,7 @@ class Requests(Workload):
         *((module, "decode_pack") for module in (two_phase, requests, execution_oracle)),
         *((module, "read_heading") for module in (sessions, execution, ingest, admission)),
         *((module, "request_digest") for module in (execution, admission)),
-        *((module, "holds") for module in (core, execution, sys.modules[__name__])),
+        *((module, "holds") for module in (signature_queue, execution, sys.modules[__name__])),
     )
 
     padding_bytes: ClassVar[int] = 0

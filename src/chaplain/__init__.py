@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from chaplain.client.aio import AsyncClient as AsyncClient
-    from chaplain.client.api.graph import GraphEvent as GraphEvent
+    from chaplain.client.api.graph_calls import GraphEvent as GraphEvent
     from chaplain.client.sync import Client as Client
     from chaplain.client.types.journal import Message as Message
     from chaplain.client.types.journal import Receipt as Receipt
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from chaplain.errors import ConfigError as ConfigError
     from chaplain.errors import DiskFull as DiskFull
     from chaplain.errors import Dropped as Dropped
+    from chaplain.errors import Inaccessible as Inaccessible
     from chaplain.errors import Malformed as Malformed
     from chaplain.errors import Missing as Missing
     from chaplain.errors import Misused as Misused
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from chaplain.errors import StatementFailed as StatementFailed
     from chaplain.errors import StorageError as StorageError
     from chaplain.errors import Unknown as Unknown
+    from chaplain.errors import Unproven as Unproven
     from chaplain.errors import Unreachable as Unreachable
 
 __version__ = "0.1.0"
@@ -44,7 +46,7 @@ _HOMES = {
     "Acknowledgement": "chaplain.client.types.results",
     "Answer": "chaplain.client.types.results",
     "Event": "chaplain.client.types.results",
-    "GraphEvent": "chaplain.client.api.graph",
+    "GraphEvent": "chaplain.client.api.graph_calls",
     "Member": "chaplain.client.types.results",
     "MemberNews": "chaplain.client.types.results",
     "Message": "chaplain.client.types.journal",
@@ -60,6 +62,7 @@ _HOMES = {
             "ConfigError",
             "DiskFull",
             "Dropped",
+            "Inaccessible",
             "Malformed",
             "Missing",
             "Misused",
@@ -68,6 +71,7 @@ _HOMES = {
             "StatementFailed",
             "StorageError",
             "Unknown",
+            "Unproven",
             "Unreachable",
         ),
         "chaplain.errors",
@@ -87,6 +91,7 @@ __all__ = [
     "Dropped",
     "Event",
     "GraphEvent",
+    "Inaccessible",
     "Malformed",
     "Member",
     "MemberNews",
@@ -102,6 +107,7 @@ __all__ = [
     "StatementFailed",
     "StorageError",
     "Unknown",
+    "Unproven",
     "Unreachable",
     "__version__",
 ]

@@ -45,6 +45,13 @@ class StorageError(ChaplainError):
     """The disk failed, or contains data that must not be overwritten."""
 
 
+class Inaccessible(StorageError):
+    """A file or directory cannot be opened or read, so nothing is known about its content.
+
+    It is not damage: a verification that cannot look at a file must neither call it whole nor broken.
+    """
+
+
 class Unknown(ChaplainError):
     """The connection was lost between a request and its answer: the request may or may not have taken effect.
 

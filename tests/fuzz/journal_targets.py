@@ -154,7 +154,14 @@ SEEDS = {
     "target_pack": [_pack()],
     "target_ingest": [_INGEST],
     "target_execute": [_INGEST],
-    "target_execute_pack": [_pack(), _pack(2), _pack(1, STATEMENTS), _pack(1, two_phase.STAGED), _COMMIT],
+    "target_execute_pack": [
+        _pack(),
+        _pack(2),
+        _pack(1, STATEMENTS),
+        _pack(1, two_phase.STAGED),
+        _COMMIT,
+        _pack(1, two_phase.DISCARD),
+    ],
     "target_petition": [bytes((EntryType.ADD_CLIENT,)) + data for data in _PETITIONS[:2]]
     + [bytes((EntryType.REMOVE_CLIENT,)) + data for data in _PETITIONS[2:4]]
     + [bytes((EntryType.FENCE_CLIENT,)) + _PETITIONS[4]],

@@ -17,6 +17,7 @@ from chaplain.errors import Dropped
 from chaplain.pipeline.source import live
 from chaplain.pipeline.source.live import LiveBackend, LiveOffsets, LiveRange
 from chaplain.pipeline.source.options import Target
+from chaplain.pipeline.source.rows import DroppedRows
 from tests.integration.journal.support.scenes import three
 from tests.support.process_cluster import Cluster, until
 
@@ -106,10 +107,12 @@ def test_what_is_left_of_a_dropped_range_is_read(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(live, "_chunks", portions)
     monkeypatch.setattr(live, "record_of", lambda _, portion: portion)
     wanted = LiveRange("orders", 20, 100, Target(cluster="c"))
-    assert [one.stop for one in cast("Any", live._records(wanted, fail_on_loss=False))] == [100]
+    dropped = DroppedRows("orders")
+    assert [one.stop for one in cast("Any", live._records(wanted, False, dropped))] == [100]
     assert asked == [20, 20, 60]
+    assert dropped.count == 40
     with pytest.raises(Dropped, match="offset 20"):
-        list(live._records(wanted, fail_on_loss=True))
+        list(live._records(wanted, True, dropped))
 
 
 def test_a_stream_goes_on_when_its_node_is_killed(spark: SparkSession, cluster: Cluster, tmp_path: Path) -> None:

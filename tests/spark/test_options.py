@@ -26,7 +26,7 @@ from chaplain.pipeline.source.options import (
     resolve,
     resolve_end,
 )
-from chaplain.pipeline.source.rows import OffsetRange, cuts, header_lists, rows_of
+from chaplain.pipeline.source.rows import DroppedRows, OffsetRange, cuts, header_lists, rows_of
 from chaplain.segment.headers import encode_headers
 
 BASE = {"path": "segments", "subscribe": "orders"}
@@ -264,8 +264,12 @@ def test_what_is_left_out_is_told_once(caplog: pytest.LogCaptureFixture) -> None
     assert (wanted.start, wanted.end) == (10, 9)
     assert caplog.messages == ["'orders': offsets 5 to 9 were dropped, and are left out"]
     caplog.clear()
-    assert list(rows_of([], OffsetRange("orders", 20, 22), ["offset"], fail_on_loss=False)) == []
-    assert caplog.messages == ["'orders': found 0 messages instead of offsets 20 to 21; lost messages are left out"]
+    dropped = DroppedRows("orders")
+    dropped.add(20, 22)
+    assert list(rows_of([], OffsetRange("orders", 20, 22), ["offset"], dropped)) == []
+    assert caplog.messages == ["'orders': offsets 20 to 21 were dropped, and are left out"]
+    with pytest.raises(Missing, match="found 0 messages instead of offsets 20 to 22"):
+        list(rows_of([], OffsetRange("orders", 20, 23), ["offset"], dropped))
 
 
 def test_a_small_batch_waits_but_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:

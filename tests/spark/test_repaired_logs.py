@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from chaplain.errors import Missing
+from chaplain.errors import StorageError
 from chaplain.pipeline.source.backends import known_offsets
 from chaplain.pipeline.source.offset_index import OffsetIndex
 from chaplain.pipeline.source.rows import ranges, read_range
@@ -138,7 +138,7 @@ def test_another_message_mends_nothing(tmp_path: Path) -> None:
     scene.write([*scene.groups[:-3], other, *scene.groups[-3:]])
     in_the_body(scene, index)
     assert [one.kind for one in scene.breaks(4)] == ["damaged"]
-    with pytest.raises(Missing):
+    with pytest.raises(StorageError):
         rows(scene)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -13,13 +14,14 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import ArrayType, BinaryType, DataType, IntegerType, StringType, StructField, StructType
 
 from chaplain import Client
-from chaplain.client.api.two_phase import joined
+from chaplain.client.two_phase import joined
 from chaplain.client.types.receipts import ReceiptPlace
-from chaplain.errors import ConfigError
+from chaplain.errors import ConfigError, Refused
 from chaplain.journal.execution.two_phase import RequestRange
 from chaplain.pipeline.sink import rows as sink_rows
-from chaplain.pipeline.sink.rows import batches, check_schema, cut_points
-from chaplain.pipeline.sink.sink import StagedRows, commit_all, parse_sink, query_of, stage
+from chaplain.pipeline.sink import sink
+from chaplain.pipeline.sink.rows import BatchBuffer, batches, check_schema, cut_points
+from chaplain.pipeline.sink.sink import SinkWriter, StagedRows, commit_all, parse_sink, query_of, scoped, stage
 from chaplain.segment.headers import decode_headers
 from tests.integration.journal.support.scenes import three
 from tests.spark.support import sink_driver
@@ -130,6 +132,52 @@ def test_cuts_are_by_size_and_count(monkeypatch: pytest.MonkeyPatch) -> None:
     assert list(cut_points([])) == []
 
 
+def _batch_of(topics: Sequence[str], number: int) -> pa.RecordBatch:
+    values = [b"%s/%d" % (topic.encode(), number) for topic in topics]
+    return pa.RecordBatch.from_pydict({"value": values, "topic": list(topics)})
+
+
+def test_rows_of_many_topics_are_collected_across_arrow_batches() -> None:
+    topics = [f"t{number}" for number in range(100)]
+    buffer = BatchBuffer("")
+    found = [batch for number in range(70) for batch in buffer.add(_batch_of(topics, number))]
+    assert not found, "a batch of each topic is far from full"
+    found = list(buffer.flush())
+    assert [batch.stream for batch in found] == topics
+    assert all(batch.values == [b"%s/%d" % (batch.stream.encode(), number) for number in range(70)] for batch in found)
+
+
+def test_collected_rows_keep_their_order_and_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sink_rows, "BATCH_ROWS", 4)
+    buffer = BatchBuffer("")
+    sizes, rows = [], {"a": [], "b": [], "c": []}  # type: ignore[var-annotated]
+    chosen = ["a", "a", "b", "a", "c"] * 3
+
+    def take(found: Iterator[Any]) -> None:
+        for batch in found:
+            sizes.append(len(batch.values))
+            rows[batch.stream] += batch.values
+
+    for number in range(20):
+        if number == 10:
+            monkeypatch.setattr(sink_rows, "BUFFER_BYTES", 1)
+        take(buffer.add(_batch_of(chosen, number)))
+        assert buffer._size_bytes <= (1 if number >= 10 else sink_rows.BUFFER_BYTES)
+    take(buffer.flush())
+    assert max(sizes) == 4
+    expected = [(topic, number) for number in range(20) for topic in chosen]
+    assert rows == {
+        name: [b"%s/%d" % (name.encode(), number) for topic, number in expected if topic == name] for name in rows
+    }
+
+
+def test_versions_of_an_app_are_kept_for_each_topic() -> None:
+    names = {scoped("a", ""), scoped("a", "b"), scoped("a", "c"), scoped("a:b", ""), scoped("a" * 255, "b" * 255)}
+    assert len(names) == 5
+    assert all(len(name) <= 255 for name in names)
+    assert scoped("", "t") == "", "a write without an app is written as often as it is run"
+
+
 def test_places_become_spans() -> None:
     places = [
         ReceiptPlace(1, 1, 5, "x", -1, 5),
@@ -180,8 +228,58 @@ def test_attempts_of_tasks_and_loss_of_the_node_that_staged(cluster: Cluster) ->
     assert _values(cluster, "tried") == rows[0][::-1] + rows[1]
     with pytest.raises(Exception, match="not everything that is to be committed is staged"):
         commit_all(options, [*done], "job", 1)
-    commit_all(options, [*again], "job", 1)
+    with pytest.raises(Refused, match="not everything that is to be committed is staged"):
+        commit_all(options, [*again], "job", 1)  # the repeated commit discarded it
+    commit_all(options, [attempt(rows[1]), attempt(rows[0])], "job", 1)
     assert len(_values(cluster, "tried")) == 12_000
+
+
+def _options(cluster: Cluster, **more: str) -> Any:
+    return parse_sink({"cluster": str(cluster.directory), **more}, streaming=False)
+
+
+def test_the_same_version_is_written_to_two_topics(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:
+    """As `foreachBatch` does it, for the first time and then again after a failure."""
+    for attempt in range(2):
+        for topic in ("first-topic", "second-topic"):
+            options = _options(cluster, topic=topic, txnAppId="both", txnVersion="7")
+            staged = stage(options, iter([pa.RecordBatch.from_pydict({"value": [b"row"]})]))
+            commit_all(options, [staged], options.app, options.version)
+        assert len(caplog.messages) == 2 * attempt, "what was not written again is reported"
+    assert _values(cluster, "first-topic") == _values(cluster, "second-topic") == [b"row"]
+    assert caplog.messages[0] == "version 7 of 'both' was written before: 1 rows are not written again"
+
+
+def test_aborted_batch_discards_what_its_tasks_staged(cluster: Cluster) -> None:
+    options = _options(cluster, topic="aborted")
+    writer = SinkWriter(options, _schema({"value": BinaryType()}), overwrite=False)
+    staged = writer.write(iter([pa.RecordBatch.from_pydict({"value": [b"row"] * 5000})]))
+    writer.abort([staged, None])
+    with pytest.raises(Refused, match="not everything that is to be committed is staged"):
+        writer.commit([staged])
+    writer.abort([None])
+
+
+def test_task_that_fails_discards_what_it_staged(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    discarded: list[tuple[RequestRange, ...]] = []
+    truly = sink.discard
+
+    def discard(context: Any, spans: tuple[RequestRange, ...]) -> None:
+        discarded.append(spans)
+        truly(context, spans)
+
+    def rows() -> Iterator[pa.RecordBatch]:
+        yield pa.RecordBatch.from_pydict({"value": [bytes(100_000)] * 200})
+        raise ArithmeticError("a row cannot be computed")
+
+    monkeypatch.setattr(sink, "discard", discard)
+    options = _options(cluster, topic="failed")
+    with pytest.raises(ArithmeticError):
+        stage(options, rows())
+    ((first, *more),) = discarded
+    assert not more
+    with pytest.raises(Refused, match="not everything that is to be committed is staged"):
+        commit_all(options, [StagedRows((RequestRange(first.client_id, 1, 1),), 1)], "", 0)
 
 
 def test_spark_writes_a_version_once(spark: SparkSession, cluster: Cluster) -> None:

@@ -3,8 +3,8 @@
 Decides how errors become a sentence on standard error and an exit code. It does not know what the commands do: each
 group is a module of `chaplain.cli.commands`, which is imported only when the user calls it.
 
-Exit codes: 0 success, 1 failure with the reason in one sentence, 2 wrong usage, 3 a verification found a break.
-`chaplain node run` has two more; its help text lists them.
+Exit codes: 0 success, 1 failure with the reason in one sentence, 2 wrong usage, 3 a verification found a break, 4 a
+verification cannot read its files. `chaplain node run` has two of its own; its help text lists them.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ import click
 
 from chaplain import __version__
 from chaplain.cli.support.broken_pipe import discard_output
-from chaplain.cli.support.output import escaped
-from chaplain.errors import ASSERTIONS_OFF, ChaplainError
+from chaplain.cli.support.output import NOT_LOOKED, escaped
+from chaplain.errors import ASSERTIONS_OFF, ChaplainError, Inaccessible
 
 COMMANDS = {
     "cluster": "Create, start, inspect and stop a cluster.",
@@ -37,6 +37,7 @@ COMMANDS = {
     "query": "Ask all members of the cluster a question.",
     "event": "Send events to every node, and listen to them.",
     "pool": "Broadcast to all members of a pool, and listen (best effort).",
+    "verify": "Verify a log: nothing is missing, changed or reordered.",
     "pipeline": "Land, verify, fold and report streams with Spark.",
     "key": "Create keys, and rotate the cluster key.",
     "console": "Serve a web page that shows the cluster live.",
@@ -117,7 +118,7 @@ def main(arguments: list[str] | None = None) -> None:
         code = mistake.exit_code
     except ChaplainError as error:
         click.echo(f"chaplain: {escaped(str(error))}", err=True)
-        code = 1
+        code = NOT_LOOKED if isinstance(error, Inaccessible) else 1
     except ModuleNotFoundError as absent:
         package = (absent.name or "").partition(".")[0]
         if package not in EXTRAS:

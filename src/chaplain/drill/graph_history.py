@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
-from chaplain.client.api.graph import GraphEvent
+from chaplain.client.api.graph_calls import GraphEvent
 from chaplain.drill.violations import GRAPH, BrokenPromise, shown
 from chaplain.drill.workers import WriteAttempt
 

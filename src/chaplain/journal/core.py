@@ -3,8 +3,8 @@
 Routes effects: each effect of a part is an effect of this core, or an input of another part. Maps sessions to member
 nodes and to client identities. The parts make all other decisions.
 
-Invariants: a receipt leaves only after its message was agreed and executed here. Tickets and tokens of different parts
-are never confused. The first input is `ConsensusStarted`.
+Invariants: a receipt leaves only after its message was agreed and executed here. Writes have numbers of their own among
+all parts, and so have log reads and signature checks. The first input is `ConsensusStarted`.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Callable, Iterable
+from itertools import count
 from typing import assert_never
 
-from chaplain.core import Drained, Halt, Persist, Persisted, PersistFailed, Report, Stopping, Woken, soonest
+from chaplain.core import Drained, Halt, Persist, Persisted, PersistFailed, Report, Stopping, Woken
 from chaplain.errors import Malformed
 from chaplain.journal.clients.sessions import SessionEffect, make_client_sessions
 from chaplain.journal.consensus.core import SerializerCore
 from chaplain.journal.consensus.events import (
     Agreed,
     ConfigOffered,
-    ConsensusEffect,
     ConsensusInput,
     ConsensusStarted,
     DiskSpace,
@@ -30,6 +30,7 @@ from chaplain.journal.consensus.events import (
     NeedPayload,
     PayloadArrived,
     PeerDown,
+    PeerLogRange,
     PeerUp,
     ReadLog,
     Received,
@@ -39,11 +40,10 @@ from chaplain.journal.consensus.events import (
     SendMessage,
 )
 from chaplain.journal.events import (
-    AckReceived,
     DryRun,
     DryRunDone,
     FileRead,
-    IngestEffect,
+    FromPeer,
     IngestInput,
     IngestRoleDropped,
     JournalEffect,
@@ -52,8 +52,8 @@ from chaplain.journal.events import (
     Ordered,
     PacksReplayed,
     PackWritten,
-    PayloadReceived,
-    PayloadRequested,
+    Part,
+    ReadFile,
     SessionClosed,
     SessionOpened,
     ToClient,
@@ -66,23 +66,33 @@ from chaplain.journal.execution.state_machine import JournalExecution
 from chaplain.journal.ingest.core import IngestCore
 from chaplain.journal.messages import client as client_messages
 from chaplain.journal.messages import peer as peer_messages
-from chaplain.journal.messages.signing import Wrapping, holds
+from chaplain.journal.messages.client import NodeMessage
+from chaplain.journal.messages.cluster import DataEntry, Reference
+from chaplain.journal.messages.peer import CONSENSUS_BODY, PeerMessage
+from chaplain.journal.messages.signing import Wrapping
 from chaplain.journal.model.bootstrap import ClusterBootstrap
 from chaplain.journal.model.results import AppliedMessage, DataVerdict
-from chaplain.journal.outbound import JournalOutbound
 from chaplain.journal.peers import PeerTable, member_endpoints
 from chaplain.journal.settings import JournalSettings
+from chaplain.journal.snapshots.checkpoint import Checkpoint
 from chaplain.journal.snapshots.fingerprints import Fingerprints
-from chaplain.journal.snapshots.service import SnapshotService, base_of, found_checkpoint
+from chaplain.journal.snapshots.retention import retains
+from chaplain.journal.snapshots.service import (
+    SnapshotEffect,
+    SnapshotService,
+    base_of,
+    checkpoint_after,
+    found_checkpoint,
+)
 from chaplain.journal.storage.last_known_members import LastKnownMembersStore, read_last_known_members
 from chaplain.journal.storage.offset_index import StreamIndex
-from chaplain.journal.ticket_numbers import TicketNumbers
-from chaplain.journal.tree.service import TreeService
+from chaplain.journal.tree.service import TreeEffect, TreeService
 from chaplain.link.auth.identity import Identity
 from chaplain.link.events import Peer
-from chaplain.mesh.events import Entered, Exited, Expel
+from chaplain.mesh.events import Entered, Exited, Expel, Whisper
 from chaplain.segment.layout import Bytes
-from chaplain.wire.parcel import Parcel
+from chaplain.wire import parcel
+from chaplain.wire.parcel import Layer, Parcel
 
 
 class JournalCore:
@@ -105,11 +115,14 @@ class JournalCore:
         signed: bytes | None = None,
         wrapping: Wrapping | None = None,
         observer: Callable[[AppliedMessage], None] | None = None,
+        needed_by: Iterable[Callable[[], int]] = (),
     ) -> None:
         """Start from the contents of the disk. `observer` is called for each applied message, first for those found on
-        disk. `identity` signs this node's votes. `identifier` names this node in parcels.
+        disk. `identity` signs this node's votes. `identifier` names this node in parcels. Each function of `needed_by`
+        returns the first message that a component outside the journal needs.
         """
         self.settings = settings
+        self._identifier = identifier
         self._streams = StreamIndex()
         self._applied: deque[AppliedMessage] = deque()
         """Messages that execution has applied and the serializer has not yet reported as agreed. See `_agreed`."""
@@ -119,6 +132,8 @@ class JournalCore:
         self.removed = False
         """True once this node has been removed from the cluster."""
         self._observer = observer
+        tokens = count(1)
+        """Numbers of log reads and signature checks."""
         found = found_checkpoint(founding, checkpoint)
         snapshot, first = (None, 1) if found is None else (found.state, found.first)
         self.execution = JournalExecution(founding, wrapping=wrapping, snapshot=snapshot, on_applied=self._on_applied)
@@ -126,6 +141,9 @@ class JournalCore:
         state = self.execution.state
         self.base = base_of(state)
         self._streams.load_heads({name: tail.next_offset for name, tail in state.streams.items()})
+        self._last_known_members = LastKnownMembersStore(
+            read_last_known_members(last_known_members), founding.cluster_config()
+        )
         self.tree = TreeService(
             settings,
             self.execution,
@@ -135,7 +153,8 @@ class JournalCore:
             is_master=lambda: self.serializer.is_master,
             durable=lambda: self.serializer.context.log.durable,
         )
-        self.snapshots = SnapshotService(settings, self.execution, self._streams, self.tree.tiles.take_operations)
+        self._replayed: list[Checkpoint] = []
+        """Checkpoints that were made while execution caught up with the log."""
         self.serializer = SerializerCore(
             settings.order,
             identity,
@@ -146,14 +165,12 @@ class JournalCore:
             hard_state=hard_state,
             base=state.position,
             first=first,
+            ordered=[DataEntry(Reference(node, *last), b"") for node, last in state.journals.items() if last[1]],
+            last_known_members=self._last_known_members.latest,
+            retains=retains(self.execution, settings.rules),
+            tokens=tokens,
         )
-        self._last_known_members = LastKnownMembersStore(
-            read_last_known_members(last_known_members), founding.cluster_config()
-        )
-        # Some parts refer to each other, so the following references are set after construction.
-        self.serializer.context.last_known_members = self._last_known_members.latest
-        self.snapshots.attach(self.serializer.context, found, self.serializer.is_confirmed_by)
-        self.ingest = IngestCore(settings, chance, self.execution, ingest)
+        self.ingest = IngestCore(settings, chance, self.execution, ingest, tokens=tokens)
         self._sessions = make_client_sessions(
             settings,
             self.execution,
@@ -162,28 +179,46 @@ class JournalCore:
             locate=self.serializer.span,
             chance=chance,
             wrapping=wrapping,
+            is_backfilling=self.serializer.backfill.is_incomplete,
+            tokens=tokens,
         )
         self._config_requests = self._sessions.config_requests
-        self._subscriptions = self._sessions.subscriptions
-        self._subscriptions.is_backfilling = self.serializer.backfill.is_incomplete
-        self.snapshots.checkpointer.first_needed_by.append(self._subscriptions.first_needed)
+        self.snapshots = SnapshotService(
+            settings,
+            self.execution,
+            self._streams,
+            self.serializer,
+            found,
+            replayed=self._replayed,
+            needed_by=(self._sessions.subscriptions.first_needed, *needed_by),
+            before=self.tree.tiles.take_operations,
+        )
         self._peers = PeerTable(self.execution.cluster_config, self._last_known_members.latest.nodes)
         self._roles = LocalRoles(settings, self.execution)
-        self._tickets = TicketNumbers()
+        self._last_ticket = 0
+        self._writes: deque[tuple[int, Part, int]] = deque()
+        """Writes under way: the ticket, the part that requested it, and that part's own ticket."""
+        self._asked: dict[int, Part] = {}
+        """Log reads and signature checks under way: by token, the part that requested it."""
         self._out: list[JournalEffect] = []
-        self._outbound = JournalOutbound(self._out, identifier, self._peers, self._sessions)
+        self._part_stepped = False
+        """A part without a `step` of its own was called in this step, and may have effects."""
+        self._last_encoded: tuple[object, bytes] = (None, b"")
+        """The last message to a peer, and its parcel: the same message usually goes to several peers in a row."""
 
     def _on_applied(self, executed: AppliedMessage) -> None:
         """Execution has applied a message: update the indexes, and notify snapshots and the observer."""
         self._streams.add(executed)
         self.tree.on_applied(executed)
-        self.snapshots.on_applied(executed)
         if self._started:
+            self.snapshots.on_applied(executed)
             self._applied.append(executed)
             for entry in executed.verdict.entries:
                 if isinstance(entry, DataVerdict):
-                    self._writers.update(pack.client_id for pack in entry.packs)
+                    self._writers.update([pack.client_id for pack in entry.packs])
             self.fingerprints.on_applied(executed.position.index)
+        elif executed.checkpoint:
+            self._replayed = [*self._replayed[-1:], checkpoint_after(executed, self.execution)]
         if self._observer is not None:
             self._observer(executed)
 
@@ -207,7 +242,7 @@ class JournalCore:
         return self._streams
 
     def _may_sign(self) -> bool:
-        """Whether this node signs checkpoints: a serializer that has its vote."""
+        """Whether this node signs checkpoints of the tree: a serializer that has its vote."""
         if not self._started or self.removed or not self.serializer.context.hard_state.sound:
             return False
         return self.settings.node in self.execution.cluster_config.quorum.voters
@@ -218,26 +253,33 @@ class JournalCore:
 
     def deadline(self) -> int | None:
         """When to step with `Woken` at the latest."""
-        parts = (self._sessions, self.snapshots, self._roles, self.tree)
-        return soonest((self.serializer.deadline(), self.ingest.deadline(), *(part.due_ns for part in parts)))
+        earliest = self.serializer.deadline()
+        of_parts = (self._sessions.due_ns, self.snapshots.due_ns, self._roles.due_ns, self.tree.due_ns)
+        for due_ns in (self.ingest.deadline(), *of_parts):
+            if due_ns is not None and (earliest is None or due_ns < earliest):
+                earliest = due_ns
+        return earliest
 
     def step(self, now_ns: int, event: JournalInput) -> list[JournalEffect]:
         match event:
             case JournalParcel():
-                self._on_parcel(now_ns, event)
+                self._on_parcel(now_ns, event.peer, event.parcel)
             case Drained():
                 self._drained(now_ns)
             case Persisted():
                 self._persisted(now_ns, event)
-                self._sessions.on_log_synced()
             case Verified():
-                part, ticket = self._tickets.completed_check(event.ticket)
-                self._verified(now_ns, part, Verified(ticket, event.results))
+                if self._asked.pop(event.ticket) is Part.INGEST:
+                    self._step_ingest(now_ns, event)
+                else:
+                    self._part_stepped = True
+                    self._config_requests.on_verified(now_ns, event)
             case DryRunDone():
                 self._step_ingest(now_ns, event)
                 # The answer may arrive after the end of a round, and the next input may be far off.
                 self._drained(now_ns)
             case Woken():
+                self._part_stepped = True
                 self._step_ingest(now_ns, event)
                 self._out += [*self._sessions.woken(now_ns), *self._roles.on_timer(now_ns)]
                 self.snapshots.on_timer(now_ns)
@@ -250,25 +292,28 @@ class JournalCore:
             case LogRead():
                 self._read(now_ns, event)
             case FileRead():
+                self._part_stepped = True
                 self.tree.on_file_read(event)
             case ConsensusStarted():
                 self._start(now_ns)
-            case Stopping() | DiskSpace():
-                if isinstance(event, DiskSpace):
-                    self._config_requests.disk_full = event.free_bytes < self.settings.order.room_bytes_min
+            case Stopping():
+                self._step_both(now_ns, event)
+            case DiskSpace():
+                self._config_requests.on_disk_space(event)
                 self._step_both(now_ns, event)
             case PersistFailed():
                 self._step_serializer(now_ns, event)
             case _:
                 assert_never(event)
-        self._route_pending(now_ns)
-        effects = list(self._out)
-        self._out.clear()
+        if self._part_stepped:
+            self._part_stepped = False
+            self._route_parts(now_ns)
+        effects, self._out = self._out, []
         return effects
 
     def _start(self, now_ns: int) -> None:
         assert not self._started, "started twice"
-        self._started = True
+        self._started = self._part_stepped = True
         self._step_both(now_ns, ConsensusStarted())
         self.snapshots.start()
         self._out.append(self._sessions.admitted_clients(now_ns))
@@ -278,14 +323,13 @@ class JournalCore:
 
     def _drained(self, now_ns: int) -> None:
         """The end of a round of inputs: form ingest messages of the packs that have arrived, and let the master
-        propose. Packs whose signatures are checked inline still become part of this round's message.
+        propose.
         """
         if self._config_requests.has_unchecked:
-            self._config_requests.request_checks()
-            # Offer the requests that were checked inline before the master proposes: the next input may be far off.
-            self._route_pending(now_ns)
-        if self.ingest.has_work and self._step_ingest(now_ns, Drained()):
-            # Packs were verified inline during the step. The second step puts them into a message of this round.
+            self._config_requests.check_signatures(now_ns)
+            # Offer the requests that were checked at once before the master proposes: the next input may be far off.
+            self._route_parts(now_ns)
+        if self.ingest.has_work:
             self._step_ingest(now_ns, Drained())
         if self.serializer.is_master:
             self._step_serializer(now_ns, Drained())
@@ -295,50 +339,27 @@ class JournalCore:
         if master == self.settings.node:
             self._step_serializer(now_ns, IngestDrained(master))
         elif master:
-            self._outbound.to_peer(ToPeer(master, peer_messages.IngestDrainedNotice()))
+            self._to_peer(master, peer_messages.IngestDrainedNotice())
 
     # Routing between the parts.
 
-    def _step_ingest(self, now_ns: int, event: IngestInput) -> bool:
-        """Step ingest and route its effects. Return True if signatures were checked inline."""
-        checked = False
+    def _step_ingest(self, now_ns: int, event: IngestInput) -> None:
         for effect in self.ingest.step(now_ns, event):
-            checked |= self._route_ingest_effect(now_ns, effect)
-        return checked
-
-    def _route_ingest_effect(self, now_ns: int, effect: IngestEffect) -> bool:
-        match effect:
-            case PayloadArrived():
-                self._step_serializer(now_ns, effect)
-            case ToPeer():
-                self._outbound.to_peer(effect)
-            case ToClient():
-                self._outbound.to_client(effect)
-            case Persist():
-                self._out.append(self._tickets.number_write("ingest", effect))
-            case Report() | DryRun():
-                self._out.append(effect)
-            case Verify():
-                return self._verify(now_ns, "ingest", effect)
-            case _:
-                assert_never(effect)
-        return False
-
-    def _verify(self, now_ns: int, part: str, effect: Verify) -> bool:
-        """Check signatures: up to `checks_inline_max` of them inline, more of them by an effect. Return True if they
-        were checked inline.
-        """
-        if len(effect.items) > self.settings.checks_inline_max:
-            self._out.append(self._tickets.number_check(part, effect))
-            return False
-        self._verified(now_ns, part, Verified(effect.ticket, tuple(map(holds, effect.items))))
-        return True
-
-    def _verified(self, now_ns: int, part: str, event: Verified) -> None:
-        if part == "ingest":
-            self._step_ingest(now_ns, event)
-        else:
-            self._config_requests.on_verified(now_ns, event)
+            match effect:
+                case PayloadArrived():
+                    self._step_serializer(now_ns, effect)
+                case ToPeer():
+                    self._to_peer(effect.node, effect.message)
+                case ToClient():
+                    self._to_client(effect.instance, effect.message, effect.payload)
+                case Persist():
+                    self._write(Part.INGEST, effect)
+                case Verify():
+                    self._ask(Part.INGEST, effect.ticket, effect)
+                case Report() | DryRun():
+                    self._out.append(effect)
+                case _:
+                    assert_never(effect)
 
     def _step_both(self, now_ns: int, event: ConsensusStarted | Stopping | DiskSpace | PeerUp | PeerDown) -> None:
         self._step_ingest(now_ns, event)
@@ -346,108 +367,166 @@ class JournalCore:
 
     def _step_serializer(self, now_ns: int, event: ConsensusInput) -> None:
         for effect in self.serializer.step(now_ns, event):
-            self._route_serializer_effect(now_ns, effect)
+            match effect:
+                case SendMessage():
+                    self._send(effect.node, effect.message, (CONSENSUS_BODY, effect.message), urgent=True)
+                case Persist():
+                    self._write(Part.SERIALIZER, effect)
+                case Agreed():
+                    self._agreed(now_ns, effect)
+                case NeedPayload():
+                    self._step_ingest(now_ns, effect)
+                case RoleChanged():
+                    self._role_changed(now_ns, effect)
+                case ReadLog():
+                    self._ask(Part.SERIALIZER, effect.token, effect)
+                case Report() | Halt():
+                    self._out.append(effect)
+                case Resumed():
+                    assert effect.index == self.execution.applied_index
+                case _:
+                    assert_never(effect)
 
-    def _route_serializer_effect(self, now_ns: int, effect: ConsensusEffect) -> None:
-        match effect:
-            case SendMessage():
-                self._outbound.send_consensus(effect)
-            case Persist():
-                self._out.append(self._tickets.number_write("serializer", effect))
-            case Agreed():
-                self._agreed(now_ns, effect)
-            case NeedPayload():
-                self._step_ingest(now_ns, effect)
-            case RoleChanged():
-                self._role_changed(now_ns, effect)
-            case ReadLog():
-                self._out.append(self._tickets.number_read("serializer", effect))
-            case Report() | Halt():
-                self._out.append(effect)
-            case Resumed():
-                assert effect.index == self.execution.applied_index
-            case _:
-                assert_never(effect)
-
-    def _role_changed(self, now_ns: int, changed: RoleChanged) -> None:
-        self._out.append(changed)
-        self._outbound.to_clients(self._sessions.role_changed(now_ns, changed))
-
-    def _agreed(self, now_ns: int, agreed: Agreed) -> None:
-        # Execution applies a message and calls `_on_applied` before the serializer reports it as agreed.
-        """A message is agreed and applied: report it to ingest and to the clients that wait for it."""
-        executed = self._applied.popleft()
-        assert executed.position.index == agreed.body.index, "the agreed message is not the one that was applied"
-        references = tuple([entry.reference for entry in agreed.body.data_entries])
-        self._step_ingest(now_ns, Ordered(references, executed))
-        self._outbound.to_clients(self._sessions.on_applied(executed))
-        if executed.clients_changed:
-            self._out.append(self._sessions.admitted_clients(now_ns))
-        if executed.nodes_changed:
-            self._config_changed(now_ns)
-
-    def _route_pending(self, now_ns: int) -> None:
+    def _route_parts(self, now_ns: int) -> None:
         """Route the effects of the parts that have no `step`. Routing may produce further effects."""
         while pending := self._sessions.take_effects():
             for part, effect in pending:
-                self._route_session_effect(now_ns, part, effect)
-        if self.snapshots.has_work:
-            self._out += self.snapshots.take_effects(self._outbound, self._tickets)
-        self._out += self.tree.take_effects(now_ns, self._outbound, self._tickets)
+                self._route(now_ns, part, effect)
+        for part, done in self.snapshots.take_effects():
+            self._route(now_ns, part, done)
+        for part, due in self.tree.take_effects(now_ns):
+            self._route(now_ns, part, due)
 
-    def _route_session_effect(self, now_ns: int, part: str, effect: SessionEffect) -> None:
+    def _route(self, now_ns: int, part: Part, effect: SessionEffect | SnapshotEffect | TreeEffect) -> None:
         match effect:
             case ConfigOffered() | RecordDamaged():
                 self._step_serializer(now_ns, effect)
             case PacksReplayed():
                 self._step_ingest(now_ns, effect)
             case ToPeer():
-                self._outbound.to_peer(effect)
+                self._to_peer(effect.node, effect.message)
             case ToClient():
-                self._outbound.to_client(effect)
+                self._to_client(effect.instance, effect.message, effect.payload)
             case ReadLog():
-                self._out.append(self._tickets.number_read(part, effect))
+                self._ask(part, effect.token, effect)
             case Verify():
-                self._verify(now_ns, part, effect)
-            case Report():
+                self._ask(part, effect.ticket, effect)
+            case Persist():
+                self._write(part, effect)
+            case Report() | Halt() | ReadFile():
                 self._out.append(effect)
+            case _:
+                assert_never(effect)
+
+    def _write(self, part: Part, persist: Persist) -> None:
+        self._last_ticket += 1
+        self._writes.append((self._last_ticket, part, persist.ticket))
+        self._out.append(Persist(self._last_ticket, persist.operations))
+
+    def _ask(self, part: Part, token: int, request: ReadLog | Verify) -> None:
+        self._asked[token] = part
+        self._out.append(request)
+
+    # Messages to other nodes and to clients. A message to a node or client without a session is dropped; the sending
+    # part repeats it if necessary.
+
+    def _to_peer(self, node: int, message: PeerMessage) -> None:
+        self._send(node, message, message)
+
+    def _send(
+        self, node: int, source: object, message: PeerMessage | tuple[bytes, bytes], urgent: bool = False
+    ) -> None:
+        """Send a message, or its body and payload. `source` identifies it: if it is the same object as last time, the
+        parcel is used again. Messages of the serializer are urgent: they go ahead of other traffic.
+        """
+        instance = self._peers.instance(node)
+        if instance is None:
+            return
+        if self._last_encoded[0] is not source:
+            encoded = message if isinstance(message, tuple) else peer_messages.encode(message)
+            self._last_encoded = (source, self._parcel(*encoded))
+        self._out.append(Whisper(instance, self._last_encoded[1], urgent))
+
+    def _to_session(self, peer: Peer, message: PeerMessage) -> None:
+        """Send to a node that is not a member, and so has no node id here."""
+        self._out.append(Whisper(peer.instance, self._parcel(*peer_messages.encode(message)), urgent=False))
+
+    def _to_client(self, instance: bytes, message: NodeMessage, payload: bytes = b"") -> None:
+        if instance in self._sessions.peers:
+            parcel = self._parcel(client_messages.encode(message), payload)
+            self._out.append(Whisper(instance, parcel, urgent=False))
+
+    def _to_clients(self, messages: Iterable[tuple[bytes, NodeMessage]]) -> None:
+        for instance, message in messages:
+            self._to_client(instance, message)
+
+    def _parcel(self, body: bytes, payload: bytes) -> bytes:
+        return parcel.encode(Parcel(self._identifier, Layer.JOURNAL, body, payload))
+
+    # Effects of the serializer.
+
+    def _role_changed(self, now_ns: int, changed: RoleChanged) -> None:
+        self._part_stepped = True
+        self._out.append(changed)
+        self._to_clients(self._sessions.role_changed(now_ns, changed))
+
+    def _agreed(self, now_ns: int, agreed: Agreed) -> None:
+        # Execution applies a message and calls `_on_applied` before the serializer reports it as agreed.
+        """A message is agreed and applied: report it to ingest and to the clients that wait for it."""
+        self._part_stepped = True
+        executed = self._applied.popleft()
+        assert executed.position.index == agreed.body.index, "the agreed message is not the one that was applied"
+        references = tuple([entry.reference for entry in agreed.body.data_entries])
+        self._step_ingest(now_ns, Ordered(references, executed))
+        self._to_clients(self._sessions.on_applied(executed))
+        if executed.clients_changed:
+            self._out.append(self._sessions.admitted_clients(now_ns))
+        if executed.nodes_changed:
+            self._config_changed(now_ns)
 
     # Answers of the host.
 
     def _persisted(self, now_ns: int, event: Persisted) -> None:
-        """Pass a finished write to the part that requested it."""
-        for part, ticket in self._tickets.completed_writes(event.ticket):
-            if part in ("checkpointer", "installer"):
-                self.snapshots.on_written(now_ns, part, ticket)
-            elif part in ("tiles", "signer"):
-                self.tree.on_written(now_ns, part, ticket)
-            if part not in ("ingest", "serializer"):
-                continue
-            step = self._step_ingest if part == "ingest" else self._step_serializer
-            step(now_ns, Persisted(ticket))
+        """Pass a finished write, and those requested before it, to the parts that requested them."""
+        self._part_stepped = True
+        while self._writes and self._writes[0][0] <= event.ticket:
+            _, part, ticket = self._writes.popleft()
+            match part:
+                case Part.SERIALIZER:
+                    self._step_serializer(now_ns, Persisted(ticket))
+                case Part.INGEST:
+                    self._step_ingest(now_ns, Persisted(ticket))
+                case Part.CHECKPOINTER | Part.INSTALLER:
+                    self.snapshots.on_written(now_ns, part, ticket)
+                case Part.TILES | Part.SIGNER:
+                    self.tree.on_written(now_ns, part, ticket)
+        self._sessions.on_log_synced()
 
     def _read(self, now_ns: int, event: LogRead) -> None:
         """Pass a finished read of the log to the part that requested it."""
-        part, token = self._tickets.completed_read(event.token)
-        if part == "serializer":
-            self._step_serializer(now_ns, LogRead(token, event.records))
+        part = self._asked.pop(event.token)
+        if part is Part.SERIALIZER:
+            self._step_serializer(now_ns, event)
         else:
-            self._sessions.on_log_read(part, token, event.records)
+            self._part_stepped = True
+            self._sessions.on_log_read(part, event.token, event.records)
 
     # Sessions.
 
     def _entered(self, now_ns: int, peer: Peer) -> None:
+        self._part_stepped = True
         if peer.client:
-            self._outbound.to_clients(self._sessions.entered(peer))
+            self._to_clients(self._sessions.entered(peer))
             self._step_ingest(now_ns, SessionOpened(peer.instance))
         elif changes := self._peers.entered(peer):
             self._peers_changed(now_ns, changes)
         elif self._peers.is_removed(peer):
-            self._outbound.to_session(peer, peer_messages.Removed(self.execution.applied_index))
+            self._to_session(peer, peer_messages.Removed(self.execution.applied_index))
         else:
             self._out.append(Report("not a node of the journal", f"{peer.identifier:08x}"))
 
     def _exited(self, now_ns: int, peer: Peer) -> None:
+        self._part_stepped = True
         if not peer.client:
             self._peers_changed(now_ns, self._peers.exited(peer))
         elif self._sessions.exited(peer.instance):
@@ -467,12 +546,11 @@ class JournalCore:
     def _config_changed(self, now_ns: int) -> None:
         """The members or their roles changed: update the peer table, sessions and clients."""
         self._out.append(member_endpoints(self.execution.cluster_config, self.settings.node))
-        if last_known_members := self._last_known_members.update(
-            self.execution.cluster_config, self.execution.applied_index
-        ):
-            self._out.append(self._tickets.number_write("last_known_members", last_known_members))
+        write = self._last_known_members.update(self.execution.cluster_config, self.execution.applied_index)
+        if write is not None:
+            self._write(Part.LAST_KNOWN_MEMBERS, write)
         self._peers_changed(now_ns, self._peers.config_changed(self.execution.cluster_config))
-        self._outbound.to_clients(self._sessions.members_changed())
+        self._to_clients(self._sessions.members_changed())
         if not self._roles.may_propose:
             self._step_ingest(now_ns, IngestRoleDropped())
         if self._roles.was_removed:
@@ -484,7 +562,7 @@ class JournalCore:
         """The cluster removed this node: stop serving clients and leave elections. `local_roles` times the shutdown."""
         if not self.removed:
             self.removed = True
-            self._sessions.closed = True
+            self._sessions.close()
             removed = Report("removed from the cluster", detail={"index": index})
             self._out += [removed, self._sessions.admitted_clients(now_ns)]
             self._step_both(now_ns, Stopping())
@@ -492,41 +570,41 @@ class JournalCore:
 
     # Parcels of nodes and clients.
 
-    def _on_parcel(self, now_ns: int, event: JournalParcel) -> None:
-        peer, parcel = event.peer, event.parcel
+    def _on_parcel(self, now_ns: int, peer: Peer, parcel: Parcel) -> None:
         try:
             if peer.client:
                 self._on_client_message(now_ns, peer, parcel)
                 return
             node = self._peers.member_of(peer)
-            if node:
+            if node and parcel.body == CONSENSUS_BODY:
+                self._step_serializer(now_ns, Received(node, parcel.payload))
+            elif node:
                 self._on_peer_message(now_ns, node, peer_messages.decode(parcel.body, parcel.payload))
             elif self._peers.is_removed(peer):
-                self._outbound.to_session(peer, peer_messages.Removed(self.execution.applied_index))
+                self._to_session(peer, peer_messages.Removed(self.execution.applied_index))
         except Malformed as wrong:
             self._out.append(Report("malformed journal parcel", f"{peer.identifier:08x}", {"reason": str(wrong)}))
 
     def _on_client_message(self, now_ns: int, peer: Peer, parcel: Parcel) -> None:
-        if peer.instance not in self._sessions:
+        if peer.instance not in self._sessions.peers:
             return
         message = client_messages.decode_client(parcel.body)
         for outcome in self._sessions.dispatch(now_ns, peer, message, parcel.payload):
             if isinstance(outcome, PackWritten):
                 self._step_ingest(now_ns, outcome)
             else:
-                self._outbound.to_client(ToClient(peer.instance, outcome))
+                self._to_client(peer.instance, outcome)
+        if not isinstance(message, client_messages.Write):
+            self._part_stepped = True
 
-    def _on_peer_message(self, now_ns: int, node: int, message: peer_messages.PeerMessage) -> None:
+    def _on_peer_message(self, now_ns: int, node: int, message: PeerMessage) -> None:
         match message:
+            case peer_messages.Payload() | peer_messages.AskPayload() | peer_messages.Ack():
+                self._step_ingest(now_ns, FromPeer(node, message))
             case peer_messages.ConsensusFrame():
                 self._step_serializer(now_ns, Received(node, message.message))
-            case peer_messages.Payload():
-                self._step_ingest(now_ns, PayloadReceived(node, message.message))
-            case peer_messages.AskPayload():
-                self._step_ingest(now_ns, PayloadRequested(node, message.reference, message.digest))
-            case peer_messages.Ack():
-                self._step_ingest(now_ns, AckReceived(node, message.reached))
             case peer_messages.ForwardConfigRequest():
+                self._part_stepped = True
                 self._config_requests.on_forwarded(node, message)
             case peer_messages.IngestDrainedNotice():
                 self._step_serializer(now_ns, IngestDrained(node))
@@ -536,8 +614,12 @@ class JournalCore:
                 elif not self.removed:
                     self._out.append(Report("said to be removed", str(node), {"index": message.index}))
             case peer_messages.SnapshotOffer() | peer_messages.AskState() | peer_messages.StatePiece():
+                self._part_stepped = True
+                if isinstance(message, peer_messages.SnapshotOffer):
+                    self._step_serializer(now_ns, PeerLogRange(node, message.first, message.agreed))
                 self.snapshots.on_message(now_ns, node, message)
             case peer_messages.TreeSignature():
+                self._part_stepped = True
                 self.tree.on_signature(now_ns, node, message)
             case _:
                 assert_never(message)

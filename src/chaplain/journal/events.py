@@ -7,6 +7,7 @@ journal answers with whispers, which are messages to one session.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from enum import IntEnum
 from typing import TypeAlias
 
 from chaplain.core import Drained, Frozen, Halt, Persist, Persisted, PersistFailed, Report, Stopping, Woken
@@ -25,12 +26,28 @@ from chaplain.journal.consensus.events import (
 from chaplain.journal.messages.client import NodeMessage
 from chaplain.journal.messages.cluster import Reference
 from chaplain.journal.messages.ingest import IngestEntry
-from chaplain.journal.messages.peer import PeerMessage
+from chaplain.journal.messages.peer import Ack, AskPayload, Payload, PeerMessage
 from chaplain.journal.messages.signing import ConfigCheck, PackCheck
 from chaplain.journal.model.results import AppliedMessage
 from chaplain.link.events import Peer
 from chaplain.mesh.events import Entered, Exited, Expel, Whisper
 from chaplain.wire.parcel import Parcel
+
+
+class Part(IntEnum):
+    """The parts of a node's journal that write to disk, read the log or have signatures checked."""
+
+    SERIALIZER = 1
+    INGEST = 2
+    CHECKPOINTER = 3
+    INSTALLER = 4
+    LAST_KNOWN_MEMBERS = 5
+    CONFIG_REQUESTS = 6
+    SUBSCRIPTIONS = 7
+    QUERIES = 8
+    COMMIT_REPLAY = 9
+    TILES = 10
+    SIGNER = 11
 
 
 class JournalParcel(Frozen, frozen=True):
@@ -150,26 +167,11 @@ class PackWritten(Frozen, frozen=True):
     """As in `Write`: do a dry run first."""
 
 
-class PayloadReceived(Frozen, frozen=True):
-    """A peer sent an ingest message."""
+class FromPeer(Frozen, frozen=True):
+    """A message of ingest, with the peer that sent it."""
 
     node: int
-    payload: bytes
-
-
-class PayloadRequested(Frozen, frozen=True):
-    """A peer requests an ingest message. An empty digest matches any message with the reference."""
-
-    node: int
-    reference: Reference
-    digest: bytes
-
-
-class AckReceived(Frozen, frozen=True):
-    """A peer reports how far it has received the journals of all ingest nodes."""
-
-    node: int
-    reached: tuple[Reference, ...]
+    message: Payload | AskPayload | Ack
 
 
 class IngestRoleDropped(Frozen, frozen=True):
@@ -201,9 +203,7 @@ IngestInput: TypeAlias = (
     | SessionClosed
     | PackWritten
     | PacksReplayed
-    | PayloadReceived
-    | PayloadRequested
-    | AckReceived
+    | FromPeer
     | Ordered
     | IngestRoleDropped
     | Verified

@@ -129,7 +129,7 @@ class _Reader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         options = self._options
-        backend = open_backend(options.target)
+        backend = open_backend(options.target, options.reconnect_s)
         wanted: list[OffsetRange] = []
         chosen = _select_streams(options, backend)
         check_named(options, chosen)
@@ -152,11 +152,12 @@ def _select_streams(options: Options, backend: SourceBackend) -> list[str]:
     if options.pattern:
         return [stream for stream in there if options.wants(stream)]
     absent = [stream for stream in options.names if stream not in there]
+    folder = options.target.folder
+    if absent and folder and not there:
+        raise Missing(f"there are no streams in {folder}: give a node's segments{_suggestion(Path(folder))}")
+    for stream in absent:  # a stream that this client may not read is not a lost one
+        backend.check_access(stream)
     if absent and options.fail_on_loss:
-        folder = options.target.folder
-        if folder and not there:
-            raise Missing(f"there are no streams in {folder}: give a node's segments{_suggestion(Path(folder))}")
-        backend.check_access(absent[0])
         raise Missing(f"there is no stream {absent[0]!r}: streams here are {', '.join(there) or 'none'}")
     return [stream for stream in options.names if stream in there]
 
@@ -177,11 +178,14 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave the backend on the driver: tasks need only their range."""
-        return {**self.__dict__, "_origin": None}
+        return {**self.__dict__, "_backend": None}
 
     def _refreshed(self, at_once: bool = False) -> SourceBackend:
         if self._backend is None:
-            self._backend = open_backend(self._options.target)
+            self._backend = open_backend(self._options.target, self._options.reconnect_s)
+            for stream in self._options.names:
+                if stream not in self._backend.streams:  # a stream that this client may not read is not an empty one
+                    self._backend.check_access(stream)
         self._backend.refresh(at_once)
         return self._backend
 
@@ -193,8 +197,6 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 Spark's name
         starts = self._resolve_all(self._options.starting)
-        for stream in sorted(set(starts) - set(self._refreshed().streams)):
-            self._refreshed().check_access(stream)
         check_named(self._options, list(starts))
         return starts
 

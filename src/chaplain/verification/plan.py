@@ -9,18 +9,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 
 from chaplain.config import NODE_FILE
 from chaplain.core import Frozen
-from chaplain.errors import ConfigError, Malformed, Missing
+from chaplain.errors import ConfigError, Inaccessible, Malformed, Missing
 from chaplain.journal.messages.cluster import decode_body, genesis
 from chaplain.journal.storage import verdict as verdicts
 from chaplain.journal.storage.records import decode_sync_hint
-from chaplain.segment.files import OpenSegment, list_segments
+from chaplain.segment.files import OpenSegment, Recycled, list_segments
 from chaplain.segment.record import Kind, Record
+from chaplain.verification.access import access_errors, exists
 from chaplain.verification.batches import Keys, split_first
 from chaplain.verification.chain_selection import ChainSelection, Claim, SelectedMessage, check_end
 from chaplain.verification.header_scan import LOG, Gap, ScannedRecord, ScanStart, Step, begins_at, scan_headers
@@ -31,9 +33,14 @@ from chaplain.verification.record_reader import RecordReader
 from chaplain.verification.trust_anchor import TrustAnchor, read_anchor
 from chaplain.verification.violations import Break
 
-TASK_BYTES = 256 << 20
+TASK_COST = 256 << 20
+"""The cost of a task (see `cost_of`), unless the caller chooses another one."""
+MESSAGE_COST_BYTES = 32 << 10
+"""What a message costs beside its octets: checking a short one takes as long as hashing so many octets."""
 TASKS_MIN = 4
 TASKS_MAX = 1024
+ATTEMPTS = 3
+"""How often a log is read if the running node drops segments in the meantime."""
 
 
 class VerifyRequest(Frozen, frozen=True):
@@ -68,9 +75,23 @@ class VerifyPlan(Frozen, frozen=True):
     """Nodes whose record headers are compared with that log."""
     siblings: tuple[str, ...] = ()
     """Folders with other nodes' copies of the log, which show what a damaged record contained."""
+    skipped: tuple[str, ...] = ()
+    """Why logs of other nodes were not compared, although they are beside the verified one."""
 
 
-def make_plan(request: VerifyRequest, tasks: int = TASKS_MIN) -> VerifyPlan:
+def make_plan(request: VerifyRequest, tasks: int = TASKS_MIN, task_cost: int = TASK_COST) -> VerifyPlan:
+    """Plan a verification. Raises `Inaccessible` if a file cannot be read, and `Missing` if there is no log.
+
+    There are at least `tasks` tasks if there are as many messages, and at most `TASKS_MAX`.
+    """
+    with access_errors():
+        for _ in range(1, ATTEMPTS):
+            with suppress(FileNotFoundError, Recycled):
+                return _make_plan(request, tasks, task_cost)
+        return _make_plan(request, tasks, task_cost)
+
+
+def _make_plan(request: VerifyRequest, tasks: int, task_cost: int) -> VerifyPlan:
     folders = _folders(request)
     founding_info = find_founding(folders[0], request.founding)
     if request.signatures and not founding_info.cluster:
@@ -82,7 +103,10 @@ def make_plan(request: VerifyRequest, tasks: int = TASKS_MIN) -> VerifyPlan:
         proven = None  # the manifest is of another cluster, or did not verify the signatures that are requested now
     logs = [_Log(folder, proven) for folder in folders]
     best = max(logs, key=lambda log: (log.selection.agreed, -log.first))
-    others = [log for log in logs if log is not best] if request.cluster else list(_siblings(best))
+    others = [log for log in logs if log is not best]
+    skipped: list[str] = []
+    if not request.cluster:
+        others, skipped = _siblings(best)
     breaks = [*best.breaks, *[one for other in others for one in best.compare(other, all_of_it=bool(request.cluster))]]
     if best.contradicted:
         proven = None  # verify everything again, because the manifest does not show where the two begin to differ
@@ -97,7 +121,7 @@ def make_plan(request: VerifyRequest, tasks: int = TASKS_MIN) -> VerifyPlan:
     known = proven.signers if proven else anchor.signers if anchor else None
     registry = _registry(after_anchor, founding_info, known) if request.signatures else None
     return VerifyPlan(
-        [*(cut(before_anchor, tasks) if before_anchor else []), *cut(after_anchor, tasks)],
+        [*(cut(before_anchor, tasks, task_cost) if before_anchor else []), *cut(after_anchor, tasks, task_cost)],
         breaks + (registry.breaks if registry else []),
         proven.state if proven else _beginning(founding_info),
         founding_info.cluster,
@@ -108,6 +132,7 @@ def make_plan(request: VerifyRequest, tasks: int = TASKS_MIN) -> VerifyPlan:
         best.node,
         tuple(other.node for other in others) if request.cluster else (),
         tuple(str(other.folder) for other in others),
+        tuple(skipped),
     )
 
 
@@ -129,13 +154,24 @@ def keys_of(plan: VerifyPlan, segment: Sequence[SelectedMessage]) -> Keys | None
 def _folders(request: VerifyRequest) -> list[Path]:
     if bool(request.path) == bool(request.cluster):
         raise ConfigError("give either the cluster's folder or a path to segments")
-    cluster = Path(request.cluster)
-    folder = cluster.parent if cluster.is_file() else cluster  # the path may name cluster.toml itself
-    folders = [Path(request.path)] if request.path else sorted(folder.glob("node-*/segments"))
-    present = [folder for folder in folders if folder.is_dir() and list_segments(folder, LOG)]
+    folders = [Path(request.path)] if request.path else local_folders(Path(request.cluster))
+    present = [folder for folder in folders if list_segments(folder, LOG)]
     if not present:
         raise Missing(f"there are no segments in {request.path or request.cluster}: give a node's segments as path")
     return present
+
+
+def local_folders(cluster: Path) -> list[Path]:
+    """Return the folders of segments below a cluster's folder, which may also be named by its `cluster.toml`.
+
+    Raises `OSError` if a node's folder cannot be opened: `Path.glob` would leave it out.
+    """
+    nodes = _node_directories(cluster.parent if cluster.is_file() else cluster)
+    return [node / "segments" for node in nodes if exists(node / "segments")]
+
+
+def _node_directories(cluster: Path) -> list[Path]:
+    return [node for node in sorted(cluster.iterdir()) if node.name.startswith("node-")]
 
 
 def _beginning(founding_info: FoundingInfo) -> ProofState:
@@ -194,20 +230,35 @@ def _manifest_claim(point: Point | None) -> list[Claim]:
     return [Claim(point.index, point.hashes[0], "as the manifest says")] if point is not None and point.index else []
 
 
-def _siblings(log: _Log) -> Iterator[_Log]:
-    """Yield the logs of the other local nodes, if the folder belongs to a cluster's directory."""
-    directory = log.folder.resolve().parent.parent
-    if (directory / "cluster.toml").exists():
-        for folder in sorted(directory.glob("node-*/segments")):
-            if folder != log.folder.resolve() and list_segments(folder, LOG):
-                yield _Log(folder)
+def _siblings(log: _Log) -> tuple[list[_Log], list[str]]:
+    """Return the logs of the other local nodes, if the folder belongs to a cluster's directory.
+
+    The second list says which cannot be read. The user asked for one node's log only, and may have no rights to others.
+    """
+    own = log.folder.resolve()
+    logs: list[_Log] = []
+    skipped: list[str] = []
+    if not (own.parent.parent / "cluster.toml").exists():
+        return logs, skipped
+    for node in _node_directories(own.parent.parent):
+        folder = node / "segments"
+        try:
+            with access_errors():
+                if folder != own and exists(folder) and list_segments(folder, LOG):
+                    logs.append(_Log(folder))
+        except Inaccessible as error:
+            skipped.append(str(error))
+    return logs, skipped
 
 
 def _sync_hint(folder: Path) -> tuple[int, int] | None:
-    """Read the node's sync hint: the index and the position up to which its log was durable at the last write."""
+    """Read the node's sync hint: the index and the position up to which its log was durable at the last write.
+
+    Raises `OSError` if there is one that cannot be read: without it, a log that was cut short would seem whole.
+    """
     try:
         hint = decode_sync_hint((folder / f"{LOG}.jot").read_bytes())
-    except (OSError, Malformed):
+    except (FileNotFoundError, Malformed):
         return None
     return hint.index, hint.position
 
@@ -242,18 +293,23 @@ def _registry(messages: Iterable[SelectedMessage], founding_info: FoundingInfo, 
     return registry
 
 
-def cut(messages: Sequence[SelectedMessage], tasks: int) -> list[list[SelectedMessage]]:
-    """Split messages into groups of consecutive ones, of about equal size in octets."""
-    sizes = [sum(size for places in message.places for _, _, size in places) for message in messages]
-    total = sum(sizes)
-    tasks = min(TASKS_MAX, max(tasks, total // TASK_BYTES))
+def cost_of(message: SelectedMessage) -> int:
+    """Return the effort of checking a message, in octets: those of its records, copies included, and a fixed part."""
+    return MESSAGE_COST_BYTES + sum(size for places in message.places for _, _, size in places)
+
+
+def cut(messages: Sequence[SelectedMessage], tasks: int, task_cost: int = TASK_COST) -> list[list[SelectedMessage]]:
+    """Split messages into groups of consecutive ones, of about equal cost."""
+    costs = [cost_of(message) for message in messages]
+    total = sum(costs)
+    tasks = min(TASKS_MAX, max(tasks, total // task_cost))
     share = max(1, -(-total // tasks))
     segments: list[list[SelectedMessage]] = []
     filled = share
-    for message, size in zip(messages, sizes, strict=True):
+    for message, cost in zip(messages, costs, strict=True):
         if filled >= share:
             segments.append([])
             filled = 0
         segments[-1].append(message)
-        filled += size
+        filled += cost
     return segments

@@ -1,19 +1,22 @@
-"""Reads the records of messages at known places, in Spark tasks: each is checked, or described as damaged.
+"""Reads the records of messages at known places, in a task: each is checked, or described as damaged.
 
-This module decides whether a record can be read from any of its copies. It does not interpret the content.
+This module decides whether a record can be read from any of its copies. It does not interpret the content. A file that
+cannot be opened is an error of the whole task, and never damage: the plan has seen the file, so it was there.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
 import msgspec
 
-from chaplain.errors import Malformed
+from chaplain.errors import Malformed, StorageError
 from chaplain.segment.files import OpenSegment
 from chaplain.segment.record import Record, decode_body, decode_head
+from chaplain.verification.access import access_errors, open_segment
 from chaplain.verification.batches import Damage, Keys, MessagePart
 from chaplain.verification.chain_selection import Place, SelectedMessage
 from chaplain.verification.checker import SegmentChecker
@@ -45,7 +48,7 @@ class RecordReader:
     def _open(self, path: str) -> OpenSegment:
         if self._segment is None or path != self._path:
             self._leave(check=True)
-            self._segment, self._path = OpenSegment(path), path
+            self._segment, self._path = open_segment(path), path
         return self._segment
 
     def read(self, places: Sequence[Place], reason: str) -> MessagePart:
@@ -67,7 +70,7 @@ class RecordReader:
             segment = self._open(path)
             data = segment.peek(position, size_bytes)
             head = decode_head(data, segment.header.identity, position)
-        except (Malformed, FileNotFoundError) as error:
+        except Malformed as error:
             return Damage(str(error), file=Path(path).name)
         try:
             return msgspec.structs.replace(head.record, body=decode_body(data, head))
@@ -99,15 +102,21 @@ class PeerCopies:
             self._places = [_places(folder) for folder in self._folders]
         for places in self._places:
             if name in places:
-                with RecordReader() as reader:
+                with suppress(OSError, StorageError), RecordReader() as reader:
                     part = reader.read([places[name]], "")
-                if isinstance(part, Record):
-                    return bytes(part.body)
+                    if isinstance(part, Record):
+                        return bytes(part.body)
         return b""
 
 
 def _places(folder: str) -> dict[tuple[int, int, bytes], Place]:
-    records = [step for step in scan_headers(folder) if isinstance(step, ScannedRecord)]
+    """Return the places of all records in another node's folder; none if it cannot be read.
+
+    The copies only help to name damage more exactly, so they are not needed for the verification.
+    """
+    records: list[ScannedRecord] = []
+    with suppress(OSError, StorageError):
+        records = [step for step in scan_headers(folder) if isinstance(step, ScannedRecord)]
     return {
         (record.index, record.part, record.chain): (record.path, record.position, record.size_bytes)
         for record in records
@@ -115,10 +124,13 @@ def _places(folder: str) -> dict[tuple[int, int, bytes], Place]:
 
 
 def check(messages: Iterable[SelectedMessage], keys: Keys | None = None, siblings: Sequence[str] = ()) -> ProofSegment:
-    """Verify consecutive messages. `siblings` are folders with other nodes' copies of the log."""
+    """Verify consecutive messages. `siblings` are folders with other nodes' copies of the log.
+
+    Raises `Inaccessible` if a file cannot be read, or if the node dropped it in the meantime.
+    """
     checker, peer_copies = SegmentChecker(keys), PeerCopies(siblings)
     breaks = checker.segment.breaks
-    with RecordReader() as reader:
+    with access_errors(), RecordReader() as reader:
         for message in messages:
             before = len(breaks)
             checker.check(

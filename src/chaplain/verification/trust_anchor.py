@@ -47,12 +47,15 @@ class TrustAnchor(Frozen, frozen=True):
 
 
 def read_anchor(folder: Path) -> TrustAnchor | None:
-    """Read the checkpoint in a folder of segments; None if there is none or it is damaged."""
+    """Read the checkpoint in a folder of segments; None if there is none or it is damaged.
+
+    Raises `OSError` if there is one that cannot be read: without it, the log would seem to lack its beginning.
+    """
     try:
         data = (folder / f"{LOG}.checkpoint").read_bytes()
         first, state = decode(data)
         position, streams, lanes, clients = read_export(state)
-    except (OSError, Malformed):
+    except (FileNotFoundError, Malformed):
         return None
     tails = {name: StreamTail(tail.next_offset, [tail.chain]) for name, tail in streams}
     signers = Signers(

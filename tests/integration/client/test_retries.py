@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from chaplain import AsyncClient, Client
-from chaplain.client.api.journal_aio import AsyncJournal
+from chaplain.client.aio.journal import AsyncJournal
 from chaplain.client.types.journal import Receipt
 from chaplain.client.types.receipts import Receipts
 from chaplain.errors import Unknown, Unreachable

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from chaplain.client.api.graph import GraphEvent
+from chaplain.client.api.graph_calls import GraphEvent
 from chaplain.client.api.sequence_calls import SequenceEvent
 from chaplain.drill.graph_history import judge_graph
 from chaplain.drill.journal_history import Attempt, judge

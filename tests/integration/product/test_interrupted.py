@@ -32,9 +32,8 @@ from chaplain import Client
 
 def waits(thread):
     # For something to come, and not for an answer.
-    frame = sys._current_frames()[thread.ident]
-    caller = frame.f_back and frame.f_back.f_code.co_filename
-    return frame.f_code is threading.Condition.wait.__code__ and "/chaplain/client/" in caller
+    code = sys._current_frames()[thread.ident].f_code
+    return code.co_name == "wait_for" and "/chaplain/client/" in code.co_filename
 
 def interrupt():
     end = time.monotonic() + 60

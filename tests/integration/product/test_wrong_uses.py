@@ -70,7 +70,12 @@ NO_CLUSTER = [
     Wrong("chaplain console --cluster nowhere", "no cluster at nowhere"),
     Wrong("chaplain demo --out mine/file", "is a file", 2),
     Wrong("chaplain pipeline verify", "give either --cluster or --path", 2),
-    Wrong("chaplain pipeline verify --cluster nowhere", "no cluster at nowhere"),
+    Wrong("chaplain pipeline verify --cluster nowhere", "cannot read nowhere: No such file", 4),
+    Wrong("chaplain verify", "give either --cluster or --path", 2),
+    Wrong("chaplain verify --cluster nowhere", "cannot read nowhere: No such file", 4),
+    Wrong("chaplain verify --path nowhere", "cannot read nowhere: No such file", 4),
+    Wrong("chaplain verify --path mine", "there are no segments in mine: give a node's segments"),
+    Wrong("chaplain verify --cluster c --workers 0", "is not in the range", 2),
     Wrong("chaplain pipeline land --path nowhere --stream s --tables t --once", "no segments in nowhere"),
     Wrong("chaplain pipeline land --path mine --stream s --tables /proc/x --once", "tables cannot be kept in /proc/x"),
     Wrong("chaplain pipeline fold --tables nowhere --stream s", "no tables in nowhere: land a stream first"),
@@ -87,7 +92,9 @@ SHUT = [
     Wrong("$SHUT chaplain journal write --file shut/x --stream s --cluster c", "'shut/x': Permission denied", 2),
     Wrong("$SHUT chaplain node run --config shut/node.toml", "cannot read shut/node.toml: Permission denied"),
     Wrong("$SHUT chaplain key new --out shut/key", "cannot write shut/key: Permission denied"),
-    Wrong("$SHUT chaplain pipeline verify --path shut", "cannot read or write shut: Permission denied"),
+    Wrong("$SHUT chaplain pipeline verify --path shut", "cannot read shut: Permission denied", 4),
+    Wrong("$SHUT chaplain verify --path shut", "cannot read shut: Permission denied", 4),
+    Wrong("$SHUT chaplain verify --cluster shut", "cannot read shut: Permission denied", 4),
 ]
 OF_ROOT = "setpriv --bounding-set=-dac_override,-dac_read_search"
 """For root no directory is unreadable, unless it gives away the right to read all of them."""
@@ -210,6 +217,7 @@ OTHER_VERSION = [
     Wrong("chaplain node run --config c/node-1/node.toml", OTHER_FORMAT),
     Wrong("chaplain cluster up --dir c", f"node 1 ended with code 1: .*{OTHER_FORMAT}"),
     Wrong("chaplain pipeline verify --path c/node-1/segments", OTHER_FORMAT),
+    Wrong("chaplain verify --path c/node-1/segments", OTHER_FORMAT),
     Wrong("chaplain pipeline land --cluster c --stream orders --tables tables --once", OTHER_FORMAT),
 ]
 

@@ -14,10 +14,10 @@ from chaplain.journal.messages import config
 from chaplain.journal.messages.cluster import chain_hash, decode_body, encode_body
 from chaplain.journal.messages.config import LeaseLane
 from chaplain.journal.storage import verdict
-from chaplain.pipeline.verification.verify import prove
 from chaplain.segment.files import list_segments, scan_file
 from chaplain.segment.record import Kind
 from chaplain.verification.batches import split_first
+from chaplain.verification.verify import verify_log
 from tests.spark.support.journal import NODE_TOML, Author, Groups, recorded, rich_journal
 from tests.spark.support.scene import Named, Scene, first_batch_of_entry, split, streams_of, with_pack
 from tests.support.execution_stage import ADMIN_ACL, BOB, CLUSTER, Stage, petition
@@ -154,7 +154,7 @@ def rewritten_tail(scene: Scene) -> Named:
 def rewritten_behind_a_manifest(scene: Scene) -> Named:
     scene.write()
     scene.manifest = scene.directory / "manifest.json"
-    assert prove(None, path=str(scene.segments), manifest=scene.manifest).breaks == []
+    assert verify_log(path=str(scene.segments), manifest=scene.manifest).breaks == []
     scene.rewrite(rich_journal(scene.seed, parts_at=20, messages=31))
     return {("", scene.groups[-1][0].index, "fork")}
 
@@ -162,7 +162,7 @@ def rewritten_behind_a_manifest(scene: Scene) -> Named:
 def cut_behind_a_manifest(scene: Scene) -> Named:
     scene.write()
     scene.manifest = scene.directory / "manifest.json"
-    assert prove(None, path=str(scene.segments), manifest=scene.manifest).breaks == []
+    assert verify_log(path=str(scene.segments), manifest=scene.manifest).breaks == []
     scene.rewrite(scene.groups[:-2])
     return {("", len(scene.groups) - 1, "missing")}
 

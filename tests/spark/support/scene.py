@@ -9,11 +9,12 @@ from pathlib import Path
 import msgspec
 
 from chaplain.journal.storage.records import SyncHint, encode_sync_hint
-from chaplain.pipeline.verification.verify import prove, verify_here
 from chaplain.segment.files import OpenSegment, list_segments, scan_file
 from chaplain.segment.pack import decode_pack, encode_pack, heads_of
 from chaplain.segment.record import Kind, Record
+from chaplain.verification import manifest
 from chaplain.verification.plan import VerifyRequest
+from chaplain.verification.verify import verify_here, verify_log
 from chaplain.verification.violations import Break
 from tests.spark.support.journal import NODE_TOML, Groups, rich_journal
 from tests.spark.support.stage import put
@@ -54,9 +55,15 @@ class Scene:
         known = len(self.groups) if index is None else index
         (self.segments / "journal.jot").write_bytes(encode_sync_hint(SyncHint(b"b" * 16, end, known)))
 
+    def request(self) -> VerifyRequest:
+        proven = None
+        if self.manifest is not None:
+            proven = manifest.read(self.manifest, manifest.signer_for(self.manifest, ""))
+        return VerifyRequest(str(self.segments), signatures=self.signatures, proven=proven)
+
     def breaks(self, tasks: int) -> list[Break]:
         if self.manifest is not None:
-            return prove(None, path=str(self.segments), manifest=self.manifest).breaks
+            return verify_log(path=str(self.segments), manifest=self.manifest).breaks
         return verify_here(VerifyRequest(str(self.segments), signatures=self.signatures), tasks)[0].breaks
 
     # Choosing.

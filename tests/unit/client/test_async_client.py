@@ -7,9 +7,9 @@ from random import Random
 
 import pytest
 
-from chaplain import AsyncClient, Client
-from chaplain.client.aio import AsyncPool
-from chaplain.client.api.sql_aio import AsyncSql
+from chaplain import AsyncClient
+from chaplain.client.aio.executor_calls import AsyncExecutorCalls
+from chaplain.client.aio.listeners import AsyncPool
 from chaplain.client.io.call_registry import CallRegistry
 from chaplain.client.protocol.events import Failure, ListeningBegan, Raised, Yielded
 from chaplain.client_service.messages import PoolItem
@@ -183,18 +183,20 @@ def test_a_check_that_failed_is_made_again_and_its_error_told_to_nobody_later(en
                 asked.append(asyncio.get_running_loop().create_future())
                 await asked[-1]
 
-        sql = AsyncSql(Line(), "s")
+        executors = AsyncExecutorCalls(Line(), "s")
         for _ in range(2):
             with pytest.raises(TimeoutError):
-                await asyncio.wait_for(sql._checked(), 0.01)
+                await asyncio.wait_for(executors.check(), 0.01)
         assert len(asked) == 1
         asked[0].cancel() if ends == "cancelled" else asked[0].set_exception(Unreachable("it is down"))
-        await asyncio.wait([sql._check])
-        later = asyncio.create_task(sql._checked())
+        await asyncio.wait([executors._check])
+        assert not executors.checked
+        later = asyncio.create_task(executors.check())
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         asked[1].set_result(None)
         await later
+        assert executors.checked
 
     run(work())
 
@@ -221,10 +223,3 @@ def test_a_pool_that_could_not_be_joined_may_be_listened_to_later() -> None:
         assert (await anext(again)).value == b"hi"
 
     run(work())
-
-
-def test_both_faces_have_the_same_methods() -> None:
-    def names(kind: type) -> set[str]:
-        return {name for name in dir(kind) if not name.startswith("_")}
-
-    assert names(Client) == names(AsyncClient)

@@ -1,9 +1,11 @@
-"""Blocking calls drive the client themselves: in whose thread things happen, and that no interruption, thread or end
-leaves it unusable or anybody waiting."""
+"""Blocking calls and the thread that answers them: no interruption, thread or end leaves a client unusable, or a caller
+waiting."""
 
 from __future__ import annotations
 
+import _signal
 import gc
+import signal
 import subprocess
 import sys
 import threading
@@ -17,36 +19,14 @@ from chaplain import Client
 from chaplain.client.api import calls as requests
 from chaplain.client.io.call_registry import CallRegistry, Completion
 from chaplain.client.io.thread_engine import ThreadEngine
-from chaplain.client.io.waiter import Waiter
 from chaplain.client.protocol.events import Cancelled, Returned
-from chaplain.core import Disconnected, Drained, Woken
+from chaplain.client.sync.waiting import CallFuture
+from chaplain.core import Disconnected, Drained
 from chaplain.errors import ChaplainError, Closed
 from chaplain.link.zmq.sockets import Sockets
 from tests.support.client_threads import client_threads
 
 LIMIT_S = 60.0
-
-
-def tellers(client: Client, monkeypatch: pytest.MonkeyPatch) -> list[threading.Thread]:
-    """The threads that tell outcomes, in order."""
-    registry, seen = client._context.registry, []
-    deliver = registry.deliver
-
-    def note(outcomes: list[object]) -> None:
-        seen.append(threading.current_thread())
-        deliver(outcomes)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(registry, "deliver", note)
-    return seen
-
-
-def test_the_thread_that_waits_takes_its_answer_in_itself(cluster, monkeypatch) -> None:
-    with Client.connect(**cluster.how) as client:
-        seen = tellers(client, monkeypatch)
-        for _ in range(50):
-            assert client.status() == {"state": "WRK"}
-        mine = seen.count(threading.current_thread())
-        assert mine >= 45, "the other thread may be quicker only by chance, when it has just looked"
 
 
 def test_a_listener_and_callers_of_one_client_do_not_keep_each_other(cluster) -> None:
@@ -93,16 +73,10 @@ def started(core: object) -> tuple[ThreadEngine, CallRegistry]:
     return engine, registry
 
 
-def call(engine: ThreadEngine, registry: CallRegistry) -> object:
-    waiter = Waiter()
-    assert engine.call(Cancelled(registry.register(Completion(waiter))), waiter, LIMIT_S)
-    return waiter.result()
-
-
-def call_on(engine: ThreadEngine, registry: CallRegistry) -> None:
-    end_s = time.monotonic() + LIMIT_S
-    while time.monotonic() < end_s:
-        call(engine, registry)
+def call(registry: CallRegistry) -> object:
+    future = CallFuture()
+    registry.submit_call(Cancelled, Completion(future))
+    return future.result()
 
 
 class Keeps(Answers):
@@ -121,92 +95,40 @@ def test_what_came_before_a_call_is_taken_in_before_it(monkeypatch: pytest.Monke
     """Else a write would go to a session that has ended, and once more to another: nobody could tell its fate."""
     ended, core = Disconnected(1, "the node is gone"), Keeps()
     engine, registry = started(core)
-    call(engine, registry)
-    core.seen.clear()
-    waiting = [[ended]]  # as if the background thread had not looked since
-    wait = engine._sockets.wait
-    monkeypatch.setattr(engine._sockets, "wait", lambda left_ns: waiting.pop() if waiting else wait(left_ns))
-    call(engine, registry)
-    assert [type(event) for event in core.seen][:2] == [Disconnected, Cancelled]
+    future = CallFuture()
+
+    def wait_until_both_are_there(_left_ns: int | None) -> list[object]:
+        monkeypatch.undo()
+        registry.submit_call(Cancelled, Completion(future))
+        return [ended]
+
+    monkeypatch.setattr(engine._sockets, "wait", wait_until_both_are_there)
+    call(registry)  # after this turn, the engine waits again
+    future.result()
+    assert [type(event) for event in core.seen if type(event) is not Drained] == [Cancelled, Disconnected, Cancelled]
     engine.stop()
 
 
-class AnswersLater(Answers):
-    """When it is woken, which it wants to be at once."""
-
-    def __init__(self, act: Callable[[], None]) -> None:
-        super().__init__(act)
-        self.taken: list[object] = []
-
-    def step(self, now_ns: int, event: object) -> list[object]:
-        if isinstance(event, Cancelled):
-            self._act()
-            self.taken.append(event)
-            return []
-        if isinstance(event, Woken) and self.taken:
-            return [Returned(self.taken.pop().call, b"")]  # type: ignore[attr-defined]
-        return []
-
-    def deadline(self) -> int | None:
-        return 0 if self.taken else None
-
-
-def test_no_call_is_given_up_because_the_process_stood_still(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As at SIGSTOP: the core has an answer, or knows best what nobody can know, and is asked first."""
-    clock, paused_s = time.monotonic, [0.0]
-    monkeypatch.setattr(time, "monotonic", lambda: clock() + sum(paused_s))
-    engine, registry = started(AnswersLater(lambda: paused_s.append(2 * LIMIT_S)))
-    for _ in range(20):
-        assert call(engine, registry) == b""
-    engine.stop()
-
-
-def test_the_background_thread_tells_what_nobody_drives_for() -> None:
-    engine, registry = started(Answers())
-    for calls in (0, 1, 5):
-        for _ in range(calls):
-            call(engine, registry)
-        waiter = Waiter()
-        registry.submit_call(Cancelled, Completion(waiter))
-        waiter.wait(LIMIT_S)
-        assert waiter.finished
-    engine.stop()
-
-
-def test_a_defect_in_a_callers_turn_ends_every_wait() -> None:
+def test_defect_in_the_core_ends_every_wait() -> None:
     def fail() -> None:
         raise ZeroDivisionError
 
     engine, registry = started(Answers(fail))
     with pytest.raises(Closed, match="ZeroDivisionError"):
-        call(engine, registry)
+        call(registry)
     with pytest.raises(Closed, match="connect again"):
-        call(engine, registry)
+        call(registry)
     engine.stop()
     assert not client_threads()
 
 
-def test_an_exception_thrown_into_a_callers_turn_goes_on_and_ends_every_wait() -> None:
-    def fail() -> None:
-        if threading.current_thread().name != "chaplain-client":
-            raise KeyboardInterrupt
-
-    engine, registry = started(Answers(fail))
-    with pytest.raises(KeyboardInterrupt):
-        call_on(engine, registry)
-    with pytest.raises(Closed):
-        call(engine, registry)
-    engine.stop()
-    assert not client_threads()
-
-
-def test_a_finalizer_in_the_middle_of_a_turn_may_submit_but_not_wait() -> None:
+def test_finalizer_in_the_engines_thread_may_submit_but_not_wait() -> None:
     caught: list[BaseException] = []
 
     def act() -> None:
         try:
             registry.submit(Cancelled(0))
-            call(engine, registry)
+            engine.check_may_wait()
         except RuntimeError as error:
             caught.append(error)
 
@@ -217,23 +139,54 @@ def test_a_finalizer_in_the_middle_of_a_turn_may_submit_but_not_wait() -> None:
             one()
 
     engine, registry = started(Answers(act_once))
-    assert call(engine, registry) == b""
+    assert call(registry) == b""
     assert len(caught) == 1
-    assert call(engine, registry) == b""
+    assert call(registry) == b""
     engine.stop()
     assert not client_threads()
 
 
-def test_an_engine_may_be_stopped_in_the_middle_of_a_turn() -> None:
+def test_engine_may_be_stopped_in_its_own_thread() -> None:
     def act() -> None:
         engine.stop()
 
     engine, registry = started(Answers(act))
-    assert call(engine, registry) == b"", "the turn was finished"
-    with pytest.raises(Closed):
-        call_on(engine, registry)
+    assert call(registry) == b"", "the turn was finished"
     engine.stop()
+    with pytest.raises(Closed):
+        call(registry)
     assert not client_threads()
+
+
+def test_input_that_is_submitted_during_a_turn_needs_no_wake_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A wake-up costs a system call, and answers often lead to the next request."""
+    wakes: list[None] = []
+    second = CallFuture()
+
+    def act() -> None:
+        if not begun:
+            begun.append(None)
+            monkeypatch.setattr(engine._sockets, "wake", lambda: wakes.append(None))
+            registry.submit_call(Cancelled, Completion(second))
+
+    begun: list[None] = []
+    engine, registry = started(Answers(act))
+    call(registry)
+    assert second.result() == b""
+    assert wakes == []
+    monkeypatch.undo()
+    engine.stop()
+
+
+def test_library_leaves_signal_handlers_alone(cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise AssertionError("a library installs no signal handler")
+
+    for name in ("signal", "set_wakeup_fd", "siginterrupt", "pthread_sigmask"):
+        monkeypatch.setattr(signal, name, refuse)
+        monkeypatch.setattr(_signal, name, refuse)
+    with Client.connect(**cluster.how) as client:
+        assert client.status() == {"state": "WRK"}
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -14,7 +14,7 @@ import sys
 from contextlib import suppress
 
 from chaplain import AsyncClient, Client
-from chaplain.client.api import admin_calls, calls, graph, journal_calls, sequence_calls
+from chaplain.client.api import admin_calls, calls, graph_calls, journal_calls, sequence_calls
 from chaplain.client.types.equivocation_proof import read_proof
 from chaplain.config import load_cluster
 from chaplain.errors import Malformed
@@ -32,8 +32,8 @@ USES = {
     "clients": lambda: journal_calls.clients().read(b""),
     "nodes": lambda: admin_calls.assembly().read(b""),
     "proof": lambda: read_proof(b""),
-    "append": lambda: graph.append("x", b"").read(b""),
-    "read": lambda: graph.look_up(ReadSnapshot("x"), 1).read(b""),
+    "append": lambda: graph_calls.append("x", b"").read(b""),
+    "read": lambda: graph_calls.look_up(ReadSnapshot("x"), 1).read(b""),
     "publish": lambda: sequence_calls.publish("x", [b""]).read(b""),
     "look": lambda: sequence_calls.read_page("x", 1, 1, 0).read(b""),
 }

@@ -21,7 +21,7 @@ from chaplain.client.io.item_buffer import Inbox
 from chaplain.client.io.thread_engine import ThreadEngine
 from chaplain.client.protocol.deadlines import Deadlines
 from chaplain.client.protocol.endpoints import Endpoints
-from chaplain.client.protocol.events import Cancelled, Failure, Raised, Returned, Settings, Yielded
+from chaplain.client.protocol.events import Cancelled, Failure, ListeningBegan, Raised, Settings, Yielded
 from chaplain.client.types.results import Event, MemberNews, PoolMessage, Question
 from chaplain.client_service.messages import ROTATION_NS, NewsItem
 from chaplain.errors import ChaplainError, Closed, Malformed
@@ -165,24 +165,23 @@ def test_every_failure_has_its_error(failure: Failure) -> None:
 
 
 def test_news_of_a_node_become_a_record() -> None:
-    future: Future[bytes] = Future()
-    inbox = Inbox()
-    sink = SubscriptionSink(future, inbox, lambda: None)
+    sink = SubscriptionSink(lambda: None)
     sink.on_outcome(Yielded(1, NewsItem(1, "exit", 2, reason="silent"), b"", 3, True))
-    item = inbox.take()
+    item = sink.inbox.take()
     assert item == MemberNews("exit", 2, reason="silent", missed=3, moved=True)
     assert dict(item)["kind"] == "exit"
 
 
 def test_a_listening_that_fails_after_it_began_tells_the_one_who_takes() -> None:
     knocks: list[None] = []
-    registry, future = CallRegistry(lambda event: None), Future[bytes]()
-    sink = SubscriptionSink(future, Inbox(), lambda: knocks.append(None))
+    registry = CallRegistry(lambda event: None)
+    sink = SubscriptionSink(lambda: knocks.append(None))
     call = registry.submit_call(Cancelled, sink)
-    registry._sinks[call].on_outcome(Returned(call, b""))
+    registry._sinks[call].on_outcome(ListeningBegan(call))
+    assert (sink.started, sink.error, knocks) == (True, None, [None])
     registry.fail_all(Malformed("x"))
     assert isinstance(sink.error, Malformed)
-    assert knocks == [None]
+    assert knocks == [None, None]
 
 
 @pytest.mark.parametrize("size", [16_385, 1 << 20])

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from contextlib import nullcontext, suppress
-from types import SimpleNamespace
+from contextlib import suppress
 
 import pytest
 
-from chaplain.client.api import journal_sync
-from chaplain.client.api.journal_aio import AsyncReader, AsyncWriter
+from chaplain.client.aio.journal import AsyncReader, AsyncWriter
 from chaplain.client.api.journal_calls import read
-from chaplain.client.api.journal_sync import Reader, Writer
 from chaplain.client.io.call_registry import CallRegistry
 from chaplain.client.protocol.call_events import Returned
 from chaplain.client.protocol.journal.batch_builder import CHUNK_BYTES, BatchBuilder
 from chaplain.client.protocol.journal.events import ReadChunk, ReadCommand, WritesAcknowledged
 from chaplain.client.protocol.journal.packing import REQUEST_BYTES_MAX
 from chaplain.client.protocol.journal.unpacking import messages_of
+from chaplain.client.sync import journal
+from chaplain.client.sync.journal import Reader, Writer
 from chaplain.client.types.receipts import ReceiptPlace
 from chaplain.errors import Closed, Misused
 from chaplain.segment.pack import Pack, encode_pack
@@ -31,7 +30,6 @@ class Context:
     def __init__(self) -> None:
         self.timeout_s = 5.0
         self.cluster = "c"
-        self.engine = SimpleNamespace(passive_wait=nullcontext(), signals_deferred=nullcontext())
         self.wishes: list = []
         self.closed = False
         self.registry = CallRegistry(self._submit)
@@ -41,8 +39,8 @@ class Context:
             raise Closed("closed")
         self.wishes.append(wish)
 
-    def flush_now(self) -> None:
-        pass
+    def hand_over(self, act) -> None:
+        act()
 
     @property
     def rows(self) -> list[list[tuple]]:
@@ -121,7 +119,7 @@ def test_what_is_too_large_takes_nothing_with_it(kind: type, large: tuple) -> No
     writer.write(b"2")
     for number in range(2):
         context.answer(number)
-    assert [[value for value, _ in batch] for batch in context.rows] == [[b"first"], [b"1"], [b"2"]]
+    assert [value for batch in context.rows for value, _ in batch] == [b"first", b"1", b"2"]
 
 
 @faces
@@ -144,35 +142,23 @@ def test_a_writer_of_a_closed_client_says_so_at_once(kind: type) -> None:
         writer.write(b"1")
 
 
-def test_what_is_handed_over_is_shielded_from_signals() -> None:
-    """Else Ctrl-C could lose a chunk between the writer and the client, and leaving would not notice."""
+def test_chunk_whose_hand_over_is_interrupted_is_submitted_with_the_next_message(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Ctrl-C must not lose what the writer has collected."""
     context = Context()
-    inside = context.engine.signals_deferred = Inside()
-    within: list[bool] = []
-
-    def submit(wish: object) -> None:
-        within.append(inside.now)
-        if len(within) == 3:
-            context.registry.fail_all(Closed("over"))
-
-    context.registry._submit = submit
     writer = Writer(context, "s", False)
     writer.write(b"first")
-    writer.write(bytes(LARGE))
+
+    def interrupt(act: object) -> None:
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(context, "hand_over", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        writer.write(bytes(LARGE))
     writer.write(b"second")
-    with pytest.raises(Closed):
-        writer.flush()
-    assert within == [True] * 3
-
-
-class Inside:
-    now = False
-
-    def __enter__(self) -> None:
-        self.now = True
-
-    def __exit__(self, *_: object) -> None:
-        self.now = False
+    assert [[len(value) for value, _ in batch] for batch in context.rows] == [[5], [LARGE], [6]]
 
 
 def test_what_an_interrupted_message_left_is_thrown_away() -> None:
@@ -223,7 +209,7 @@ def test_threads_that_share_a_reader_miss_nothing(monkeypatch: pytest.MonkeyPatc
             if not number:
                 meet(messages, 10)
 
-    monkeypatch.setattr(journal_sync, "messages_of", slowly)
+    monkeypatch.setattr(journal, "messages_of", slowly)
     threads = [threading.Thread(target=take) for _ in range(2)]
     for thread in threads:
         thread.start()

@@ -6,8 +6,8 @@ from typing import Any, cast
 
 import pytest
 
-from chaplain.client.api.journal_sync import JournalClientContext
-from chaplain.client.api.sql_sync import Sql
+from chaplain.client.sync.connection import ClientContext
+from chaplain.client.sync.sql import Sql
 from chaplain.client_service.messages import LookUp
 from chaplain.executor.messages import AskResults, ReadThrough, decode_client, encode_runs
 from chaplain.executor.statement import OutcomeRun, RequestOutcome, encode_run
@@ -48,7 +48,7 @@ class Executor:
 
 
 def given(executor: Executor, through: tuple[int, int] | None) -> list[tuple[int, int]]:
-    return [tuple(one.id) for one in Sql(cast("JournalClientContext", executor), "main").results(through)]
+    return [tuple(one.id) for one in Sql(cast("ClientContext", executor), "main").results(through)]
 
 
 @pytest.mark.parametrize("prompt", [True, False])

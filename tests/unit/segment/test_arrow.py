@@ -197,7 +197,7 @@ def test_pandas_is_not_imported() -> None:
         "record = t.batch(1, [t.ORDERS, t.PLAIN])\n"
         "first = record.first_offset\n"
         "columns = [field.split()[0] for field in fields(True)]\n"
-        "found = [*rows_of([record], OffsetRange(record.stream, first + 1, first + 4), columns, True)]\n"
+        "found = [*rows_of([record], OffsetRange(record.stream, first + 1, first + 4), columns)]\n"
         "assert sum(one.num_rows for one in found) == 3, found\n"
         "cell_of(b'', pa.string())\n"
         "assert 'pandas' not in sys.modules\n"

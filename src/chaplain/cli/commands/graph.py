@@ -20,7 +20,7 @@ from chaplain.cli.support.output import json_value, print_json, print_rows, refu
 from chaplain.errors import Missing
 
 if TYPE_CHECKING:
-    from chaplain.client.api.graph import GraphEvent
+    from chaplain.client.api.graph_calls import GraphEvent
 
 _EVENT = ["id", "parents", "author", "timestamp", "value", "read", "confirms"]
 

@@ -24,7 +24,7 @@ from chaplain.cli.support.output import (
 )
 
 if TYPE_CHECKING:
-    from chaplain.client.api.journal_sync import Journal
+    from chaplain.client.sync.journal import Journal
     from chaplain.client.types.journal import Message, Receipt
 
 _NS = 1_000_000_000

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from chaplain.cli.commands.journal import timestamp
+from chaplain.cli.support.log_source import cluster_folder, log_source, one_source
 from chaplain.cli.support.output import (
     BREAK_FOUND,
     F,
@@ -26,7 +27,9 @@ from chaplain.cli.support.output import (
     print_table,
     progress,
 )
+from chaplain.cli.support.verification import check_log, print_result, verify_options
 from chaplain.errors import ConfigError, Missing
+from chaplain.verification.verify import signing
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -55,20 +58,27 @@ def pipeline() -> None:
 
 
 def _spark(command: F) -> F:
-    """Add the options that choose where Spark runs."""
+    """Add the options that choose where Spark runs, and how. `_session` takes the last three from the context."""
     master = click.option("--master", default="", metavar="M", help="Spark master.  [default: local[*]]")
     remote = click.option("--remote", default="", metavar="R", help="Spark Connect server, such as sc://host:15002.")
-    return master(remote(command))
+    conf = click.option("--conf", multiple=True, metavar="KEY=VALUE", callback=_settings, expose_value=False,
+                        help="Spark configuration property; repeatable.")  # fmt: skip
+    packages = click.option("--packages", default="", metavar="LIST", callback=_note, expose_value=False,
+                            help="Maven coordinates of jars for Spark, with commas.")  # fmt: skip
+    py_files = click.option("--py-files", default="", metavar="LIST", callback=_note, expose_value=False,
+                            help="Python files and archives for the workers, with commas.")  # fmt: skip
+    return master(remote(conf(packages(py_files(command)))))
 
 
-def _source(command: F) -> F:
-    """Add the options that choose the log to read."""
-    cluster = click.option("--cluster", "--dir", default="", metavar="DIR|FILE",
-                           help="The cluster's directory, or its cluster.toml.",
-                           envvar="CHAPLAIN_CLUSTER", show_envvar=True)  # fmt: skip
-    path = click.option("--path", default="", metavar="SEGMENTS", help="Directory of a node's segments.")
-    node = click.option("--node", type=click.IntRange(1), metavar="I", help="Read only the files of node I.")
-    return cluster(path(node(output_option(command))))
+def _note(ctx: click.Context, parameter: click.Parameter, value: Any) -> Any:
+    ctx.meta[f"{__name__}.{parameter.name}"] = value
+    return value
+
+
+def _settings(ctx: click.Context, parameter: click.Parameter, value: tuple[str, ...]) -> Any:
+    if wrong := [pair for pair in value if not pair.partition("=")[0].startswith("spark.") or "=" not in pair]:
+        raise click.BadParameter(f"{wrong[0]}: write it as spark.KEY=VALUE")
+    return _note(ctx, parameter, dict(pair.split("=", 1) for pair in value))
 
 
 def _always_once(command: F) -> F:
@@ -82,7 +92,7 @@ def _tables(required: bool) -> Callable[[F], F]:
 
 
 @pipeline.command(epilog="Example: chaplain pipeline land --cluster demo --stream orders --tables tables --once")
-@_source
+@log_source
 @click.option("--stream", required=True, metavar="S", help="The stream to land.")
 @_tables(required=True)
 @click.option("--once", is_flag=True, help="Stop when all present messages have landed.")
@@ -97,7 +107,7 @@ def _tables(required: bool) -> Callable[[F], F]:
 def land(cluster: str, path: str, node: int | None, output: str, stream: str, tables: str, once: bool, kind: Any,
          storage: tuple[str, ...], lenient: bool, master: str, remote: str) -> None:  # fmt: skip
     """Write a stream to a table, each message exactly once. Runs until interrupted, or with --once to the end."""
-    cluster, path = _one_source(cluster, path, node)
+    cluster, path = one_source(cluster, path, node)
     wrong = [pair for pair in storage if "=" not in pair]
     if wrong:
         raise click.UsageError(f"--storage-option {wrong[0]}: write it as K=V")
@@ -121,50 +131,50 @@ def land(cluster: str, path: str, node: int | None, output: str, stream: str, ta
 
 
 @pipeline.command(epilog="Example: chaplain pipeline verify --cluster demo --stream orders --signatures")
-@_source
+@log_source
 @_tables(required=False)
-@click.option("--stream", default="", metavar="S", help="Report only breaks of this stream.")
-@click.option("--manifest", metavar="FILE", help="Continue after the part that this manifest covers, then update it.")
-@click.option("--identity", default="", metavar="FILE", help="Identity that signs the manifest.")
-@click.option("--signatures", is_flag=True, help="Also verify the signature of every request.")
-@click.option("--founding", default="", metavar="FILE",
-              help="node.toml with the initial configuration, if there is none beside the segments.")  # fmt: skip
+@verify_options
 @_spark
 @_always_once
 def verify(cluster: str, path: str, node: int | None, output: str, tables: str, stream: str, manifest: str | None,
            identity: str, signatures: bool, founding: str, master: str, remote: str) -> None:  # fmt: skip
-    """Verify a log, a table or both.
+    """Verify a log, a table or both, with Spark. Without Spark, `chaplain verify` verifies a log.
 
-    Each violation is printed as a line of JSON. The exit code is 3 if there is any.
+    Each violation is printed as a line of JSON. The exit code is 0 if there is none, 3 if there is any, and 4 if a file
+    cannot be read, so that nothing is known of it.
 
     Standard error says what was verified. For a cluster, that is the complete log of the node that is furthest ahead;
     of the other nodes' logs only the record headers are compared with it. To verify those completely, use --node.
     """
     if cluster or path or not tables:
-        cluster, path = _one_source(cluster, path, node)
+        cluster, path = one_source(cluster, path, node)
     elif signatures or founding:
         raise click.UsageError("signatures are in the log: give --cluster or --path")
-    spark = _session(master, remote, cluster, path, landed=tables)
-    from chaplain.pipeline import find_breaks  # noqa: PLC0415 Spark is heavy
-    from chaplain.pipeline.verification.verify import signing  # noqa: PLC0415
-    from chaplain.verification.violations import break_fields  # noqa: PLC0415
+    _check_place(master, remote)
+    if not remote and (cluster or path):
+        check_log(cluster, path)
+    spark = _session(master, remote, landed=tables)
+    from chaplain.pipeline import find_breaks, prove  # noqa: PLC0415 Spark is heavy
 
     progress("verifying")
-    breaks = []
+    breaks, told = [], []
+    summary: dict[str, Any] = {}
     if manifest:
         identity = signing(identity, cluster)  # the same identity for the log and for the tables
-    common: dict[str, Any] = {"stream": stream, "manifest": manifest, "identity": identity, "tell": _print_note}
+    common: dict[str, Any] = {"manifest": manifest, "identity": identity}
     if cluster or path:
-        breaks += find_breaks(spark, cluster=cluster, path=path, signatures=signatures, founding=founding, **common)
+        proof = prove(spark, cluster=cluster, path=path, signatures=signatures, founding=founding, **common)
+        breaks += proof.breaks_of(stream)
+        told.append(proof.told())
+        summary["log"] = proof.summary()
     if tables:
         # Verification of a log with breaks writes no manifest. The table is then compared with the earlier manifest, if
         # one exists.
         known = manifest if manifest and (not breaks or Path(manifest).exists()) else None
-        breaks += find_breaks(spark, tables=tables, **{**common, "manifest": known})
-    for one in breaks:
-        print_json(break_fields(one))
-    if breaks:
-        raise click.exceptions.Exit(BREAK_FOUND)
+        found = find_breaks(spark, tables=tables, stream=stream, tell=told.append, **{**common, "manifest": known})
+        breaks += found
+        summary["tables"] = {"path": tables, "breaks": len(found)}
+    print_result(output, breaks, told, summary)
 
 
 def _print_note(text: str) -> None:
@@ -173,7 +183,7 @@ def _print_note(text: str) -> None:
 
 
 @pipeline.command(epilog="Example: chaplain pipeline fold --tables tables --stream orders")
-@_source
+@log_source
 @_tables(required=False)
 @click.option("--stream", required=True, metavar="S", help="The stream to fold.")
 @click.option("--keep-keyless", is_flag=True, help="Keep all rows without a key instead of leaving them out.")
@@ -193,7 +203,7 @@ def fold(cluster: str, path: str, node: int | None, output: str, tables: str, st
     if tables and not path:
         cluster = ""
     else:
-        cluster, path = _one_source(cluster, path, node)
+        cluster, path = one_source(cluster, path, node)
     spark = _session(master, remote, cluster, path, landed=tables)
     from chaplain.pipeline import fold as run  # noqa: PLC0415 Spark is heavy
     from chaplain.pipeline import table, table_path  # noqa: PLC0415
@@ -272,7 +282,7 @@ def _read(spark: SparkSession, cluster: str, path: str, stream: str) -> DataFram
 
 
 @pipeline.command(epilog="Example: chaplain pipeline report --tables tables --out report.html")
-@_source
+@log_source
 @_tables(required=True)
 @click.option("--stream", default="", metavar="S", help="Only this stream.")
 @click.option("--out", default="report.html", show_default=True, metavar="FILE", help="The HTML file to write.")
@@ -285,7 +295,7 @@ def report(cluster: str, path: str, node: int | None, output: str, tables: str, 
     With --cluster or --path the report also lists the breaks of that log.
     """
     if cluster or path:
-        cluster, path = _one_source(cluster, path, node)
+        cluster, path = one_source(cluster, path, node)
     spark = _session(master, remote, cluster, path, landed=tables)
     from chaplain.pipeline import report as run  # noqa: PLC0415 Spark is heavy
 
@@ -296,30 +306,18 @@ def report(cluster: str, path: str, node: int | None, output: str, tables: str, 
         click.echo(f"{out} is written")
 
 
-def _one_source(cluster: str, path: str, node: int | None) -> tuple[str, str]:
-    """Return the cluster or the path to read, one of them empty. `--path` overrides a cluster from the environment."""
-    if path and cluster and click.get_current_context().get_parameter_source("cluster") != _ENVIRONMENT:
-        raise click.UsageError("give either --cluster or --path")
-    if not path and not cluster:
-        raise click.UsageError("give either --cluster or --path")
-    if node is None:
-        return ("", path) if path else (cluster, "")
-    if path:
-        raise click.UsageError("--node is for --cluster: a path is one node's already")
-    return "", str(_folder(cluster) / f"node-{node}" / "segments")
-
-
-def _folder(cluster: str) -> Path:
-    return Path(cluster).parent if Path(cluster).is_file() else Path(cluster)
-
-
-_ENVIRONMENT = click.core.ParameterSource.ENVIRONMENT
-
-
 def _session(master: str, remote: str, cluster: str = "", path: str = "", landed: str = "") -> SparkSession:
     """Start Spark, after the checks that need no Spark: starting it takes seconds."""
-    if master and remote:
-        raise click.UsageError("give either --master or --remote")
+    _check_place(master, remote)
+    noted = {name: click.get_current_context().meta[f"{__name__}.{name}"] for name in ("conf", "packages", "py_files")}
+    if remote and noted["packages"]:
+        raise click.UsageError("--packages: jars are the Connect server's; give them where it is started")
+    settings: dict[str, str] = dict(noted["conf"])
+    if noted["packages"]:
+        settings["spark.jars.packages"] = noted["packages"]
+    py_files = [file.strip() for file in noted["py_files"].split(",") if file.strip()]
+    if missing := [file for file in py_files if not Path(file).exists()]:
+        raise Missing(f"--py-files: there is no {missing[0]}")
     if not remote:
         _check_sources(cluster, path, landed)
     try:
@@ -327,7 +325,13 @@ def _session(master: str, remote: str, cluster: str = "", path: str = "", landed
     except ImportError as absent:
         raise ConfigError(f"{absent.name} is not installed: pip install 'chaplain[spark]'") from None
     progress("starting Spark")
-    return local_session(master or "local[*]", remote=remote)
+    where = master or settings.pop("spark.master", "local[*]")
+    return local_session(where, remote=remote, settings=settings, py_files=py_files)
+
+
+def _check_place(master: str, remote: str) -> None:
+    if master and remote:
+        raise click.UsageError("give either --master or --remote")
 
 
 def _check_writable(tables: str) -> None:
@@ -350,7 +354,7 @@ def _check_sources(cluster: str, path: str, landed: str) -> None:
     """Raise if the sources do not exist. The segments alone suffice for a cluster, as restored from a backup."""
     from chaplain.segment.files import refuse_other_versions  # noqa: PLC0415
 
-    folders = list(_folder(cluster).glob("node-*/segments")) if cluster else [Path(path)] if path else []
+    folders = list(cluster_folder(cluster).glob("node-*/segments")) if cluster else [Path(path)] if path else []
     for folder in folders:
         refuse_other_versions(folder)
     if cluster and not folders:

@@ -130,6 +130,9 @@ def _cell(value: object) -> str:
 BREAK_FOUND = 3
 """Exit code of a command whose verification found a break."""
 
+NOT_LOOKED = 4
+"""Exit code of a command that could not read what it should verify, so that it says nothing about it."""
+
 
 def is_interactive() -> bool:
     """Return whether a person can answer a question: input and standard error are terminals."""

@@ -57,6 +57,10 @@ class ConnectOptions(Frozen, frozen=True):
     def __repr__(self) -> str:
         return f"ConnectOptions({self.endpoints!r}, {self.identity!r}, {self.cluster!r})"
 
+    def describe(self) -> str:
+        """For people: the cluster and its given endpoints."""
+        return f"cluster {self.cluster!r} at {', '.join(self.endpoints)}"
+
     def build(self) -> tuple[ClientCore, Sockets]:
         """Create a client core with a new instance id, and the sockets to run it over."""
         random = SystemRandom()

@@ -77,6 +77,13 @@ class FutureLike(Protocol):
     def set_exception(self, exception: BaseException, /) -> None: ...
 
 
+class Sink(Protocol):
+    """Receives the outcomes of one call."""
+
+    def on_outcome(self, outcome: Outcome, /) -> None: ...
+    def fail(self, error: BaseException, /) -> None: ...
+
+
 class Completion:
     """Receives the outcome of one call and resolves its future."""
 
@@ -91,9 +98,7 @@ class Completion:
                 self.fail(error_of(outcome))
             case WritesAcknowledged():
                 self._set(outcome.place)
-            case ListeningBegan():
-                self._set(b"")
-            case Yielded() | ReadChunk():
+            case Yielded() | ReadChunk() | ListeningBegan():
                 raise AssertionError("only a subscription receives items")
             case _:
                 assert_never(outcome)
@@ -107,28 +112,27 @@ class Completion:
             self._future.set_result(payload)
 
 
-class SubscriptionSink(Completion):
-    """Resolves the future when the subscription has started, then buffers its items and notifies the listener."""
+class SubscriptionSink:
+    """Buffers the items of a subscription. Calls `notify` after each change."""
 
-    def __init__(self, future: FutureLike, inbox: Inbox, notify: Callable[[], None]) -> None:
-        super().__init__(future)
-        self._inbox = inbox
+    def __init__(self, notify: Callable[[], None]) -> None:
         self._notify = notify
+        self.inbox = Inbox()
+        self.started = False
         self.error: BaseException | None = None
 
     def on_outcome(self, outcome: Outcome) -> None:
         if isinstance(outcome, Yielded):
-            self._inbox.put(_item_of(outcome))
-            self._notify()
+            self.inbox.put(_item_of(outcome))
+        elif isinstance(outcome, Raised):
+            self.error = error_of(outcome)
         else:
-            super().on_outcome(outcome)
+            self.started = True
+        self._notify()
 
     def fail(self, error: BaseException) -> None:
-        started = self._future.done()
-        super().fail(error)
-        if started:
-            self.error = error
-            self._notify()
+        self.error = error
+        self._notify()
 
 
 class CallRegistry:
@@ -136,7 +140,7 @@ class CallRegistry:
 
     def __init__(self, submit: Callable[[ClientInput], None]) -> None:
         self._submit = submit
-        self._sinks: dict[int, Completion] = {}
+        self._sinks: dict[int, Sink] = {}
         self._lock = (
             RLock()
         )  # reentrant: garbage collection may run a listener's finalizer, which cancels, at any allocation
@@ -153,7 +157,7 @@ class CallRegistry:
     def _in_own_process(self) -> bool:
         return os.getpid() == self._pid
 
-    def register(self, sink: Completion) -> int:
+    def register(self, sink: Sink) -> int:
         """Give a call that is about to be submitted its number."""
         self.check_usable()
         with self._lock:
@@ -161,7 +165,7 @@ class CallRegistry:
             self._sinks[call] = sink
         return call
 
-    def submit_call(self, build: Callable[[int], ClientInput], sink: Completion) -> int:
+    def submit_call(self, build: Callable[[int], ClientInput], sink: Sink) -> int:
         """Register and submit a call without blocking for its outcome. Returns its number."""
         call = self.register(sink)
         try:
@@ -189,7 +193,7 @@ class CallRegistry:
             with suppress(Closed):
                 self._submit(Cancelled(call))
 
-    def cancel_sink(self, sink: Completion) -> None:
+    def cancel_sink(self, sink: Sink) -> None:
         """Cancel the call of this sink, if it has one: an interrupted caller may not know the number."""
         if not self._in_own_process:
             return
@@ -213,7 +217,7 @@ class CallRegistry:
         for sink in sinks:
             sink.fail(error)
 
-    def _remove(self, call: int) -> Completion | None:
+    def _remove(self, call: int) -> Sink | None:
         with self._lock:
             return self._sinks.pop(call, None)
 

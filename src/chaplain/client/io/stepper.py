@@ -1,8 +1,8 @@
 """Step a client core over real sockets.
 
-The caller provides the thread: one that leads, or the program's event loop. The stepper knows the clock that nodes
-compare with theirs. It decides nothing about the protocol and nothing about when it is called. Only one thread may use
-it at a time.
+The caller provides the thread: the engine's own, or that of the program's event loop. The stepper knows the clock that
+nodes compare with theirs. It decides nothing about the protocol and nothing about when it is called. Only one thread
+may use it at a time.
 """
 
 from __future__ import annotations

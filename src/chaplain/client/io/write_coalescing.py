@@ -23,8 +23,7 @@ from collections.abc import Iterator
 from operator import methodcaller
 from typing import Protocol
 
-from chaplain.client.io.call_registry import CallRegistry, Completion, error_of
-from chaplain.client.io.journal_futures import NO_FUTURE
+from chaplain.client.io.call_registry import CallRegistry, error_of
 from chaplain.client.protocol.call_events import Failure, Raised
 from chaplain.client.protocol.events import Outcome
 from chaplain.client.protocol.journal.batch_builder import BatchBuilder
@@ -146,11 +145,10 @@ class WriteCoalescer:
             self._context.loop.call_soon(self._resolve_slice)
 
 
-class CoalescedSink(Completion):
+class CoalescedSink:
     """Receives the outcome of a batch and gives each future its own receipt or error."""
 
     def __init__(self, coalescer: WriteCoalescer, futures: list[ReceiptFuture]) -> None:
-        super().__init__(NO_FUTURE)
         self._coalescer = coalescer
         self._futures = futures
 

@@ -17,6 +17,7 @@ request one call of a session is answered: the last one.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from hashlib import sha256
 from typing import TypeAlias
 
@@ -24,7 +25,7 @@ import msgspec
 
 from chaplain.core import Frozen, soonest
 from chaplain.errors import Malformed
-from chaplain.journal.consensus.events import ConfigOffered, RoleChanged
+from chaplain.journal.consensus.events import ConfigOffered, DiskSpace, RoleChanged
 from chaplain.journal.events import ToClient, ToPeer, Verified, Verify
 from chaplain.journal.execution.config import FOR_ADMINS
 from chaplain.journal.execution.local_roles import LocalRoles
@@ -71,17 +72,20 @@ class _Forwarded(Frozen, frozen=True):
 class ConfigRequests:
     """Waiting requests by digest."""
 
-    def __init__(self, settings: JournalSettings, execution: JournalExecution) -> None:
+    def __init__(
+        self, settings: JournalSettings, execution: JournalExecution, tokens: Iterator[int] | None = None
+    ) -> None:
+        """`tokens` numbers signature checks."""
         self._settings = settings
         self._execution = execution
         self._master = 0
         self._roles = LocalRoles(settings, execution)
-        self.disk_full = False
+        self._disk_full = False
         """The disk has no room for the decision."""
         self._waiting: dict[bytes, _Waiting] = {}
         self._waiting_per_client: Counter[bytes] = Counter()
         """Number of waiting requests that count against each client."""
-        self._signatures: SignatureQueue[bytes | _Forwarded] = SignatureQueue()
+        self._signatures: SignatureQueue[bytes | _Forwarded] = SignatureQueue(settings.checks_inline_max, tokens)
         """Requests whose signatures are being checked: digests of clients' requests, and forwarded requests."""
         self._forwarded: dict[bytes, int] = {}
         """Forwarded requests that are being checked: by digest, the node that sent each."""
@@ -106,6 +110,9 @@ class ConfigRequests:
     def due_ns(self) -> int | None:
         return soonest([waiting.due_ns for waiting in self._waiting.values()]) if self._waiting else None
 
+    def on_disk_space(self, event: DiskSpace) -> None:
+        self._disk_full = event.free_bytes < self._settings.order.room_bytes_min
+
     def submit(self, now_ns: int, asker: tuple[bytes, int], client: bytes, petition: ForwardConfigRequest) -> None:
         """A client submits a request. A request that cannot be granted is refused at once. `client` is the ACL id of
         the client's identity.
@@ -118,7 +125,7 @@ class ConfigRequests:
         if isinstance(check, Reason):
             self.effects.append(ToClient(instance, self._decided(call, ConfigVerdict(petition.entry_type, check))))
             return
-        if self.disk_full:
+        if self._disk_full:
             self._fail(asker, DISK_FULL, full_reason(self._settings.node))
             return
         digest = sha256(petition.data).digest()
@@ -179,10 +186,14 @@ class ConfigRequests:
             self._forwarded[digest] = node
             self._signatures.add(_Forwarded(node, petition, digest), (check,))
 
-    def request_checks(self) -> None:
-        """Request the signature checks of all new requests."""
+    def check_signatures(self, now_ns: int) -> None:
+        """Have the signatures of all new requests checked; a few of them at once."""
         if self._signatures.pending:
-            self.effects.append(self._signatures.request_checks())
+            requested = self._signatures.request_checks()
+            if isinstance(requested, Verify):
+                self.effects.append(requested)
+            else:
+                self.on_verified(now_ns, requested)
 
     def on_verified(self, now_ns: int, event: Verified) -> None:
         for item, (holds,) in self._signatures.on_verified(event):

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import random
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import count
 from typing import TypeAlias
 
 import msgspec
@@ -66,14 +67,17 @@ class ClientQueries:
         wrapping: Wrapping | None,
         locate: Locate,
         streams: StreamIndex,
+        *,
+        tokens: Iterator[int] | None = None,
     ) -> None:
+        """`tokens` numbers reads of the log."""
         self._execution = execution
         self._chance = chance
         self._wrapping = wrapping
         self._locate = locate
         self._streams = streams
         self._proof_reads: dict[int, _ProofRead] = {}
-        self._token = 0
+        self._tokens = tokens or count(1)
         self.effects: list[QueryEffect] = []
 
     def lane(self, instance: bytes, client: ClientIdentity, ask: AskLane) -> None:
@@ -169,9 +173,9 @@ class ClientQueries:
             why = "the log of this node does not contain the request, not yet or no more: ask later, or another node"
             self._fail(proof_read.instance, proof_read.call, "busy", why)
             return
-        self._token += 1
-        self._proof_reads[self._token] = proof_read
-        self.effects.append(ReadLog(self._token, *span))
+        token = next(self._tokens)
+        self._proof_reads[token] = proof_read
+        self.effects.append(ReadLog(token, *span))
 
     def on_log_read(self, token: int, records: Sequence[Record]) -> None:
         proof_read = self._proof_reads.pop(token, None)

@@ -9,7 +9,7 @@ Invariant: a client without an active identity is not served, neither at once no
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeAlias, assert_never
 
 from chaplain.core import soonest
@@ -18,7 +18,7 @@ from chaplain.journal.clients.queries import ClientQueries, QueryEffect
 from chaplain.journal.clients.receipts import LaneSubscriptions
 from chaplain.journal.clients.subscriptions import SubscriptionEffect, Subscriptions
 from chaplain.journal.consensus.events import Role, RoleChanged
-from chaplain.journal.events import Admitted, Locate, PackWritten
+from chaplain.journal.events import Admitted, Locate, PackWritten, Part
 from chaplain.journal.execution.local_roles import LocalRoles
 from chaplain.journal.execution.state_machine import JournalExecution
 from chaplain.journal.ingest.admission import refuse
@@ -87,17 +87,18 @@ class ClientSessions:
         self.subscriptions = subscriptions
         self.queries = queries
         self.commit_replay = commit_replay
-        self._log_readers: dict[str, _LogReader] = {
-            "subscriptions": subscriptions,
-            "queries": queries,
-            "commit_replay": commit_replay,
+        self._log_readers: dict[Part, _LogReader] = {
+            Part.SUBSCRIPTIONS: subscriptions,
+            Part.QUERIES: queries,
+            Part.COMMIT_REPLAY: commit_replay,
         }
-        self._parts: dict[str, ConfigRequests | _LogReader] = {"config_requests": config_requests, **self._log_readers}
+        self._parts = {Part.CONFIG_REQUESTS: config_requests, **self._log_readers}
         self._roles = LocalRoles(settings, execution)
         self._lane_subscriptions = LaneSubscriptions()
-        self.closed = False
+        self._closed = False
         """The cluster removed this node: it serves no client."""
-        self._peers: dict[bytes, Peer] = {}
+        self.peers: dict[bytes, Peer] = {}
+        """Clients with a session, by instance."""
         self._active: dict[bytes, str] = {}
         """Names of the active clients by key, as last admitted."""
         self._lingering: dict[bytes, tuple[str, int]] = {}
@@ -107,42 +108,45 @@ class ClientSessions:
         self._members = MembersAre((), ())
         """The members that clients were told last."""
 
-    def take_effects(self) -> list[tuple[str, SessionEffect]]:
-        """Remove and return the effects of all parts, each with the name of its part."""
+    def take_effects(self) -> list[tuple[Part, SessionEffect]]:
+        """Remove and return the effects of all parts, each with its part."""
         if not (
             self.config_requests.effects
             or self.subscriptions.effects
             or self.queries.effects
             or self.commit_replay.effects
         ):
-            return []  # the common case, checked after every step
-        effects: list[tuple[str, SessionEffect]] = []
+            return []  # the common case
+        effects: list[tuple[Part, SessionEffect]] = []
         for name, part in self._parts.items():
             if part.effects:
                 effects += [(name, effect) for effect in part.effects]
                 part.effects.clear()
         return effects
 
-    def on_log_read(self, part: str, token: int, records: Sequence[Record]) -> None:
+    def close(self) -> None:
+        """The cluster removed this node: from now on it serves no client."""
+        self._closed = True
+
+    def on_log_read(self, part: Part, token: int, records: Sequence[Record]) -> None:
         """A read of the log that a part requested is complete."""
         self._log_readers[part].on_log_read(token, records)
 
     def on_log_synced(self) -> None:
         """More of the log may be on disk: parts that wait to read it try again."""
-        self.subscriptions.retry_unwritten()
-        self.commit_replay.replay_next()
-
-    def __contains__(self, instance: object) -> bool:
-        return instance in self._peers
+        if self.subscriptions.has_unwritten:
+            self.subscriptions.retry_unwritten()
+        if self._execution.state.staged_packs.committed:
+            self.commit_replay.replay_next()
 
     def entered(self, peer: Peer) -> Iterator[tuple[bytes, NodeMessage]]:
         """A client opened a session."""
-        self._peers[peer.instance] = peer
+        self.peers[peer.instance] = peer
         yield from self._send_members((peer.instance,))
 
     def exited(self, instance: bytes) -> bool:
         """A session ended. Return False if it was not known."""
-        if self._peers.pop(instance, None) is None:
+        if self.peers.pop(instance, None) is None:
             return False
         self._lane_subscriptions.unsubscribe(instance)
         self.subscriptions.session_closed(instance)
@@ -165,7 +169,7 @@ class ClientSessions:
 
     def admitted_clients(self, now_ns: int) -> Admitted:
         """The clients that may have a session: all active ones, and for `LINGER_NS` those that no longer are."""
-        clients = () if self.closed else self._execution.state.clients.values()
+        clients = () if self._closed else self._execution.state.clients.values()
         active = {client.key: client.name for client in clients if client.status == IdentityStatus.ACTIVE}
         ended = {key: (name, now_ns + LINGER_NS) for key, name in self._active.items() if key not in active}
         kept = {key: kept for key, kept in self._lingering.items() if key not in active and kept[1] > now_ns}
@@ -179,14 +183,14 @@ class ClientSessions:
         regime = changed.regime if changed.role is Role.MASTER else 0
         if regime != self._master_regime:
             self._master_regime = regime
-            yield from ((instance, Leads(regime)) for instance in self._peers)
+            yield from ((instance, Leads(regime)) for instance in self.peers)
 
     def members_changed(self) -> Iterator[tuple[bytes, NodeMessage]]:
         """The members or their roles changed: send clients the new list, so that they find other nodes."""
         members = members_of(self._execution.cluster_config)
         if members != self._members:
             self._members = members
-            yield from self._send_members(self._peers)
+            yield from self._send_members(self.peers)
 
     def _send_members(self, instances: Iterable[bytes]) -> Iterator[tuple[bytes, NodeMessage]]:
         yield from ((instance, self._members) for instance in instances if self._identity(instance) is not None)
@@ -196,7 +200,8 @@ class ClientSessions:
         yield from self._lane_subscriptions.answers(executed)
         self.config_requests.on_applied(executed)
         self.subscriptions.on_applied(executed)
-        self.commit_replay.replay_next()
+        if self._execution.state.staged_packs.committed:
+            self.commit_replay.replay_next()
         if executed.clients_changed:
             self.subscriptions.end_forbidden(self._may_read)
 
@@ -205,7 +210,7 @@ class ClientSessions:
         return client is not None and may_read(client, stream)
 
     def _identity(self, instance: bytes) -> ClientIdentity | None:
-        client = self._execution.client_of_key(self._peers[instance].key)
+        client = self._execution.client_of_key(self.peers[instance].key)
         return client if client is not None and client.status == IdentityStatus.ACTIVE else None
 
     def dispatch(
@@ -288,14 +293,18 @@ def make_client_sessions(
     locate: Locate,
     chance: random.Random,
     wrapping: Wrapping | None,
+    is_backfilling: Callable[[], bool],
+    tokens: Iterator[int],
 ) -> ClientSessions:
-    """Build the sessions with all their parts. `locate` finds messages in the log."""
+    """Build the sessions with all their parts. `locate` finds messages in the log, `is_backfilling` is that of
+    `Subscriptions`, and `tokens` numbers reads of the log and signature checks.
+    """
     return ClientSessions(
         settings,
         execution,
         ingest,
-        config_requests=ConfigRequests(settings, execution),
-        subscriptions=Subscriptions(settings, streams, locate),
-        queries=ClientQueries(execution, chance, wrapping, locate, streams),
-        commit_replay=CommitReplay(settings, execution, locate),
+        config_requests=ConfigRequests(settings, execution, tokens),
+        subscriptions=Subscriptions(settings, streams, locate, is_backfilling, tokens),
+        queries=ClientQueries(execution, chance, wrapping, locate, streams, tokens=tokens),
+        commit_replay=CommitReplay(settings, execution, locate, tokens),
     )

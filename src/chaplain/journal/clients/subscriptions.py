@@ -18,8 +18,9 @@ window of credit, whatever the client grants. The windows of an identity share a
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from itertools import count
 from typing import TypeAlias
 
 import msgspec
@@ -70,8 +71,20 @@ _Key = tuple[bytes, int]
 class Subscriptions:
     """Open reads by session and call, by stream and by identity."""
 
-    def __init__(self, settings: JournalSettings, index: StreamIndex, locate: Locate) -> None:
+    def __init__(
+        self,
+        settings: JournalSettings,
+        index: StreamIndex,
+        locate: Locate,
+        is_backfilling: Callable[[], bool] = bool,
+        tokens: Iterator[int] | None = None,
+    ) -> None:
+        """`is_backfilling` returns True while this node fetches messages from before its first offset from other nodes.
+        `tokens` numbers reads of the log.
+        """
         self._settings = settings
+        self._is_backfilling = is_backfilling
+        self._tokens = tokens or count(1)
         self._index = index
         self._locate = locate
         self._readers: dict[_Key, _Reader] = {}
@@ -87,9 +100,6 @@ class Subscriptions:
         """Number of spans under way for each identity."""
         self._queued: dict[bytes, dict[_Key, _Reader]] = {}
         """By identity that has reached its bound of spans: its readers that wait for one."""
-        self._token = 0
-        self.is_backfilling: Callable[[], bool] = lambda: False
-        """True while this node fetches messages from before its first offset from other nodes."""
         self.effects: list[SubscriptionEffect] = []
 
     def begin(self, instance: bytes, owner: bytes, read: Read) -> None:
@@ -185,6 +195,11 @@ class Subscriptions:
                 for reader in readers:
                     self._send_batches(reader, executed.position, batches)
 
+    @property
+    def has_unwritten(self) -> bool:
+        """True if readers wait for more of the log to be on disk."""
+        return bool(self._unwritten)
+
     def retry_unwritten(self) -> None:
         """More of the log may be on disk now: try the readers that wait for it."""
         unwritten, self._unwritten = self._unwritten, {}
@@ -224,7 +239,7 @@ class Subscriptions:
         if reader.credit_bytes <= 0 or reader.next_offset >= self._index.next_offset(reader.stream):
             return
         first = self._index.first_offset(reader.stream)
-        if reader.next_offset < first and self.is_backfilling():
+        if reader.next_offset < first and self._is_backfilling():
             self._end(
                 reader, "damaged", "this node is fetching these messages from other nodes: read from another node"
             )
@@ -243,10 +258,10 @@ class Subscriptions:
             self._queued.setdefault(reader.owner, {})[reader.instance, reader.call] = reader
             return
         self._spans[reader.owner] += 1
-        self._token += 1
-        self._reads[self._token] = ((reader.instance, reader.call), index, reader.owner)
+        token = next(self._tokens)
+        self._reads[token] = ((reader.instance, reader.call), index, reader.owner)
         reader.reading = True
-        self.effects.append(ReadLog(self._token, *span))
+        self.effects.append(ReadLog(token, *span))
 
     def _end_span(self, owner: bytes) -> None:
         """A span of this identity is complete: its next queued reader may have one."""

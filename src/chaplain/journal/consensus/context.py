@@ -9,7 +9,9 @@ Invariant: the parts send and write only through `barrier`.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from itertools import count
+from typing import TypeAlias
 
 from chaplain.core import Report
 from chaplain.journal.consensus.events import Agreed, LogSynced, NeedPayload
@@ -24,7 +26,10 @@ from chaplain.journal.model.quorum import Quorum
 from chaplain.journal.settings import ConsensusSettings
 from chaplain.journal.storage.last_known_members import LastKnownMembers
 from chaplain.journal.storage.log import ReplicatedLog
+from chaplain.journal.storage.segment_index import SegmentIndex
 
+Retains: TypeAlias = Callable[[SegmentIndex, int, int, int], bool]
+"""Given the segments of the log, the time, an index and a timestamp: True if retention keeps that message here."""
 REFERENCES_REPORTED_MAX = 8
 """Number of missing payloads that a report names, as node/journal/index."""
 
@@ -39,7 +44,14 @@ class ConsensusContext:
         barrier: PersistBarrier,
         hard_state: HardStateStore,
         log: ReplicatedLog,
+        *,
+        last_known_members: LastKnownMembers | None = None,
+        retains: Retains | None = None,
+        tokens: Iterator[int] | None = None,
     ) -> None:
+        """`last_known_members` is the content of that file, used while it is newer than this log. `tokens` numbers
+        reads of the log.
+        """
         self.settings = settings
         self.chance = chance
         self.barrier = barrier
@@ -50,15 +62,13 @@ class ConsensusContext:
         """Peers with an open connection, in the order in which they connected."""
         self.peer_log_ranges: dict[int, tuple[int, int]] = {}
         """First and last index of each peer's log, as the peer reported them last."""
-        self.is_retained: Callable[[int, int, int], bool] = _retain_all
-        """Given the time, an index and a timestamp: True if retention keeps that message here."""
+        self._retains = retains
         self.has_space = True
         """True while the disk has at least `room_bytes_min` free."""
         self.stopping = False
         """True once the node was asked to stop. A master hands over; other nodes leave elections."""
-        self._token = 0
-        self.last_known_members: LastKnownMembers | None = None
-        """Contents of the last-known-members file, used while they are newer than this log."""
+        self._tokens = tokens or count(1)
+        self.last_known_members = last_known_members
         self._config: ClusterConfig | None = None
         self._quorum = Quorum(())
         self._peers: tuple[int, ...] = ()
@@ -151,8 +161,11 @@ class ConsensusContext:
 
     def next_read_token(self) -> int:
         """A new number for one read of the log."""
-        self._token += 1
-        return self._token
+        return next(self._tokens)
+
+    def is_retained(self, now_ns: int, index: int, timestamp_ns: int) -> bool:
+        """True if retention keeps this message here."""
+        return self._retains is None or self._retains(self.log.segment_index, now_ns, index, timestamp_ns)
 
     def broadcast(self, message: OrderMessage) -> None:
         """Send a message to all members at once, without waiting for the disk."""
@@ -239,7 +252,3 @@ class ConsensusContext:
 
 def _each_set(quorum: Quorum) -> tuple[Quorum, ...]:
     return tuple(Quorum((members,)) for members in quorum.sets)
-
-
-def _retain_all(_now_ns: int, _index: int, _timestamp_ns: int) -> bool:
-    return True

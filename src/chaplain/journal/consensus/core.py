@@ -32,7 +32,7 @@ Invariants, besides those of the parts:
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from typing import assert_never
 
 from chaplain.core import Drained, Halt, Persisted, PersistFailed, Stopping, Woken, soonest
@@ -40,7 +40,7 @@ from chaplain.errors import Malformed
 from chaplain.journal.consensus.backfill import Backfill
 from chaplain.journal.consensus.catch_up import Fetcher
 from chaplain.journal.consensus.catch_up_server import CatchUpServer
-from chaplain.journal.consensus.context import ConsensusContext
+from chaplain.journal.consensus.context import ConsensusContext, Retains
 from chaplain.journal.consensus.election import Election
 from chaplain.journal.consensus.events import (
     ConfigOffered,
@@ -55,6 +55,7 @@ from chaplain.journal.consensus.events import (
     OwnVoteSynced,
     PayloadArrived,
     PeerDown,
+    PeerLogRange,
     PeerUp,
     Received,
     RecordDamaged,
@@ -69,6 +70,7 @@ from chaplain.journal.consensus.master import Master
 from chaplain.journal.consensus.persist_barrier import PersistBarrier
 from chaplain.journal.consensus.repair import Repair
 from chaplain.journal.consensus.vote_recovery import VoteRecovery, check_recovered_log
+from chaplain.journal.messages.cluster import DataEntry
 from chaplain.journal.messages.consensus import (
     AgreedMark,
     AskVote,
@@ -92,6 +94,7 @@ from chaplain.journal.messages.consensus import (
 from chaplain.journal.model.log_entry import Execution
 from chaplain.journal.model.records import LogPosition
 from chaplain.journal.settings import ConsensusSettings
+from chaplain.journal.storage.last_known_members import LastKnownMembers
 from chaplain.journal.storage.log import ReplicatedLog, hard_state_name
 from chaplain.journal.storage.records import body_of
 from chaplain.journal.storage.recovery import Recovered, recover
@@ -114,9 +117,15 @@ class SerializerCore:
         hard_state: bytes | None = None,
         base: LogPosition | None = None,
         first: int = 1,
+        ordered: Iterable[DataEntry] = (),
+        last_known_members: LastKnownMembers | None = None,
+        retains: Retains | None = None,
+        tokens: Iterator[int] | None = None,
     ) -> None:
         """Start from the contents of the disk. `segments` are the log's files by sequence number. `base` is the last
         message that the checkpoint covers, and `first` the index at which the log began when the checkpoint was taken.
+        `ordered` are the last entries of each ingest journal that the checkpoint covers. `tokens` numbers reads of
+        the log.
 
         `identity` signs this node's votes. The cluster configuration must contain its public key for this node.
         """
@@ -127,7 +136,10 @@ class SerializerCore:
         store = HardStateStore(found, hard_state_name(settings), barrier)
         log = ReplicatedLog(settings, chance, recovered, execution)
         self._recovered: Recovered | None = recovered
-        self.context = self._context = ConsensusContext(settings, chance, barrier, store, log)
+        self.context = self._context = ConsensusContext(
+            settings, chance, barrier, store, log, last_known_members=last_known_members, retains=retains, tokens=tokens
+        )
+        self._context.payload_queue.mark_ordered(ordered)
         self._election = Election(self._context, identity)
         self._follower = Follower(self._context)
         self._fetcher = Fetcher(self._context, self._election)
@@ -239,7 +251,10 @@ class SerializerCore:
             case PeerDown():
                 if event.node in context.connected:
                     context.connected.remove(event.node)
+                context.peer_log_ranges.pop(event.node, None)
                 self._election.peer_disconnected(now_ns, event.node)
+            case PeerLogRange():
+                context.peer_log_ranges[event.node] = (event.first, event.last)
             case ConfigOffered():
                 if self._master is None or not self._master.offer_config(event):
                     context.report("configuration entry refused", self._election.master, entry_type=event.entry_type)

@@ -32,6 +32,14 @@ class PeerDown(Frozen, frozen=True):
     node: int
 
 
+class PeerLogRange(Frozen, frozen=True):
+    """A connected peer reports the first and the last message of its log."""
+
+    node: int
+    first: int
+    last: int
+
+
 class Received(Frozen, frozen=True):
     """An encoded message of another serializer. Its contents are not trusted."""
 
@@ -89,6 +97,7 @@ ConsensusInput: TypeAlias = (
     | Stopping
     | PeerUp
     | PeerDown
+    | PeerLogRange
     | Received
     | PayloadArrived
     | ConfigOffered

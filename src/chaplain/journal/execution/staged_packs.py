@@ -12,7 +12,7 @@ Invariants: a pack is staged or committed, never both. Committed packs are repla
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from itertools import islice
 
 from chaplain.journal.model.records import PackKey, Staged, StagedPacksRecord, Transaction
@@ -29,6 +29,8 @@ class StagedPacks:
         self.transactions: dict[tuple[bytes, str], Transaction] = {}
         """The least recently used first."""
         self.replayed = record.replayed
+        self._staged_by: Counter[bytes] = Counter()
+        """Number of staged packs of each identity."""
         self._staged_hash = MappingHash(lambda: self.staged)
         self._committed_hash = SetHash()
         self._transactions_hash = MappingHash(lambda: self.transactions)
@@ -46,10 +48,17 @@ class StagedPacks:
     def stage(self, key: PackKey, staged: Staged | None) -> None:
         """Store this pack; None deletes it."""
         self._staged_hash.note(key)
+        before = self.staged.get(key)
+        if before is not None:
+            self._staged_by[before.acl] -= 1
         if staged is not None:
+            self._staged_by[staged.acl] += 1
             self.staged[key] = staged
         else:
             self.staged.pop(key, None)
+
+    def staged_by(self, acl: bytes) -> int:
+        return self._staged_by[acl]
 
     def put_committed(self, staged: Staged) -> None:
         """Append a pack to those that wait for their replay."""
@@ -90,6 +99,8 @@ class StagedPacksDraft:
     def __init__(self, staged_packs: StagedPacks) -> None:
         self._base = staged_packs
         self._staged: dict[PackKey, Staged | None] = {}
+        self._staged_change: Counter[bytes] = Counter()
+        """By how much the number of staged packs of each identity changes."""
         self._committed: list[Staged] = []
         self._replayed = 0
         self._transactions: dict[tuple[bytes, str], Transaction] = {}
@@ -102,18 +113,27 @@ class StagedPacksDraft:
 
     @property
     def staged_count(self) -> int:
-        new = sum((one is not None) - (key in self._base.staged) for key, one in self._staged.items())
-        return len(self._base.staged) + new
+        return len(self._base.staged) + sum(self._staged_change.values())
+
+    def staged_by(self, acl: bytes) -> int:
+        """Number of staged packs of one identity."""
+        return self._base.staged_by(acl) + self._staged_change[acl]
 
     def put_staged(self, staged: Staged) -> None:
+        self._staged_change[staged.acl] += 1
         self._staged[staged.key] = staged
+
+    def drop_staged(self, staged: Staged) -> None:
+        assert self.staged(staged.key) == staged, "a pack was dropped that is not staged"
+        self._staged_change[staged.acl] -= 1
+        self._staged[staged.key] = None
 
     def expire(self, horizon_ns: int) -> None:
         """Delete the packs that were staged before this time. Must be called before any other change."""
-        for key, staged in self._base.staged.items():
+        for staged in self._base.staged.values():
             if staged.timestamp_ns >= horizon_ns:
                 break
-            self._staged[key] = None
+            self.drop_staged(staged)
 
     # Committed.
 
@@ -124,8 +144,7 @@ class StagedPacksDraft:
     def put_committed(self, committed: list[Staged]) -> None:
         """Move staged packs to the committed ones."""
         for staged in committed:
-            assert self.staged(staged.key) == staged, "a pack was committed that is not staged"
-            self._staged[staged.key] = None
+            self.drop_staged(staged)
         self._committed += committed
 
     def next_to_replay(self) -> Staged | None:

@@ -341,7 +341,7 @@ class JournalExecution:
         reason = self._rights_refusal(client, entry.stream, heading)
         if (
             reason is Reason.APPLIED
-            and heading.message_type != two_phase.COMMIT
+            and heading.message_type not in two_phase.TO_TRANSACTIONS
             and not draft.knows_stream(entry.stream)
         ):
             full = draft.streams_count() >= self._policy.streams_max
@@ -357,7 +357,7 @@ class JournalExecution:
     def _rights_refusal(self, client: ClientIdentity, stream: str, heading: Heading) -> Reason:
         if heading.size_bytes > self._policy.pack_bytes_max:
             return Reason.TOO_LARGE
-        if heading.message_type == two_phase.COMMIT:
+        if heading.message_type in two_phase.TO_TRANSACTIONS:
             return Reason.APPLIED if stream == two_phase.TRANSACTIONS else Reason.NO_RIGHT
         if not _is_valid_stream(stream) or not may_write(client, stream):
             return Reason.NO_RIGHT
@@ -417,17 +417,20 @@ def _accept(
     """Execute the next pack of a lane by its type. Returns the reason, and its offset or ticket."""
     match heading.message_type:
         case two_phase.STAGED:
-            reason = two_phase.stage_decision(draft.staged_packs)
+            reason = two_phase.stage_decision(draft.staged_packs, lane.acl)
             if reason is Reason.STAGED:
                 size = (heading.client_id, heading.first_id, heading.requests, heading.messages)
                 when = (draft.position.timestamp_ns, draft.position.index)
                 draft.staged_packs.put_staged(Staged(*size, entry.stream, heading.digest, lane.acl, *when, *at))
             return reason, NO_OFFSET
-        case two_phase.COMMIT:
+        case two_phase.COMMIT | two_phase.DISCARD:
             try:
                 wanted = two_phase.commit_of(entry.raw)
             except Malformed:
                 return Reason.NOT_STAGED, 0
+            if heading.message_type == two_phase.DISCARD:
+                two_phase.discard(draft.staged_packs, lane.acl, wanted.spans)
+                return Reason.COMMITTED, draft.staged_packs.committed_total
             return two_phase.commit(draft.staged_packs, lane.acl, wanted, draft.position.timestamp_ns)
         case _:
             if heading.message_type == STATEMENTS:

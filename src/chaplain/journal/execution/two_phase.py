@@ -2,13 +2,16 @@
 
     STAGED pack    is in the log under the ids of its lane; has no offsets
     COMMIT pack    names ranges of request ids; from here on, all of them will be in their streams, in this order
+    DISCARD pack   names ranges of request ids in the same way; what is staged of them is forgotten
     STAGED again   a node orders the committed packs a second time (replay); now they get their offsets
 
 Decides which octets are a commit, and whether it is granted. A commit contains the name of a writer of batches (the
-app) and a version. A version that is not above the app's last one was committed before, and changes nothing. Refuses to
+app) and a version. A version that is not above the app's last one was committed before: what the repeated
+commit names is discarded, and nothing else changes. Refuses to
 know which node orders the second copies (`ingest.commit_replay`). Byte table: docs/protocol/journal-requests.md.
 
-Invariants: a pack is committed once. The versions of an app never decrease while its transaction is stored.
+Invariants: a pack is committed once. The versions of an app never decrease while its transaction is stored. One
+identity never uses up the places of all others, and discards only its own packs.
 """
 
 from __future__ import annotations
@@ -25,14 +28,23 @@ from chaplain.wire.primitives import Cursor, put_number, put_string
 
 STAGED = 0xF0
 COMMIT = 0xF1
+DISCARD = 0xF2
 """Message types of packs. The executor of the packs defines the smaller types."""
+TO_TRANSACTIONS = (COMMIT, DISCARD)
+"""Message types that are written to `TRANSACTIONS`."""
 TRANSACTIONS = "_transactions"
-"""The stream name of commits. No message is ever written to this stream: the log itself contains the commits."""
+"""The stream name of commits and discards. No message is ever written to this stream: the log itself contains them."""
 PROTOCOL = 1
 RANGES_MAX = 65_536
 VERSION_MAX = (1 << 63) - 1
 
-STAGED_MAX = 65_536
+STAGED_MAX = 131_072
+"""Bound of staged packs. At the bound, a pack is refused."""
+STAGED_IDENTITY_MAX = 65_536
+"""Bound of the staged packs of one identity: half of all, so that batches that one identity left unfinished do not
+block the others. The quota is for identities because an app's name is the writer's own statement, and is unknown before
+the commit.
+"""
 STAGED_NS = 3600 * SECOND_NS
 """A staged pack expires after this time, by cluster time."""
 TRANSACTIONS_MAX = 4096
@@ -104,8 +116,9 @@ def expire(draft: StagedPacksDraft, now_ns: int) -> None:
     draft.expire(now_ns - STAGED_NS)
 
 
-def stage_decision(draft: StagedPacksDraft) -> Reason:
-    return Reason.STAGED_FULL if draft.staged_count >= STAGED_MAX else Reason.STAGED
+def stage_decision(draft: StagedPacksDraft, acl: bytes) -> Reason:
+    full = draft.staged_count >= STAGED_MAX or draft.staged_by(acl) >= STAGED_IDENTITY_MAX
+    return Reason.STAGED_FULL if full else Reason.STAGED
 
 
 def commit(draft: StagedPacksDraft, acl: bytes, wanted: Commit, now_ns: int) -> tuple[Reason, int]:
@@ -114,6 +127,7 @@ def commit(draft: StagedPacksDraft, acl: bytes, wanted: Commit, now_ns: int) -> 
     """
     known = draft.transaction(acl, wanted.app) if wanted.app else None
     if known is not None and wanted.version <= known.version:
+        discard(draft, acl, wanted.spans)  # a batch that was staged again although it had been committed
         return Reason.COMMITTED, known.ticket
     found = _find(draft, acl, wanted.spans)
     if found is None:
@@ -124,6 +138,20 @@ def commit(draft: StagedPacksDraft, acl: bytes, wanted: Commit, now_ns: int) -> 
     if wanted.app:
         draft.put_transaction(Transaction(acl, wanted.app, wanted.version, draft.committed_total, now_ns))
     return Reason.COMMITTED, draft.committed_total
+
+
+def discard(draft: StagedPacksDraft, acl: bytes, spans: tuple[RequestRange, ...]) -> None:
+    """Forget the packs that the ranges name and this identity staged. A range ends at its first pack that is not
+    staged, so the work is bounded by the number of ranges and of staged packs.
+    """
+    for span in spans:
+        next_id = span.first_id
+        while next_id <= span.last_id:
+            staged = draft.staged((span.client_id, next_id))
+            if staged is None or staged.acl != acl or staged.last_id > span.last_id:
+                break
+            draft.drop_staged(staged)
+            next_id = staged.last_id + 1
 
 
 def _find(draft: StagedPacksDraft, acl: bytes, spans: tuple[RequestRange, ...]) -> list[Staged] | None:

@@ -50,12 +50,12 @@ class _LaneQueue:
 
 
 class Admission:
-    """Admitted packs by lane, and the clients' credit."""
+    """Admitted packs by lane."""
 
-    def __init__(self, settings: JournalSettings, execution: JournalExecution) -> None:
+    def __init__(self, settings: JournalSettings, execution: JournalExecution, credit: CreditBook) -> None:
         self._settings = settings
         self._execution = execution
-        self.credit = CreditBook(settings.window_bytes, settings.ingest_bytes_max)
+        self._credit = credit
         self._queues: dict[int, _LaneQueue] = {}
         self.roles = LocalRoles(settings, execution)
         self.stopping = False
@@ -64,13 +64,13 @@ class Admission:
 
     def offer(self, event: PackWritten) -> AcceptedPack | NodeMessage | None:
         """Return the admitted pack; or an answer to send at once; or None if the same pack waits already."""
-        affordable = self.credit.spend(event.instance, len(event.raw))
+        affordable = self._credit.spend(event.instance, len(event.raw))
         try:
             outcome = self._check(event, read_heading(event.raw), affordable)
         except Malformed as wrong:
             outcome = _not_written(_NO_HEADING, kind_of(Reason.MALFORMED), str(wrong), 0)
         if not isinstance(outcome, AcceptedPack):
-            self.credit.release(event.instance, len(event.raw))
+            self._credit.release(event.instance, len(event.raw))
         return outcome
 
     def _check(self, event: PackWritten, heading: Heading, affordable: bool) -> AcceptedPack | NodeMessage | None:
@@ -136,7 +136,7 @@ class Admission:
 
     def release(self, taken: AcceptedPack) -> None:
         """The pack has its verdict, or failed its signature check or dry run."""
-        self.credit.release(taken.instance, taken.heading.size_bytes)
+        self._credit.release(taken.instance, taken.heading.size_bytes)
         queue = self._queues[taken.heading.client_id]
         del queue.taken[taken.heading.first_id, taken.digest]
         if not queue.taken:

@@ -11,7 +11,7 @@ Bounds: `promoted_bytes_max` bytes and `PACKS_MAX` packs under way.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import islice
+from itertools import count, islice
 from typing import TypeAlias
 
 from chaplain.core import Report
@@ -34,16 +34,23 @@ PACKS_MAX = 256
 class CommitReplay:
     """Committed packs under way."""
 
-    def __init__(self, settings: JournalSettings, execution: JournalExecution, locate: Locate) -> None:
+    def __init__(
+        self,
+        settings: JournalSettings,
+        execution: JournalExecution,
+        locate: Locate,
+        tokens: Iterator[int] | None = None,
+    ) -> None:
+        """`tokens` numbers reads of the log."""
         self._settings = settings
         self._execution = execution
         self._locate = locate
         self._master = 0
         self._in_flight: dict[PackKey, int] = {}
         """Sizes of the packs under way, by key. They are the first of the committed packs that wait."""
-        self._token = 0
-        self._reading = False
-        """True while a read of the log is under way."""
+        self._tokens = tokens or count(1)
+        self._reading = 0
+        """The token of the read of the log that is under way; 0 if there is none."""
         self._replayed = 0
         """Number of replayed packs when progress was checked last."""
         self._last_progress_ns = 0
@@ -76,9 +83,8 @@ class CommitReplay:
             return
         span = self._locate(wanted.index, self._settings.read_bytes_max)
         if span is not None:
-            self._token += 1
-            self._reading = True
-            self.effects.append(ReadLog(self._token, *span))
+            self._reading = next(self._tokens)
+            self.effects.append(ReadLog(self._reading, *span))
 
     def _is_responsible(self) -> bool:
         """True if this node has to replay: the master does if it is an ingest node; otherwise every ingest node does,
@@ -99,8 +105,8 @@ class CommitReplay:
         return islice(owed, len(self._in_flight), None)
 
     def on_log_read(self, token: int, records: Sequence[Record]) -> None:
-        assert token == self._token, "a read of the log that was not requested"
-        self._reading = False
+        assert token == self._reading, "a read of the log that was not requested"
+        self._reading = 0
         if not self._is_responsible():
             return
         excerpt = PackLookup(records)

@@ -3,7 +3,9 @@ node.
 
     PackWritten ─▶ admitted ─▶ Drained: Verify ─▶ Verified ─▶ Drained: an ingest message, replicated and to be ordered
                                for some packs also: DryRun ─▶ DryRunDone ─▶ the same, or refused
-    PayloadReceived ─▶ Drained: Verify ─▶ Verified ─▶ to be ordered
+    Payload of a peer ─▶ Drained: Verify ─▶ Verified ─▶ to be ordered
+
+A few signatures are checked at once, without a `Verify`.
 
 Decides what goes into ingest messages, and under which reference. Does not know the contents of packs, the master, or
 what is agreed.
@@ -18,38 +20,39 @@ pack stays here until its verdict is known, or its signature check or dry run fa
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from typing import TypeAlias, assert_never
 
 from chaplain.core import Drained, Persist, Persisted, Replace, Report, Stopping, Woken
 from chaplain.errors import Malformed
 from chaplain.journal.consensus.events import ConsensusStarted, DiskSpace, NeedPayload, PeerDown, PeerUp
 from chaplain.journal.events import (
-    AckReceived,
     DryRunDone,
+    FromPeer,
     IngestEffect,
     IngestInput,
     IngestRoleDropped,
     Ordered,
     PacksReplayed,
     PackWritten,
-    PayloadReceived,
-    PayloadRequested,
     SessionClosed,
     SessionOpened,
     ToClient,
     ToPeer,
     Verified,
+    Verify,
 )
 from chaplain.journal.execution.state_machine import JournalExecution
 from chaplain.journal.ingest.admission import Admission, invalid, not_ingest, refuse
 from chaplain.journal.ingest.dry_runs import DryRunQueue
+from chaplain.journal.ingest.flow_control import CreditBook
 from chaplain.journal.ingest.replication import PayloadReplication
 from chaplain.journal.ingest.signature_queue import SignatureQueue
 from chaplain.journal.messages import ingest
 from chaplain.journal.messages.client import Credit, GoBack
 from chaplain.journal.messages.cluster import Reference
 from chaplain.journal.messages.ingest import AcceptedPack, Arrival, IngestEntry, IngestHeads
-from chaplain.journal.messages.peer import AskPayload, Payload
+from chaplain.journal.messages.peer import Ack, AskPayload, Payload
 from chaplain.journal.messages.signing import PackCheck
 from chaplain.journal.messages.write_request import Heading, read_heading
 from chaplain.journal.settings import JournalSettings
@@ -70,9 +73,15 @@ class IngestCore:
     """The ingest state machine of one node."""
 
     def __init__(
-        self, settings: JournalSettings, chance: random.Random, execution: JournalExecution, stored: bytes | None
+        self,
+        settings: JournalSettings,
+        chance: random.Random,
+        execution: JournalExecution,
+        stored: bytes | None,
+        *,
+        tokens: Iterator[int] | None = None,
     ) -> None:
-        """`stored` is the content of the ingest file; None on a new disk."""
+        """`stored` is the content of the ingest file; None on a new disk. `tokens` numbers signature checks."""
         self._settings = settings
         self._execution = execution
         self._journal = _next_journal(stored, chance)
@@ -80,9 +89,11 @@ class IngestCore:
         self._journal_id_durable = False
         """The journal id is on disk."""
         self._ticket = 0
-        self._admission = Admission(settings, execution)
+        """The write of the current journal id."""
+        self._credit = CreditBook(settings.window_bytes, settings.ingest_bytes_max)
+        self._admission = Admission(settings, execution, self._credit)
         self._replication = PayloadReplication(settings)
-        self._signatures: SignatureQueue[_Unchecked] = SignatureQueue()
+        self._signatures: SignatureQueue[_Unchecked] = SignatureQueue(settings.checks_inline_max, tokens)
         self._dry_runs = DryRunQueue()
         self._verified_packs: list[AcceptedPack] = []
         """Packs with valid signatures, for the next ingest message."""
@@ -96,8 +107,7 @@ class IngestCore:
         """Digests of messages that a proposal waits for."""
         self._holder_turn = 0
         """Counts requests to data holders, to ask each in turn."""
-        # Replication appends to the same list, so that its effects and those of this core keep their order.
-        self._effects: list[IngestEffect] = self._replication.effects
+        self._effects: list[IngestEffect] = []
 
     @property
     def journal(self) -> int:
@@ -111,26 +121,27 @@ class IngestCore:
     @property
     def has_work(self) -> bool:
         """True if there is something to do at the end of a round."""
+        replication = self._replication
         return bool(
             self._signatures.pending
             or self._verified_packs
             or self._replayed
-            or self._admission.credit.has_releases
-            or self._replication.ack_pending
+            or self._credit.released
+            or (replication.ack_targets and replication.ack_due_ns is None)
         )
 
     @property
     def waiting_bytes(self) -> int:
-        return self._admission.credit.waiting_bytes
+        return self._credit.waiting_bytes
 
     @property
     def waiting(self) -> int:
         """How many packs wait to be answered."""
-        return self._admission.credit.waiting
+        return self._credit.waiting
 
     def credit_of(self, instance: bytes) -> int:
         """The total number of bytes that a client may have written in its session."""
-        return self._admission.credit.open(instance)
+        return self._credit.open(instance)
 
     def deadline(self) -> int | None:
         return self._replication.due_ns
@@ -147,25 +158,21 @@ class IngestCore:
                 self._verified(event)
             case DryRunDone():
                 self._on_dry_run(event)
-            case PayloadReceived():
-                self._on_payload(event)
+            case FromPeer():
+                self._on_peer_message(event.node, event.message)
             case Ordered():
                 self._ordered(event)
             case IngestRoleDropped():
                 self._return_packs()
-            case AckReceived():
-                self._replication.on_ack(event)
-            case PayloadRequested():
-                self._on_payload_request(event)
             case NeedPayload():
                 self._request_payload(event)
             case Woken():
-                self._replication.woken(now_ns)
+                self._effects += self._replication.woken(now_ns)
             case SessionOpened():
-                credit = self._admission.credit.open(event.instance)
+                credit = self._credit.open(event.instance)
                 self._effects.append(ToClient(event.instance, Credit(credit)))
             case SessionClosed():
-                self._admission.credit.close(event.instance)
+                self._credit.close(event.instance)
             case PeerUp():
                 self._replication.peer_up(event.node)
             case PeerDown():
@@ -180,8 +187,7 @@ class IngestCore:
                 self._admission.stopping = True
             case _:
                 assert_never(event)
-        effects = list(self._effects)
-        self._effects.clear()
+        effects, self._effects = self._effects, []
         return effects
 
     # Journal ids.
@@ -209,7 +215,8 @@ class IngestCore:
             if isinstance(item, Arrival):
                 self._checking_digests.discard(item.digest)
                 self._execution.cache_checks(item.digest, results, item.opened)
-                self._replication.received(item.node, item.reference, item.digest, item.payload)
+                arrived = self._replication.received(item.node, item.reference, item.digest, item.payload)
+                self._effects.append(arrived)
             elif results[0]:
                 self._on_signature_valid(item)
             else:
@@ -240,7 +247,11 @@ class IngestCore:
 
     def _drained(self, now_ns: int) -> None:
         if self._signatures.pending:
-            self._effects.append(self._signatures.request_checks())
+            requested = self._signatures.request_checks()
+            if isinstance(requested, Verify):
+                self._effects.append(requested)
+            else:
+                self._verified(requested)
         if self._verified_packs and not self._admission.roles.may_propose:
             self._return_packs()
         while self._journal_id_durable and self._verified_packs:
@@ -248,9 +259,9 @@ class IngestCore:
         while self._journal_id_durable and self._replayed:
             self._send_replayed(now_ns)
         self._replication.drained(now_ns)
-        credit = self._admission.credit
-        if credit.has_releases:
-            self._effects += [ToClient(instance, Credit(total)) for instance, total in credit.take_announcements()]
+        if self._credit.released:
+            announced = self._credit.take_announcements()
+            self._effects += [ToClient(instance, Credit(total)) for instance, total in announced]
 
     def _send_packs(self, now_ns: int) -> None:
         """Put verified packs into an ingest message of this node."""
@@ -274,7 +285,7 @@ class IngestCore:
         if headings:
             # Execution remembers the results, and does not check the signatures again when the message is ordered.
             self._execution.cache_checks(digest, [True] * len(entries), IngestHeads(message, tuple(headings)))
-        self._replication.send(now_ns, reference, digest, payload)
+        self._effects += self._replication.send(now_ns, reference, digest, payload)
         if self._index == INDEX_MAX:
             self._journal, self._index = self._journal % JOURNAL_MAX + 1, 0
             self._persist_journal_id()
@@ -314,23 +325,34 @@ class IngestCore:
 
     # Messages of other ingest nodes.
 
-    def _on_payload(self, event: PayloadReceived) -> None:
+    def _on_peer_message(self, node: int, message: Payload | AskPayload | Ack) -> None:
+        match message:
+            case Payload():
+                self._on_payload(node, message.message)
+            case Ack():
+                self._replication.on_ack(node, message)
+            case AskPayload():
+                self._on_payload_request(node, message)
+            case _:
+                assert_never(message)
+
+    def _on_payload(self, node: int, payload: bytes) -> None:
         try:
-            reference = ingest.reference_of(event.payload)
+            reference = ingest.reference_of(payload)
         except Malformed as wrong:
-            self._effects.append(Report("malformed ingest message", str(event.node), {"reason": str(wrong)}))
+            self._effects.append(Report("malformed ingest message", str(node), {"reason": str(wrong)}))
             return
-        digest = ingest.digest_of(event.payload)
-        if reference.node != event.node and self._needed.get(reference) != digest:
+        digest = ingest.digest_of(payload)
+        if reference.node != node and self._needed.get(reference) != digest:
             # Only the ingest node itself may send its messages, unless a proposal has fixed the digest.
-            self._effects.append(Report("ingest message of another node refused", str(event.node)))
+            self._effects.append(Report("ingest message of another node refused", str(node)))
             return
         if self._replication.cache.get(reference, digest) is not None:
-            self._replication.received(event.node, reference, digest, event.payload)
+            self._effects.append(self._replication.received(node, reference, digest, payload))
         elif digest not in self._checking_digests:
             self._checking_digests.add(digest)
-            opened = _open(event.payload)
-            arrival = Arrival(event.node, reference, digest, event.payload, opened)
+            opened = _open(payload)
+            arrival = Arrival(node, reference, digest, payload, opened)
             self._signatures.add(arrival, [] if opened is None else self._checks(opened))
 
     def _checks(self, opened: IngestHeads) -> list[PackCheck | None]:
@@ -364,12 +386,12 @@ class IngestCore:
         self._holder_turn += 1
         return holders[self._holder_turn % len(holders)] if holders else 0
 
-    def _on_payload_request(self, event: PayloadRequested) -> None:
-        payload = self._replication.cache.get(event.reference, event.digest)
+    def _on_payload_request(self, node: int, ask: AskPayload) -> None:
+        payload = self._replication.cache.get(ask.reference, ask.digest)
         if payload is None:
-            payload = self._execution.cached_payload(event.reference, event.digest)
+            payload = self._execution.cached_payload(ask.reference, ask.digest)
         if payload is not None:
-            self._effects.append(ToPeer(event.node, Payload(payload)))
+            self._effects.append(ToPeer(node, Payload(payload)))
 
 
 def _open(payload: bytes) -> IngestHeads | None:

@@ -27,8 +27,8 @@ class CreditBook:
         self._window_bytes = window_bytes
         self._bytes_max = bytes_max
         self._accounts: dict[bytes, _Account] = {}
-        self._released: dict[bytes, _Account] = {}
-        """Accounts with released bytes."""
+        self.released: dict[bytes, _Account] = {}
+        """Accounts with released bytes that are not granted again yet."""
         self.waiting_bytes = 0
         """Unanswered bytes of all clients."""
         self.waiting = 0
@@ -40,12 +40,7 @@ class CreditBook:
 
     def close(self, instance: bytes) -> None:
         self._accounts.pop(instance, None)
-        self._released.pop(instance, None)
-
-    @property
-    def has_releases(self) -> bool:
-        """True if released bytes are not granted again yet."""
-        return bool(self._released)
+        self.released.pop(instance, None)
 
     def spend(self, instance: bytes, size_bytes: int) -> bool:
         """True if within the credit. Bytes beyond it are counted, too; `release` gives them back."""
@@ -63,7 +58,7 @@ class CreditBook:
         account = self._accounts.get(instance)
         if account is not None:
             account.released += size_bytes
-            self._released[instance] = account
+            self.released[instance] = account
 
     def take_announcements(self) -> list[tuple[bytes, int]]:
         """Grant released bytes again, and return the sessions whose credit has grown by a quarter of the window, with
@@ -71,7 +66,7 @@ class CreditBook:
         """
         if self.waiting_bytes > self._bytes_max // 2:
             return []
-        released, self._released = self._released, {}
+        released, self.released = self.released, {}
         announcements: list[tuple[bytes, int]] = []
         for instance, account in released.items():
             account.granted, account.released = account.granted + account.released, 0

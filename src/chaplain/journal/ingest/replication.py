@@ -13,7 +13,7 @@ message, are resent to a peer at a time.
 from __future__ import annotations
 
 from chaplain.journal.consensus.events import PayloadArrived
-from chaplain.journal.events import AckReceived, IngestEffect, ToPeer
+from chaplain.journal.events import IngestEffect, ToPeer
 from chaplain.journal.ingest.payload_cache import PayloadCache, ReceivedVector
 from chaplain.journal.messages.cluster import Reference
 from chaplain.journal.messages.peer import Ack, Payload
@@ -32,9 +32,9 @@ class PayloadReplication:
         self._received = ReceivedVector()
         self._acked: dict[int, int] = {}
         """By connected peer: the index up to which it has received all messages of this node's journal."""
-        self._ack_targets: dict[int, None] = {}
+        self.ack_targets: dict[int, None] = {}
         """Peers that wait for an acknowledgement of this node."""
-        self._ack_due_ns: int | None = None
+        self.ack_due_ns: int | None = None
         """When to acknowledge. The delay saves the acknowledgement of messages that are ordered soon."""
         self._resend_rounds = 0
         """Resend rounds since a message of this node was ordered last."""
@@ -42,11 +42,10 @@ class PayloadReplication:
         """When the next resend round is due; None if nothing waits."""
         self.journal = 0
         """The journal id of this node's messages."""
-        self.effects: list[IngestEffect] = []
 
     @property
     def due_ns(self) -> int | None:
-        resend_ns, ack_due_ns = self._resend_ns, self._ack_due_ns
+        resend_ns, ack_due_ns = self._resend_ns, self.ack_due_ns
         if resend_ns is None or (ack_due_ns is not None and ack_due_ns < resend_ns):
             return ack_due_ns
         return resend_ns
@@ -61,46 +60,39 @@ class PayloadReplication:
 
     def peer_down(self, node: int) -> None:
         self._acked.pop(node, None)
-        self._ack_targets.pop(node, None)
+        self.ack_targets.pop(node, None)
 
-    def send(self, now_ns: int, reference: Reference, digest: bytes, payload: bytes) -> None:
+    def send(self, now_ns: int, reference: Reference, digest: bytes, payload: bytes) -> list[IngestEffect]:
         """Send a new message of this node to all peers, and to the serializer here."""
         self.cache.put(reference, digest, payload)
-        message = Payload(payload)
-        self.effects += [ToPeer(node, message) for node in self._acked]
-        self.effects.append(PayloadArrived(reference, digest, payload))
         if self._resend_ns is None:
             self._resend_ns = now_ns + self._settings.resend_ns
+        message = Payload(payload)
+        return [*[ToPeer(node, message) for node in self._acked], PayloadArrived(reference, digest, payload)]
 
-    def received(self, node: int, reference: Reference, digest: bytes, payload: bytes) -> None:
+    def received(self, node: int, reference: Reference, digest: bytes, payload: bytes) -> PayloadArrived:
         """A peer has sent a message of another ingest node, and its signatures were checked."""
         self.cache.put(reference, digest, payload)
         self._received.received(reference)
-        self._ack_targets[node] = None
-        self.effects.append(PayloadArrived(reference, digest, payload))
-
-    @property
-    def ack_pending(self) -> bool:
-        """True if peers wait for an acknowledgement and no time is set for it."""
-        return bool(self._ack_targets) and self._ack_due_ns is None
+        self.ack_targets[node] = None
+        return PayloadArrived(reference, digest, payload)
 
     def drained(self, now_ns: int) -> None:
-        if self.ack_pending:
-            self._ack_due_ns = now_ns + self._settings.ack_ns
+        if self.ack_targets and self.ack_due_ns is None:
+            self.ack_due_ns = now_ns + self._settings.ack_ns
 
-    def _acknowledge(self, now_ns: int) -> None:
+    def _acknowledge(self, now_ns: int) -> list[IngestEffect]:
         """Report the received indexes to all peers that sent something."""
-        if self._ack_due_ns is None or now_ns < self._ack_due_ns:
-            return
-        vector = self._received.vector()
-        self.effects += [ToPeer(node, Ack(vector)) for node in self._ack_targets]
-        self._ack_targets.clear()
-        self._ack_due_ns = None
+        if self.ack_due_ns is None or now_ns < self.ack_due_ns:
+            return []
+        ack, targets = Ack(self._received.vector()), self.ack_targets
+        self.ack_targets, self.ack_due_ns = {}, None
+        return [ToPeer(node, ack) for node in targets]
 
-    def on_ack(self, event: AckReceived) -> None:
-        for reached in event.reached:
-            if (reached.node, reached.journal) == (self._settings.node, self.journal) and event.node in self._acked:
-                self._acked[event.node] = max(self._acked[event.node], reached.index)
+    def on_ack(self, node: int, ack: Ack) -> None:
+        for reached in ack.reached:
+            if (reached.node, reached.journal) == (self._settings.node, self.journal) and node in self._acked:
+                self._acked[node] = max(self._acked[node], reached.index)
 
     def mark_ordered(self, references: tuple[Reference, ...]) -> None:
         self.cache.mark_ordered(references)
@@ -110,29 +102,32 @@ class PayloadReplication:
             if reference.node == node:
                 self._resend_rounds = 0
 
-    def woken(self, now_ns: int) -> None:
-        self._acknowledge(now_ns)
+    def woken(self, now_ns: int) -> list[IngestEffect]:
+        effects = self._acknowledge(now_ns)
         if self._resend_ns is None or now_ns < self._resend_ns:
-            return
+            return effects
         waiting = next(self.cache.own_after(self.journal, 0), None)
         self._resend_ns = None if waiting is None else now_ns + self._settings.resend_ns
         if waiting is None:
             self._resend_rounds = 0
-            return
+            return effects
         self._resend_rounds += 1
         stale = self._resend_rounds >= STALE_ROUNDS
         if stale:
             self._resend_rounds = 0
             reference, payload = waiting
-            self.effects.append(PayloadArrived(reference, self.cache.digest(reference), payload))
+            effects.append(PayloadArrived(reference, self.cache.digest(reference), payload))
         for node, acked in self._acked.items():
             # A peer may have dropped a message after it acknowledged it, so a stale round ignores acknowledgements.
-            self._resend(node, 0 if stale else acked)
+            effects += self._resend(node, 0 if stale else acked)
+        return effects
 
-    def _resend(self, node: int, index: int) -> None:
+    def _resend(self, node: int, index: int) -> list[IngestEffect]:
+        effects: list[IngestEffect] = []
         size = 0
         for _, payload in self.cache.own_after(self.journal, index):
             size += len(payload)
             if size > self._settings.resend_bytes_max and size > len(payload):
                 break
-            self.effects.append(ToPeer(node, Payload(payload)))
+            effects.append(ToPeer(node, Payload(payload)))
+        return effects

@@ -1,7 +1,7 @@
 """Queue of signature checks: results come out in the order in which the items went in.
 
-Decides when checks are requested: everything that has arrived since the last request goes into one `Verify`. Does not
-know where signatures are checked, or what follows. An item without a known key has no check.
+Decides where signatures are checked: a few at once, and many, all that arrived since the last request, by one `Verify`.
+Does not know what follows. An item without a known key has no check.
 
 Invariant: items leave in order, whatever the order of the answers.
 """
@@ -9,11 +9,12 @@ Invariant: items leave in order, whatever the order of the answers.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import count
 from typing import Generic, TypeVar
 
 from chaplain.journal.events import Verified, Verify
-from chaplain.journal.messages.signing import ConfigCheck, PackCheck
+from chaplain.journal.messages.signing import ConfigCheck, PackCheck, holds
 
 T = TypeVar("T")
 
@@ -31,8 +32,10 @@ class _Request(Generic[T]):
 class SignatureQueue(Generic[T]):
     """Items of type T that wait for their signature checks."""
 
-    def __init__(self) -> None:
-        self._ticket = 0
+    def __init__(self, checks_inline_max: int = 0, tokens: Iterator[int] | None = None) -> None:
+        """Up to `checks_inline_max` signatures are checked at once. `tokens` numbers the requests."""
+        self._checks_inline_max = checks_inline_max
+        self._tokens = tokens or count(1)
         self.pending: list[tuple[T, tuple[int | None, ...]]] = []
         """Items that no `Verify` contains yet."""
         self._checks: list[PackCheck | ConfigCheck] = []
@@ -48,13 +51,14 @@ class SignatureQueue(Generic[T]):
                 self._checks.append(check)
         self.pending.append((item, tuple(positions)))
 
-    def request_checks(self) -> Verify:
-        """The `Verify` for all pending items."""
-        self._ticket += 1
-        self._requests.append(_Request(self._ticket, self.pending, len(self._checks)))
-        verify = Verify(self._ticket, tuple(self._checks))
+    def request_checks(self) -> Verify | Verified:
+        """The `Verify` for all pending items; or the result, if there was little to check."""
+        token, checks = next(self._tokens), self._checks
+        self._requests.append(_Request(token, self.pending, len(checks)))
         self.pending, self._checks = [], []
-        return verify
+        if len(checks) <= self._checks_inline_max:
+            return Verified(token, tuple([holds(check) for check in checks]))
+        return Verify(token, tuple(checks))
 
     def on_verified(self, event: Verified) -> list[tuple[T, tuple[bool | None, ...]]]:
         """Items whose turn has come, each with the results of its checks; None where there was nothing to check."""

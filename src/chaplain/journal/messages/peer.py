@@ -126,7 +126,7 @@ PeerMessage: TypeAlias = (
     | TreeSignature
 )
 _ORDER, _PAYLOAD, _ASK, _ACK, _PETITION, _DRAINED, _REMOVED, _COVERED, _ASK_STATE, _STATE, _SIGNED = range(1, 12)
-_ORDER_BODY, _PAYLOAD_BODY = bytes((PROTOCOL, _ORDER)), bytes((PROTOCOL, _PAYLOAD))
+CONSENSUS_BODY, _PAYLOAD_BODY = bytes((PROTOCOL, _ORDER)), bytes((PROTOCOL, _PAYLOAD))
 """Every write uses both kinds, and they have no fields. `decode` therefore compares the whole body first."""
 
 
@@ -134,7 +134,7 @@ def encode(message: PeerMessage) -> tuple[bytes, bytes]:
     """Body and payload of the parcel."""
     match message:
         case ConsensusFrame():
-            return _ORDER_BODY, message.message
+            return CONSENSUS_BODY, message.message
         case Payload():
             return _PAYLOAD_BODY, message.message
         case AskPayload():
@@ -167,7 +167,7 @@ def _body(kind: int, *fields: bytes) -> bytes:
 
 
 def decode(body: bytes, payload: bytes) -> PeerMessage:
-    if body == _ORDER_BODY:
+    if body == CONSENSUS_BODY:
         return ConsensusFrame(payload)
     if body == _PAYLOAD_BODY:
         return Payload(payload)

@@ -61,7 +61,7 @@ REASONS = {
     Reason.STREAMS_FULL: "the cluster has as many streams as it may have: write to one that is there",
     Reason.TOO_LARGE: "the pack is larger than the cluster takes: make smaller ones",
     Reason.NOT_STAGED: "not everything that is to be committed is staged: it expired, or never was; stage it again",
-    Reason.STAGED_FULL: "too much is staged and not committed: commit some, or wait until some has expired",
+    Reason.STAGED_FULL: "too much is staged and not committed: commit or discard some, or wait until some has expired",
     Reason.TRANSACTIONS_FULL: "as many apps commit batches as may: use one that is there",
     Reason.UNKNOWN_TYPE: "the petition does not follow its format",
     Reason.UNKNOWN_SIGNER: "nobody active has this ACL id: is the client added, and not removed?",

@@ -15,19 +15,18 @@ Bounds: the two latest states are in memory.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TypeAlias
 
 from chaplain.core import Halt, Operation, Persist, Replace, Report
 from chaplain.journal.events import ToPeer
 from chaplain.journal.execution.state_machine import JournalExecution
 from chaplain.journal.messages.peer import AskState, SnapshotOffer, StatePiece
-from chaplain.journal.model.results import AppliedMessage
 from chaplain.journal.settings import JournalSettings
 from chaplain.journal.snapshots import checkpoint
 from chaplain.journal.snapshots.checkpoint import Checkpoint, checkpoint_name
 from chaplain.journal.snapshots.lagging_members import LaggingMembers
-from chaplain.journal.snapshots.retention import droppable, first_needed, keeps
+from chaplain.journal.snapshots.retention import droppable, first_needed
 from chaplain.journal.storage.log import ReplicatedLog
 from chaplain.units import SECOND_NS
 
@@ -47,38 +46,37 @@ class Checkpointer:
         self,
         settings: JournalSettings,
         execution: JournalExecution,
+        log: ReplicatedLog,
+        found: Checkpoint | None,
+        *,
+        replayed: Iterable[Checkpoint] = (),
+        needed_by: Iterable[Callable[[], int]] = (),
         before: Callable[[], tuple[Operation, ...]] = tuple,
     ) -> None:
-        """`before` returns the writes that must be on disk before a checkpoint that covers the log up to now."""
-        self._before = before
+        """`found` is the checkpoint on disk, and `replayed` are those made while execution caught up with the log.
+        Each function of `needed_by` returns the first message that one component still needs. `before` returns the
+        writes that must be on disk before a checkpoint that covers the log up to now.
+        """
         self._settings = settings
         self._execution = execution
-        self._log: ReplicatedLog | None = None
-        self._checkpoints: dict[int, Checkpoint] = {}
+        self._log = log
+        self._checkpoints = {one.index: one for one in ([] if found is None else [found])}
+        self._checkpoints |= {one.index: one for one in replayed}
+        self._forget_old()
         self._ticket = 0
         self._writing: dict[int, int] = {}
         """Index of the checkpoint that each ticket writes; 0 for a ticket that deletes segments."""
-        self.durable = 0
+        self.durable = 0 if found is None else found.index
         """Index of the latest checkpoint on this node's disk."""
         self.offers: dict[int, SnapshotOffer] = {}
         """The latest snapshot offer of each connected peer."""
         self._lagging = LaggingMembers()
-        self._due_ns: int | None = None
-        self.first_needed_by: list[Callable[[], int]] = []
-        """Each function returns the first message that one component still needs."""
+        self.due_ns: int | None = None
+        """When to look for segments to drop."""
+        self._needed_by = tuple(needed_by)
+        self._before = before
         self.dropped_segments = self.dropped_bytes = 0
         self.effects: list[CheckpointEffect] = []
-
-    def attach(self, log: ReplicatedLog, found: Checkpoint | None) -> None:
-        """Start to work: execution has caught up with the log, and `found` is the checkpoint on disk."""
-        self._log = log
-        if found is not None:
-            self._checkpoints.setdefault(found.index, found)
-            self.durable = found.index
-
-    @property
-    def due_ns(self) -> int | None:
-        return self._due_ns
 
     @property
     def latest(self) -> Checkpoint | None:
@@ -86,16 +84,15 @@ class Checkpointer:
 
     # Checkpoints of this node.
 
-    def on_applied(self, executed: AppliedMessage) -> None:
-        """Make a checkpoint if the message asks for one. The state must be the one directly after this message."""
-        if not executed.checkpoint:
-            return
-        own = checkpoint.make(executed.position.index, self._execution.state.export())
+    def add(self, own: Checkpoint) -> None:
+        """A message that asks for a checkpoint was applied, and `own` is the state directly after it."""
         self._checkpoints[own.index] = own
+        self._forget_old()
+        self._write(own)
+
+    def _forget_old(self) -> None:
         while len(self._checkpoints) > KEPT:
             del self._checkpoints[min(self._checkpoints)]
-        if self._log is not None:
-            self._write(own)
 
     def start(self) -> None:
         """Write the latest checkpoint that was made during the replay at start, if it is not on disk."""
@@ -104,7 +101,6 @@ class Checkpointer:
             self._write(latest)
 
     def _write(self, own: Checkpoint) -> None:
-        assert self._log is not None
         file = checkpoint_name(self._settings.order)
         data = checkpoint.encode(
             checkpoint.Checkpoint(own.index, own.digest, own.state, self._log.segment_index.in_order_from)
@@ -140,7 +136,6 @@ class Checkpointer:
             self._lagging.on_disconnected(now_ns, node, offer.index)
 
     def _offer(self) -> SnapshotOffer:
-        assert self._log is not None
         own = self._checkpoints.get(self.durable)
         index, digest, size = (0, _NOTHING, 0) if own is None else (own.index, own.digest, len(own.state))
         return SnapshotOffer(index, digest, size, self._log.segment_index.first, self._log.agreed, self.confirmed)
@@ -205,13 +200,12 @@ class Checkpointer:
         """Segments up to this message will be dropped at some time, under the retention rules and the releases of
         admins; 0 if none will.
         """
-        assert self._log is not None
         rules, released = self._settings.rules, self._execution.state.released
         return self.durable if rules.keep_bytes or rules.keep_ns or released >= self._log.segment_index.first else 0
 
     def on_timer(self, now_ns: int) -> None:
-        if self._due_ns is not None and now_ns >= self._due_ns:
-            self._due_ns = None
+        if self.due_ns is not None and now_ns >= self.due_ns:
+            self.due_ns = None
             for node in self._nodes_lacking_log():
                 self._send_offer(node)
             self.drop_segments(now_ns)
@@ -225,16 +219,14 @@ class Checkpointer:
         return [node for node, offer in self.offers.items() if self._lacks_log(offer)]
 
     def _lacks_log(self, offer: SnapshotOffer) -> bool:
-        assert self._log is not None
         return offer.agreed + 1 < self._log.segment_index.first
 
     def drop_segments(self, now_ns: int) -> None:
         """Delete the segments that can be dropped now."""
         log = self._log
-        assert log is not None
         waiting = (self.durable and len(log.segment_index.segments) > 1) or self._nodes_lacking_log()
-        if waiting and self._due_ns is None:
-            self._due_ns = now_ns + LOOK_NS
+        if waiting and self.due_ns is None:
+            self.due_ns = now_ns + LOOK_NS
         self._lagging.expire(now_ns)
         limit = min(self.covered_through(), self.first_needed() - 1)
         dropped = droppable(
@@ -253,7 +245,6 @@ class Checkpointer:
 
     def retained_bytes(self, now_ns: int, index: int) -> int:
         """Octets of segments that are retained only because a component needs the messages from this one on."""
-        assert self._log is not None
         segment_index, released = self._log.segment_index, self._execution.state.released
         droppable_without, droppable_with = (
             droppable(segment_index, self._settings.rules, now_ns, limit=limit, released=released)
@@ -269,12 +260,6 @@ class Checkpointer:
             return 0
         return min([self.durable, *(offer.index for offer in self.offers.values()), *self._lagging.checkpoints()])
 
-    def would_retain(self, now_ns: int, index: int, timestamp_ns: int) -> bool:
-        """True if the retention rules of this node would retain a message that only other nodes have."""
-        assert self._log is not None
-        released = index <= self._execution.state.released
-        return not released and keeps(self._log.segment_index, self._settings.rules, now_ns, timestamp_ns)
-
     def first_needed(self) -> int:
         """The first message that any component still needs."""
-        return first_needed(self._execution.state.staged_packs, [need() for need in self.first_needed_by])
+        return first_needed(self._execution.state.staged_packs, [need() for need in self._needed_by])

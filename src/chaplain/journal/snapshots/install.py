@@ -50,16 +50,28 @@ class _CheckpointId(NamedTuple):
 class SnapshotInstaller:
     """Fetches and installs one checkpoint at a time."""
 
-    def __init__(self, settings: JournalSettings, execution: JournalExecution, checkpointer: Checkpointer) -> None:
+    def __init__(
+        self,
+        settings: JournalSettings,
+        execution: JournalExecution,
+        checkpointer: Checkpointer,
+        log: ReplicatedLog,
+        *,
+        teachers: Callable[[], Quorum] | None = None,
+        confirms: Callable[[Collection[int]], bool] | None = None,
+    ) -> None:
+        """`teachers` returns the voters whose offers count, if not only those of the cluster configuration. `confirms`
+        returns whether this node accepts messages as agreed on the word of these nodes.
+        """
         self._settings = settings
         self._execution = execution
         self._checkpointer = checkpointer
-        self._log: ReplicatedLog | None = None
-        self._quorum: Callable[[], Quorum] = lambda: execution.cluster_config.quorum
+        self._log = log
+        self._quorum = teachers or (lambda: execution.cluster_config.quorum)
         self._target: _CheckpointId | None = None
         self._data = bytearray()
         self._source = 0
-        self._accepts_messages_of: Callable[[Collection[int]], bool] = bool
+        self._accepts_messages_of = confirms or bool
         self._too_few_since_ns: int | None = None
         """Since when the next message is available, but from too few serializers to accept it."""
         self._needed_since_ns: int | None = None
@@ -67,19 +79,6 @@ class SnapshotInstaller:
         self._writing = False
         self.due_ns: int | None = None
         self.effects: list[InstallEffect] = []
-
-    def attach(
-        self,
-        log: ReplicatedLog,
-        teachers: Callable[[], Quorum] | None = None,
-        confirms: Callable[[Collection[int]], bool] | None = None,
-    ) -> None:
-        """Start to work. `teachers` returns the voters whose offers count, if not only those of the cluster
-        configuration. `confirms` returns whether this node accepts messages as agreed on the word of these nodes.
-        """
-        self._log = log
-        self._quorum = teachers or self._quorum
-        self._accepts_messages_of = confirms or self._accepts_messages_of
 
     def update(self, now_ns: int) -> None:
         """Look again whether a checkpoint is needed and which one is trusted, after an offer or a change of
@@ -120,7 +119,6 @@ class SnapshotInstaller:
         Where serializers are index-only, only nodes with payloads count: no node may skip a message because its
         payloads cannot be found.
         """
-        assert self._log is not None
         next_index, copies, cluster_config = (
             self._log.agreed + 1,
             self._execution.copies,
@@ -149,7 +147,6 @@ class SnapshotInstaller:
 
     def _trusted(self, now_ns: int) -> _CheckpointId | None:
         """The latest offered checkpoint that is trusted, if any."""
-        assert self._log is not None
         offers = self._checkpointer.offers
         offered = {_id_of(offer) for offer in offers.values() if offer.index > self._log.agreed}
         assert self._needed_since_ns is not None

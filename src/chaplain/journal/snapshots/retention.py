@@ -14,9 +14,10 @@ Invariant: no message after the checkpoint is dropped, none from the first neede
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from chaplain.journal.execution.staged_packs import StagedPacks
+from chaplain.journal.execution.state_machine import JournalExecution
 from chaplain.journal.settings import RetentionRules
 from chaplain.journal.storage.segment_index import SegmentIndex, SegmentSpan
 
@@ -50,6 +51,17 @@ def keeps(segment_index: SegmentIndex, rules: RetentionRules, now_ns: int, times
     full = 0 < rules.keep_bytes <= sum(segment.size_bytes for segment in segment_index.segments)
     too_old = bool(rules.keep_ns) and timestamp_ns < now_ns - rules.keep_ns
     return not full and not too_old
+
+
+def retains(execution: JournalExecution, rules: RetentionRules) -> Callable[[SegmentIndex, int, int, int], bool]:
+    """A function of the log's segments, the time, an index and a timestamp: True if this node would retain a message
+    that only other nodes have.
+    """
+
+    def would_retain(segment_index: SegmentIndex, now_ns: int, index: int, timestamp_ns: int) -> bool:
+        return index > execution.state.released and keeps(segment_index, rules, now_ns, timestamp_ns)
+
+    return would_retain
 
 
 def first_needed(staged_packs: StagedPacks, others: Iterable[int]) -> int:

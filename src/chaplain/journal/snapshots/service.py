@@ -6,31 +6,28 @@ which of the two an input is for.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Iterable
 from typing import TypeAlias, assert_never
 
-from chaplain.core import Halt, Operation, Persist, Report, soonest
+from chaplain.core import Operation
 from chaplain.errors import Malformed
-from chaplain.journal.consensus.context import ConsensusContext
-from chaplain.journal.events import ToPeer
+from chaplain.journal.consensus.core import SerializerCore
+from chaplain.journal.events import Part, ToPeer
 from chaplain.journal.execution.state import ExecutionState, load
 from chaplain.journal.execution.state_machine import JournalExecution
-from chaplain.journal.messages.cluster import DataEntry, Reference
 from chaplain.journal.messages.peer import AskState, SnapshotOffer, StatePiece
 from chaplain.journal.model.bootstrap import ClusterBootstrap
 from chaplain.journal.model.results import AppliedMessage
-from chaplain.journal.outbound import JournalOutbound
 from chaplain.journal.settings import JournalSettings
 from chaplain.journal.snapshots import checkpoint
 from chaplain.journal.snapshots.checkpoint import Checkpoint, CheckpointBase
-from chaplain.journal.snapshots.checkpointer import Checkpointer
-from chaplain.journal.snapshots.install import SnapshotInstaller
-from chaplain.journal.storage.log import ReplicatedLog
+from chaplain.journal.snapshots.checkpointer import CheckpointEffect, Checkpointer
+from chaplain.journal.snapshots.install import InstallEffect, SnapshotInstaller
 from chaplain.journal.storage.offset_index import StreamIndex
 from chaplain.journal.storage.verdict import read_applied
-from chaplain.journal.ticket_numbers import TicketNumbers
 
 SnapshotMessage: TypeAlias = SnapshotOffer | AskState | StatePiece
+SnapshotEffect: TypeAlias = CheckpointEffect | InstallEffect
 
 
 def base_of(state: ExecutionState) -> CheckpointBase:
@@ -52,6 +49,11 @@ def found_checkpoint(bootstrap: ClusterBootstrap, data: bytes | None) -> Checkpo
         return None
 
 
+def checkpoint_after(executed: AppliedMessage, execution: JournalExecution) -> Checkpoint:
+    """The checkpoint of the current state, which is the one directly after this message."""
+    return checkpoint.make(executed.position.index, execution.state.export())
+
+
 class SnapshotService:
     """Checkpointer and installer of one node."""
 
@@ -60,44 +62,42 @@ class SnapshotService:
         settings: JournalSettings,
         execution: JournalExecution,
         streams: StreamIndex,
+        serializer: SerializerCore,
+        found: Checkpoint | None,
+        *,
+        replayed: Iterable[Checkpoint] = (),
+        needed_by: Iterable[Callable[[], int]] = (),
         before: Callable[[], tuple[Operation, ...]] = tuple,
     ) -> None:
-        """`streams` is updated when messages are dropped from the log, or backfilled. `before` returns the writes that
-        must precede the next checkpoint.
+        """`streams` is updated when messages are dropped from the log, or backfilled. The other arguments are those of
+        `Checkpointer`.
         """
+        context = serializer.context
+        self.checkpointer = Checkpointer(
+            settings, execution, context.log, found, replayed=replayed, needed_by=needed_by, before=before
+        )
+        self._installer = SnapshotInstaller(
+            settings,
+            execution,
+            self.checkpointer,
+            context.log,
+            teachers=lambda: context.latest_known_quorum,
+            confirms=serializer.is_confirmed_by,
+        )
         self._execution = execution
-        self.checkpointer = Checkpointer(settings, execution, before)
-        self._installer = SnapshotInstaller(settings, execution, self.checkpointer)
-        self._parts: dict[str, Checkpointer | SnapshotInstaller] = {
-            "checkpointer": self.checkpointer,
-            "installer": self._installer,
-        }
         self._streams = streams
-        self._log: ReplicatedLog | None = None
-        self._log_ranges: dict[int, tuple[int, int]] = {}
-        self._first = 1
-
-    def attach(
-        self,
-        context: ConsensusContext,
-        found: Checkpoint | None,
-        confirms: Callable[[Collection[int]], bool] | None = None,
-    ) -> None:
-        """Start to work. Also mark the ingest messages that the checkpoint covers as ordered, for the serializer."""
-        self._log, self._log_ranges, self._first = context.log, context.peer_log_ranges, context.log.segment_index.first
-        self.checkpointer.attach(context.log, found)
-        context.is_retained = self.checkpointer.would_retain
-        self._installer.attach(context.log, lambda: context.latest_known_quorum, confirms)
-        for node, (journal, index) in self._execution.state.journals.items():
-            if index:
-                context.payload_queue.mark_ordered([DataEntry(Reference(node, journal, index), b"")])
+        self._log = context.log
+        self._first = self._log.segment_index.first
 
     @property
     def due_ns(self) -> int | None:
-        return soonest((self.checkpointer.due_ns, self._installer.due_ns))
+        due_ns, install_ns = self.checkpointer.due_ns, self._installer.due_ns
+        return install_ns if due_ns is None or (install_ns is not None and install_ns < due_ns) else due_ns
 
     def on_applied(self, executed: AppliedMessage) -> None:
-        self.checkpointer.on_applied(executed)
+        """Make a checkpoint if the message asks for one. The state must be the one directly after this message."""
+        if executed.checkpoint:
+            self.checkpointer.add(checkpoint_after(executed, self._execution))
 
     def start(self) -> None:
         self.checkpointer.start()
@@ -109,13 +109,11 @@ class SnapshotService:
 
     def on_disconnected(self, now_ns: int, node: int) -> None:
         self.checkpointer.on_disconnected(now_ns, node)
-        self._log_ranges.pop(node, None)
         self._installer.update(now_ns)
 
     def on_message(self, now_ns: int, node: int, message: SnapshotMessage) -> None:
         match message:
             case SnapshotOffer():
-                self._log_ranges[node] = (message.first, message.agreed)
                 self.checkpointer.on_offer(now_ns, node, message)
                 self._installer.update(now_ns)
             case AskState():
@@ -129,36 +127,27 @@ class SnapshotService:
         self.checkpointer.on_timer(now_ns)
         self._installer.on_timer(now_ns)
 
-    def on_written(self, now_ns: int, part: str, ticket: int) -> None:
-        if part == "checkpointer":
+    def on_written(self, now_ns: int, part: Part, ticket: int) -> None:
+        if part is Part.CHECKPOINTER:
             self.checkpointer.on_written(now_ns, ticket)
         else:
             self._installer.on_written()
 
-    @property
-    def has_work(self) -> bool:
-        """True if `take_effects` has anything to do. It is read at every step, and seldom true."""
-        assert self._log is not None
-        return bool(
-            self.checkpointer.effects or self._installer.effects or self._log.segment_index.first != self._first
-        )
-
-    def take_effects(self, mail: JournalOutbound, slips: TicketNumbers) -> list[Persist | Report | Halt]:
-        """Send the outgoing messages. Returns the effects for the host."""
-        assert self._log is not None
-        if self._log.segment_index.first != self._first:
-            self._first = self._log.segment_index.first
+    def take_effects(self) -> list[tuple[Part, SnapshotEffect]]:
+        """Remove and return the effects, messages to peers first. Also update the index of streams if the log begins
+        with another message than before.
+        """
+        log, checkpointer, installer = self._log, self.checkpointer, self._installer
+        if log.segment_index.first != self._first:
+            self._first = log.segment_index.first
             self._streams.drop_before(self._first)
-        if self._log.backfilled:
-            self._streams.prepend([read_applied(records) for records in self._log.backfilled])
-            self._log.backfilled.clear()
-            self.checkpointer.broadcast_offer()
-        effects: list[Persist | Report | Halt] = []
-        for name, part in self._parts.items():
-            for effect in part.effects:
-                if isinstance(effect, ToPeer):
-                    mail.to_peer(effect)
-                else:
-                    effects.append(slips.number_write(name, effect) if isinstance(effect, Persist) else effect)
-            part.effects.clear()
-        return effects
+        if log.backfilled:
+            self._streams.prepend([read_applied(records) for records in log.backfilled])
+            log.backfilled.clear()
+            checkpointer.broadcast_offer()
+        if not checkpointer.effects and not installer.effects:
+            return []
+        effects: list[tuple[Part, SnapshotEffect]] = [(Part.CHECKPOINTER, effect) for effect in checkpointer.effects]
+        effects += [(Part.INSTALLER, effect) for effect in installer.effects]
+        checkpointer.effects, installer.effects = [], []
+        return sorted(effects, key=lambda effect: not isinstance(effect[1], ToPeer))

@@ -8,16 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeAlias
 
-from chaplain.core import Persist, Report, soonest
+from chaplain.core import soonest
 from chaplain.errors import Malformed
-from chaplain.journal.events import FileRead, ReadFile, ToPeer
+from chaplain.journal.events import FileRead, Part, ReadFile
 from chaplain.journal.execution.state_machine import JournalExecution
 from chaplain.journal.messages.peer import TreeSignature
 from chaplain.journal.model.results import AppliedMessage
-from chaplain.journal.outbound import JournalOutbound
 from chaplain.journal.settings import JournalSettings
-from chaplain.journal.ticket_numbers import TicketNumbers
-from chaplain.journal.tree.signer import CheckpointSigner
+from chaplain.journal.tree.signer import CheckpointSigner, SignerEffect
 from chaplain.journal.tree.tiles import OnDisk, TileWriter, cut
 from chaplain.link.auth.identity import Identity
 from chaplain.proofs.tiles import Tile, parse_path
@@ -26,6 +24,7 @@ READS_MAX = 256
 """Tiles that are read from disk at a time; more are refused as busy."""
 CHECKPOINT = "checkpoint"
 """The name under which the newest complete checkpoint is served; tiles have the names of tlog-tiles."""
+TreeEffect: TypeAlias = SignerEffect | ReadFile
 Answer: TypeAlias = Callable[[bytes | None], None]
 """Takes the octets, or None if this node does not have them."""
 
@@ -82,8 +81,8 @@ class TreeService:
     def on_signature(self, now_ns: int, node: int, message: TreeSignature) -> None:
         self.signer.on_signature(now_ns, node, message)
 
-    def on_written(self, now_ns: int, part: str, ticket: int) -> None:
-        if part == "tiles":
+    def on_written(self, now_ns: int, part: Part, ticket: int) -> None:
+        if part is Part.TILES:
             self.tiles.on_written(ticket)
         else:
             self.signer.on_written(now_ns, ticket)
@@ -115,21 +114,15 @@ class TreeService:
 
     # Effects.
 
-    def take_effects(
-        self, now_ns: int, mail: JournalOutbound, slips: TicketNumbers
-    ) -> list[Persist | Report | ReadFile]:
-        """Send the outgoing messages. Returns the effects for the host."""
-        self.signer.after_step(now_ns)
-        effects: list[Persist | Report | ReadFile] = []
-        effects += [slips.number_write("tiles", persist) for persist in self.tiles.due(now_ns)]
-        if self.signer.effects:
-            for effect in self.signer.effects:
-                if isinstance(effect, ToPeer):
-                    mail.to_peer(effect)
-                else:
-                    effects.append(slips.number_write("signer", effect) if isinstance(effect, Persist) else effect)
-            self.signer.effects.clear()
+    def take_effects(self, now_ns: int) -> list[tuple[Part, TreeEffect]]:
+        """Remove and return the effects."""
+        signer = self.signer
+        signer.after_step(now_ns)
+        effects: list[tuple[Part, TreeEffect]] = [(Part.TILES, effect) for effect in self.tiles.due(now_ns)]
+        if signer.effects:
+            effects += [(Part.SIGNER, effect) for effect in signer.effects]
+            signer.effects = []
         if self._read_effects:
-            effects += self._read_effects
+            effects += [(Part.TILES, effect) for effect in self._read_effects]
             self._read_effects = []
         return effects

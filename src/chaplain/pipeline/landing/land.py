@@ -192,13 +192,14 @@ class LiveLog:
 def open_log(cluster: str, path: str) -> SegmentLogs | LiveLog:
     if bool(cluster) == bool(path):
         raise ConfigError("give either the cluster's folder or a path to segments")
-    folders = [Path(path)] if path else node_folders(cluster)
+    # Tasks read these places, and the working directories of Spark's workers are others.
+    folders = [Path(path).absolute()] if path else node_folders(Path(cluster).absolute())
     there = [folder for folder in folders if folder.is_dir()]
     if there:
         return SegmentLogs(there)
     if path:
         raise Missing(f"there are no segments in {path}: give a node's segments as path")
-    return LiveLog(Target(cluster=cluster))
+    return LiveLog(Target(cluster=str(Path(cluster).absolute())))
 
 
 def _first(places: list[RecordPlace]) -> int:
@@ -251,6 +252,7 @@ def land(
     log = open_log(cluster, path)
     if spark is not None:
         spark.dataSource.register(LandSource)
+    tables = tables if "://" in str(tables) else Path(tables).absolute()
     table = table_path(tables, stream)
     if kind_of(table, storage_options) not in (None, format):
         raise ConfigError(f"{table} is not a table of format {format}: choose another folder, or the other format")

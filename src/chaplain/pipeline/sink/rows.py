@@ -2,6 +2,9 @@
 
 This module defines the required columns and their types, with the meaning and errors of Spark's Kafka sink. It knows
 neither Spark's writers nor the client.
+
+Rows of one stream are collected across Arrow batches, because the journal bounds the number of staged packs: 70 Arrow
+batches with 1,000 topics each would otherwise be 70,000 packs of ten rows.
 """
 
 from __future__ import annotations
@@ -23,6 +26,8 @@ from chaplain.segment.headers import encode_headers
 
 BATCH_BYTES = PACK_BYTES // 2
 BATCH_ROWS = PACK_MESSAGES // 2
+BUFFER_BYTES = 32 << 20
+"""Bound of the rows that a task collects. At the bound, the largest streams are written until half is free."""
 _OCTETS = (BinaryType, StringType)
 
 
@@ -49,18 +54,86 @@ def _are_headers(kind: DataType) -> bool:
     return names == {"key": StringType, "value": BinaryType}
 
 
+class BatchBuffer:
+    """Collects the rows of a task by stream, and yields batches of full size. Keeps the order within a stream."""
+
+    def __init__(self, topic: str) -> None:
+        self._topic = topic
+        self._pending: dict[str, _PendingRows] = {}
+        self._size_bytes = 0
+
+    def add(self, rows: Any) -> Iterator[Batch]:
+        """Add one Arrow batch, and yield the batches that are full."""
+        if rows.num_rows == 0:
+            return
+        for stream, part in [(self._topic, rows)] if self._topic else _by_topic(rows):
+            pending = self._pending.setdefault(stream, _PendingRows())
+            pending.add(part)
+            self._size_bytes += part.nbytes
+            if pending.rows >= BATCH_ROWS or pending.size_bytes >= BATCH_BYTES:
+                yield from self._take(stream, final=False)
+        if self._size_bytes > BUFFER_BYTES:
+            for stream in sorted(self._pending, key=lambda stream: -self._pending[stream].size_bytes):
+                yield from self._take(stream, final=True)
+                if self._size_bytes <= BUFFER_BYTES // 2:
+                    return
+
+    def flush(self) -> Iterator[Batch]:
+        """Yield all that is left."""
+        for stream in list(self._pending):
+            yield from self._take(stream, final=True)
+
+    def _take(self, stream: str, final: bool) -> Iterator[Batch]:
+        """Yield the batches of a stream; unless `final`, keep the last one, which may grow."""
+        pending = self._pending.pop(stream)
+        self._size_bytes -= pending.size_bytes
+        rows = pending.joined()
+        found = list(_cut(rows, stream))
+        if not final:
+            kept = self._pending[stream] = _PendingRows()
+            kept.add(rows.slice(rows.num_rows - len(found.pop().values)))
+            self._size_bytes += kept.size_bytes
+        yield from found
+
+
+class _PendingRows:
+    """Rows of one stream that wait for more."""
+
+    def __init__(self) -> None:
+        self._parts: list[Any] = []
+        self.rows = 0
+        self.size_bytes = 0
+
+    def add(self, part: Any) -> None:
+        self._parts.append(part)
+        self.rows += part.num_rows
+        self.size_bytes += part.nbytes
+
+    def joined(self) -> Any:
+        if len(self._parts) == 1:
+            return self._parts[0]
+        return pa.Table.from_batches(self._parts).combine_chunks().to_batches()[0]
+
+
 def batches(rows: Any, topic: str) -> Iterator[Batch]:
     """Convert one Arrow batch, stream by stream. The order of rows within a stream is kept."""
-    if rows.num_rows == 0:
-        return
-    if topic:
-        yield from _cut(rows, topic)
-        return
+    buffer = BatchBuffer(topic)
+    yield from buffer.add(rows)
+    yield from buffer.flush()
+
+
+def _by_topic(rows: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the rows of each topic. One sort costs less than a comparison of all rows with each topic."""
     topics = rows.column("topic")
     if topics.null_count:
         raise ConfigError("a row has no topic: set the option topic, or fill the column")
-    for stream in pc.unique(topics).to_pylist():
-        yield from _cut(rows.filter(pc.equal(topics, stream)), stream)
+    encoded = topics.dictionary_encode()
+    codes = encoded.indices.to_numpy(zero_copy_only=False)
+    ordered = rows.take(pa.array(np.argsort(codes, kind="stable")))
+    start = 0
+    for stream, count in zip(encoded.dictionary.to_pylist(), np.bincount(codes).tolist(), strict=True):
+        yield stream, ordered.slice(start, count)
+        start += count
 
 
 def _cut(rows: Any, stream: str) -> Iterator[Batch]:

@@ -3,19 +3,25 @@ them.
 
 Every attempt of a task has its own connection and lane (producer id), so attempts cannot interfere. The journal
 remembers the last committed version of each application. If Spark repeats a batch, the tasks stage its rows again, and
-the repeated commit has no effect. Staged rows that no commit names never become visible.
+the repeated commit has no effect. Staged rows that no commit names never become visible. A batch that is aborted, and a
+task that fails, discard what they staged, because the cluster bounds the packs that are staged at a time.
 
 This module decides the application and the version of a batch:
 
-    app       txnAppId; for a streaming query without txnAppId the query's id in its checkpoint
+    app       txnAppId; for a streaming query without txnAppId the query's id in its checkpoint. The journal remembers
+              it together with the option topic: one function may write a batch to two topics under the same pair, as
+              Delta Lake documents it for tables in `foreachBatch`
     version   the batch id of a streaming query; txnVersion of a batch write
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlparse
@@ -23,19 +29,22 @@ from urllib.parse import unquote, urlparse
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from chaplain.client.api.two_phase import TwoPhaseWriter, commit
+from chaplain.client.two_phase import TwoPhaseWriter, commit, discard
 from chaplain.core import Frozen
-from chaplain.errors import ConfigError
+from chaplain.errors import ChaplainError, ConfigError
 from chaplain.journal.execution.two_phase import VERSION_MAX, Commit, RequestRange
-from chaplain.pipeline.sink.rows import batches, check_schema
-from chaplain.pipeline.source.live import connect
-from chaplain.pipeline.source.options import TARGETS, Target, check_names, parse_target
+from chaplain.pipeline.sink.rows import BatchBuffer, check_schema
+from chaplain.pipeline.source.live import ANSWER_S, connect
+from chaplain.pipeline.source.options import RECONNECT_S, TARGETS, Target, check_names, parse_target, reconnect_s
 from chaplain.wire.limits import STRING_BYTES_MAX
 from chaplain.wire.primitives import VCHAR
 
-TIMEOUT_S = 30.0
+log = logging.getLogger(__name__)
+
+BATCH_RECONNECT_S = 30.0
+"""The default of `reconnectTimeout` for batch writes: somebody waits for the error if an address is wrong."""
 _QUERY = "query:"
-SINK = ("topic", "txnAppId", "txnVersion", "checkpointLocation", *TARGETS)
+SINK = ("topic", "txnAppId", "txnVersion", "reconnectTimeout", "checkpointLocation", *TARGETS)
 
 
 class SinkOptions(Frozen, frozen=True):
@@ -46,6 +55,8 @@ class SinkOptions(Frozen, frozen=True):
     app: str
     version: int | None
     checkpoint: str
+    reconnect_s: float = RECONNECT_S
+    """How long a task and the commit wait for a cluster that does not answer."""
 
 
 def parse_sink(given: Mapping[str, str], streaming: bool) -> SinkOptions:
@@ -62,7 +73,8 @@ def parse_sink(given: Mapping[str, str], streaming: bool) -> SinkOptions:
     if not streaming and bool(app) != (version is not None):
         raise ConfigError("txnAppId and txnVersion must be set together: they identify the writer and its write")
     checkpoint = found.get("checkpointlocation", "")
-    return SinkOptions(target, found.get("topic", ""), app, _version(version), checkpoint)
+    wait_s = reconnect_s(found, RECONNECT_S if streaming else BATCH_RECONNECT_S)
+    return SinkOptions(target, found.get("topic", ""), app, _version(version), checkpoint, wait_s)
 
 
 def _version(text: str | None) -> int | None:
@@ -84,22 +96,62 @@ class StagedRows(WriterCommitMessage):
 def stage(options: SinkOptions, rows: Iterator[Any]) -> StagedRows:
     """Write the rows of one task to the log without offsets (staged)."""
     count = 0
-    with connect(options.target, TIMEOUT_S) as client:
+    buffer = BatchBuffer(options.topic)
+    with connect(options.target, options.reconnect_s) as client:
         stager = TwoPhaseWriter(client._context)
-        for portion in rows:
-            count += portion.num_rows
-            for batch in batches(portion, options.topic):
+        try:
+            for portion in rows:
+                count += portion.num_rows
+                for batch in buffer.add(portion):
+                    stager.stage(batch)
+            for batch in buffer.flush():
                 stager.stage(batch)
-        return StagedRows(stager.spans(), count)
+            return StagedRows(stager.spans(), count)
+        except BaseException:
+            with suppress(ChaplainError):  # the task failed for another reason; what stays behind expires
+                discard(client._context, stager.known_spans())
+            raise
 
 
 def commit_all(options: SinkOptions, messages: list[WriterCommitMessage | None], app: str, version: int) -> None:
     """Commit everything that the tasks staged: the journal assigns offsets, in the order of the tasks."""
     staged = [message for message in messages if isinstance(message, StagedRows)]
-    spans = tuple(span for message in staged for span in message.spans)
-    if spans:
-        with connect(options.target, TIMEOUT_S) as client:
-            commit(client._context, Commit(app, version, spans))
+    spans = _spans(messages)
+    if not spans:
+        return
+    with connect(options.target, options.reconnect_s) as client:
+        written = commit(client._context, Commit(scoped(app, options.topic), version, spans))
+    if not written:  # Spark's own metrics count the rows that the tasks received
+        rows = sum(message.rows for message in staged)
+        log.warning("version %d of %r was written before: %d rows are not written again", version, app, rows)
+
+
+def discard_all(options: SinkOptions, messages: Sequence[WriterCommitMessage | None]) -> None:
+    """Forget what the tasks of an aborted batch staged. If the cluster cannot be reached, it expires after an hour."""
+    spans = _spans(messages)
+    if not spans:
+        return
+    try:
+        with connect(options.target, ANSWER_S) as client:
+            discard(client._context, spans)
+    except ChaplainError as error:  # the failure that aborted the batch must stay the one that Spark reports
+        log.warning("the staged rows of an aborted batch wait until they expire: %s", error)
+
+
+def _spans(messages: Sequence[WriterCommitMessage | None]) -> tuple[RequestRange, ...]:
+    return tuple(span for message in messages if isinstance(message, StagedRows) for span in message.spans)
+
+
+def scoped(app: str, topic: str) -> str:
+    """Return the name under which the journal remembers the versions of an app for one topic.
+
+    Rows that name their topic in a column share the empty one, because a batch is committed as a whole. The length
+    makes the name unambiguous, as both parts may contain any visible character.
+    """
+    if not app:
+        return ""
+    name = f"{len(app)}:{app}:{topic}"
+    return name if len(name) <= STRING_BYTES_MAX else f"sha256:{sha256(name.encode()).hexdigest()}"
 
 
 class SinkWriter(DataSourceArrowWriter):
@@ -116,7 +168,7 @@ class SinkWriter(DataSourceArrowWriter):
         commit_all(self._options, messages, self._options.app, self._options.version or 0)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Nothing to do: staged rows without a commit never become visible."""
+        discard_all(self._options, messages)
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
@@ -133,7 +185,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         commit_all(self._options, messages, self._options.app or query_of(self._options.checkpoint), batchId)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 Spark's name
-        """Nothing to do: staged rows without a commit never become visible."""
+        discard_all(self._options, messages)
 
 
 def _check(options: SinkOptions, schema: StructType, overwrite: bool) -> None:

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from chaplain.errors import Unreachable
 from chaplain.pipeline.source.live import LOOK_EVERY_S, LiveBackend, LiveRange, read_live
 from chaplain.pipeline.source.offset_index import OffsetIndex, node_folders, open_index
-from chaplain.pipeline.source.options import JOURNAL, KnownOffsets, Target
+from chaplain.pipeline.source.options import JOURNAL, RECONNECT_S, KnownOffsets, Target
 from chaplain.pipeline.source.rows import OffsetRange, Range, ranges, read_range
 
 
@@ -71,11 +71,11 @@ class FolderBackend:
         return ranges(self._index.streams.get(stream, []), stream, start, end, parts)
 
 
-def open_backend(target: Target) -> SourceBackend:
+def open_backend(target: Target, reconnect_s: float = RECONNECT_S) -> SourceBackend:
     if target.folder or target.kind != JOURNAL or (target.cluster and not _has_nodes(target.cluster)):
         return FolderBackend(target)
     try:
-        return LiveBackend(target)
+        return LiveBackend(target, reconnect_s)
     except Unreachable:
         if not target.cluster or not node_folders(target.cluster):
             raise

@@ -20,8 +20,8 @@ from chaplain import Client
 from chaplain.client.api.arrow import record_of
 from chaplain.client.protocol.journal.events import ReadChunk
 from chaplain.errors import Busy, ChaplainError, Closed, Dropped, Missing, Refused, Unknown, Unreachable
-from chaplain.pipeline.source.options import KnownOffsets, Target
-from chaplain.pipeline.source.rows import OffsetRange, cuts, rows_of
+from chaplain.pipeline.source.options import RECONNECT_S, KnownOffsets, Target
+from chaplain.pipeline.source.rows import DroppedRows, OffsetRange, cuts, rows_of
 from chaplain.segment.pack import heads_of
 from chaplain.segment.record import Record
 
@@ -31,8 +31,6 @@ LOOK_EVERY_S = 0.1
 """How long the known lengths of streams are reused: Spark asks for them dozens of times a second."""
 ANSWER_S = 10.0
 """Time-out of a request."""
-PATIENCE_S = 60.0
-"""If no node sends anything of a range for this long, its task fails, and Spark retries the task."""
 _RETRY_S = 0.1
 """Pause between retries."""
 _TRANSIENT = (Unreachable, Closed, Missing, Unknown, Busy)
@@ -43,6 +41,8 @@ class LiveRange(OffsetRange, frozen=True):
     """A range of offsets that is read from a cluster's nodes."""
 
     target: Target
+    reconnect_s: float = RECONNECT_S
+    """If no node sends anything for this long, the task fails."""
 
 
 _clients: dict[tuple[int, Target], Client] = {}
@@ -100,12 +100,15 @@ class LiveOffsets(KnownOffsets, frozen=True):
 class LiveBackend:
     """Plans queries with the offsets that the nodes of a cluster report."""
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: Target, reconnect_s: float = RECONNECT_S) -> None:
         self._target = target
+        self._reconnect_s = ANSWER_S
         self._heads: dict[str, int] = {}
         self._firsts: dict[str, int] = {}
         self._looked_s = 0.0
         self.refresh()
+        # The first request fails soon, because an address may be wrong. A cluster that answered once will answer again.
+        self._reconnect_s = reconnect_s
 
     @property
     def streams(self) -> Sequence[str]:
@@ -115,7 +118,7 @@ class LiveBackend:
         """Query the streams' offsets. The answer of a node that lags behind does not reduce known offsets."""
         if not at_once and time.monotonic() - self._looked_s < LOOK_EVERY_S:
             return
-        for record in _retry(self._target, lambda client: client.streams()):
+        for record in _retry(self._target, lambda client: client.streams(), self._reconnect_s):
             self._heads[record.stream] = max(record.next_offset, self._heads.get(record.stream, 0))
             self._firsts[record.stream] = max(record.first_offset, self._firsts.get(record.stream, 0))
         self._looked_s = time.monotonic()
@@ -134,25 +137,26 @@ class LiveBackend:
         return LiveOffsets(self._firsts.get(stream, 0), self._heads.get(stream, 0), (), self._target, stream)
 
     def split(self, stream: str, start: int, end: int, parts: int) -> list[OffsetRange]:
-        return [LiveRange(stream, low, high, self._target) for low, high in cuts(start, end, parts)]
+        return [LiveRange(stream, low, high, self._target, self._reconnect_s) for low, high in cuts(start, end, parts)]
 
 
 def read_live(
     wanted: LiveRange, columns: Sequence[str], fail_on_loss: bool = True, fail_on_headers: bool = True
 ) -> Iterator[Any]:
     """Read the rows of a range as Arrow batches, identical to those from segments."""
-    return rows_of(_records(wanted, fail_on_loss), wanted, columns, fail_on_loss, fail_on_headers)
+    dropped = DroppedRows(wanted.stream)
+    return rows_of(_records(wanted, fail_on_loss, dropped), wanted, columns, dropped, fail_on_headers)
 
 
-def _records(wanted: LiveRange, fail_on_loss: bool) -> Iterator[Record]:
+def _records(wanted: LiveRange, fail_on_loss: bool, dropped: DroppedRows) -> Iterator[Record]:
     """Yield the records of a range. After the loss of a node, resume after the last received record."""
     next_offset = wanted.start
-    until_s = time.monotonic() + PATIENCE_S
+    until_s = time.monotonic() + wanted.reconnect_s
     while next_offset < wanted.end:
         try:
             for chunk in _chunks(wanted.target, wanted.stream, next_offset, wanted.end):
                 yield record_of(wanted.stream, chunk)
-                next_offset, until_s = chunk.stop, time.monotonic() + PATIENCE_S
+                next_offset, until_s = chunk.stop, time.monotonic() + wanted.reconnect_s
             if next_offset < wanted.end:
                 raise Unreachable(f"nothing came for {ANSWER_S:g} s")
         except Dropped as error:
@@ -161,13 +165,14 @@ def _records(wanted: LiveRange, fail_on_loss: bool) -> Iterator[Record]:
             kept = _first_retained(wanted.target, wanted.stream)
             if kept <= next_offset:  # the answer came from another node, which still has these offsets
                 _wait(wanted.target, error, until_s)
-            next_offset = max(next_offset, kept)
+            kept = min(max(next_offset, kept), wanted.end)
+            dropped.add(next_offset, kept)
+            next_offset = kept
         except _TRANSIENT as error:
             _wait(wanted.target, error, until_s)
-        except ChaplainError as error:
-            if fail_on_loss:
-                raise Missing(f"{wanted.stream!r}: offset {next_offset} cannot be read ({error})") from error
-            return
+        except ChaplainError as error:  # a missing identity or right, for example: the rows still exist
+            error.add_note(f"while reading {wanted.stream!r} from offset {next_offset}")
+            raise
 
 
 def _wait(target: Target, error: ChaplainError, until_s: float) -> None:
@@ -179,9 +184,9 @@ def _wait(target: Target, error: ChaplainError, until_s: float) -> None:
     time.sleep(_RETRY_S)
 
 
-def _retry(target: Target, request: Callable[[Client], T]) -> T:
-    """Repeat a request after transient errors, for at most `ANSWER_S`."""
-    until_s = time.monotonic() + ANSWER_S
+def _retry(target: Target, request: Callable[[Client], T], reconnect_s: float = ANSWER_S) -> T:
+    """Repeat a request after transient errors, for at most `reconnect_s`."""
+    until_s = time.monotonic() + reconnect_s
     while True:
         try:
             return request(client_of(target))

@@ -11,6 +11,7 @@ import logging
 import re
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Literal
 
 from chaplain.core import Frozen
@@ -22,6 +23,8 @@ EARLIEST = -2
 LATEST = -1
 PARTITION = "0"
 MAX_TRIGGER_DELAY = "15m"
+RECONNECT_S = 300.0
+"""How long a query waits for a cluster that stopped answering, unless `reconnectTimeout` is set."""
 TARGETS = ("cluster", "endpoints", "identityFile", "path", "kind")
 SOURCE = (
     "subscribe",
@@ -41,6 +44,7 @@ SOURCE = (
     "includeHeaders",
     "failOnDataLoss",
     "failOnMalformedHeaders",
+    "reconnectTimeout",
     *TARGETS,
 )
 _SPARKS = ("checkpointlocation", "queryname")
@@ -94,6 +98,7 @@ class Options(Frozen, frozen=True):
     headers: bool
     fail_on_loss: bool
     fail_on_headers: bool = True
+    reconnect_s: float = RECONNECT_S
 
     def wants(self, stream: str) -> bool:
         return stream in self.names if not self.pattern else re.fullmatch(self.pattern, stream) is not None
@@ -125,6 +130,7 @@ def parse(given: Mapping[str, str], streaming: bool) -> Options:
         _flag(found, "includeHeaders", False),
         _flag(found, "failOnDataLoss", True),
         _flag(found, "failOnMalformedHeaders", True),
+        reconnect_s(found),
     )
 
 
@@ -185,7 +191,17 @@ def parse_target(given: Mapping[str, str]) -> Target:
         raise ConfigError(f"kind is one of {', '.join(KINDS)}, not {kind!r}")
     if kind != JOURNAL and endpoints:
         raise ConfigError(f"streams of kind {kind} are read where a node recorded them: give path or cluster")
-    return Target(found.get("path", ""), found.get("cluster", ""), endpoints, found.get("identityfile", ""), kind)
+    # Options are parsed where the query is planned. The working directories of Spark's workers are others.
+    path, cluster, identity = (_absolute(found.get(name, "")) for name in ("path", "cluster", "identityfile"))
+    return Target(path, cluster, endpoints, identity, kind)
+
+
+def _absolute(path: str) -> str:
+    return str(Path(path).absolute()) if path else ""
+
+
+def reconnect_s(found: Mapping[str, str], default_s: float = RECONNECT_S) -> float:
+    return duration_s("reconnectTimeout", found["reconnecttimeout"]) if "reconnecttimeout" in found else default_s
 
 
 def duration_s(name: str, text: str) -> float:

@@ -1,22 +1,30 @@
 """Converts records to rows for Spark: Arrow batches with the columns of the source, restricted to a range of offsets.
 
-This module defines the columns and their types. It loops over packs and batches, never over rows.
+This module defines the columns and their types, and which rows may be absent. It loops over packs and batches, never
+over rows.
+
+Invariant: a range yields all its rows, or raises. Only with `failOnDataLoss=false` rows that retention dropped after
+the range was planned are left out. An unreadable file, a refused identity or a lost connection is never treated as data
+loss: a streaming query would commit its checkpoint past rows that still exist.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from chaplain.core import Frozen
-from chaplain.errors import ChaplainError, Malformed, Missing
+from chaplain.errors import ChaplainError, Dropped, Malformed, Missing, StorageError
 from chaplain.pipeline.source.offset_index import RecordPlace, read_places
 from chaplain.segment import arrow
+from chaplain.segment.files import list_segments
 from chaplain.segment.headers import check, decode_headers, malformed, split
+from chaplain.segment.layout import parse_name
 from chaplain.segment.record import Record
 
 log = logging.getLogger(__name__)
@@ -58,6 +66,20 @@ class OffsetRange(Frozen, frozen=True):
     end: int
 
 
+class DroppedRows:
+    """Counts the rows of a range that retention dropped before they were read."""
+
+    def __init__(self, stream: str) -> None:
+        self._stream = stream
+        self.count = 0
+
+    def add(self, start: int, end: int) -> None:
+        """Count the offsets from `start` up to, but not including, `end`."""
+        if start < end:
+            log.warning("%r: offsets %d to %d were dropped, and are left out", self._stream, start, end - 1)
+            self.count += end - start
+
+
 class Range(OffsetRange, frozen=True):
     """A range of offsets, with the places of the records that contain them."""
 
@@ -83,30 +105,33 @@ def _range(places: Sequence[RecordPlace], stream: str, start: int, end: int) -> 
 def read_range(
     wanted: Range, columns: Sequence[str], fail_on_loss: bool = True, fail_on_headers: bool = True
 ) -> Iterator[Any]:
-    """Read the rows of a range as Arrow batches. Lost rows are an error; without `fail_on_loss` they are left out."""
-    return rows_of(_records(wanted, fail_on_loss), wanted, columns, fail_on_loss, fail_on_headers)
+    """Read the rows of a range as Arrow batches. Without `fail_on_loss` dropped rows are left out."""
+    dropped = DroppedRows(wanted.stream)
+    return rows_of(_records(wanted, fail_on_loss, dropped), wanted, columns, dropped, fail_on_headers)
 
 
 def rows_of(
     records: Iterable[Record],
     wanted: OffsetRange,
     columns: Sequence[str],
-    fail_on_loss: bool,
+    dropped: DroppedRows | None = None,
     fail_on_headers: bool = True,
 ) -> Iterator[Any]:
-    """Convert the records' rows within a range, from any backend. Check at the end that no row is missing."""
+    """Convert the records' rows within a range, from any backend. Check at the end that only dropped rows are missing.
+
+    The records' reader adds what it finds dropped to `dropped`.
+    """
     needed = [name for name in arrow.COLUMNS if name in columns or name == "offset"]
     rows = 0
     for batch in arrow.to_record_batches(records, needed):
         kept = _kept(batch, batch.column(needed.index("offset")), wanted)
         rows += kept.num_rows
         yield _shaped(kept, columns, wanted.stream, fail_on_headers)
-    if rows == wanted.end - wanted.start:
-        return
-    found = f"{wanted.stream!r}: found {rows} messages instead of offsets {wanted.start} to {wanted.end - 1}"
-    if fail_on_loss:
-        raise Missing(f"{found}: verify the log, read another node, or set failOnDataLoss to false")
-    log.warning("%s; lost messages are left out", found)
+    if rows + (dropped.count if dropped else 0) != wanted.end - wanted.start:
+        raise Missing(
+            f"{wanted.stream!r}: found {rows} messages instead of offsets {wanted.start} to {wanted.end - 1}: "
+            "verify the log, or read another node"
+        )
 
 
 def _kept(batch: Any, column: Any, wanted: OffsetRange) -> Any:
@@ -118,20 +143,42 @@ def _kept(batch: Any, column: Any, wanted: OffsetRange) -> Any:
     return batch if inside.all() else batch.filter(arrow.flags(inside))
 
 
-def _records(wanted: Range, fail_on_loss: bool) -> Iterator[Record]:
-    for place in wanted.places if not fail_on_loss else ():
+def _records(wanted: Range, fail_on_loss: bool, dropped: DroppedRows) -> Iterator[Record]:
+    places = list(wanted.places)
+    while places:
+        read = 0
         try:
-            yield from read_places([place])
-        except (ChaplainError, FileNotFoundError):
-            continue  # failOnDataLoss is false: leave out what is lost
-    if fail_on_loss:
-        try:
-            yield from read_places(list(wanted.places))
-        except (ChaplainError, FileNotFoundError) as error:
-            raise Missing(
-                f"{wanted.stream!r}: offsets {wanted.start} to {wanted.end - 1} cannot be read ({error}): "
-                "read another node, or set failOnDataLoss to false"
-            ) from error
+            for record in read_places(places):
+                read += 1
+                yield record
+        except (ChaplainError, OSError) as error:
+            here = f"{wanted.stream!r}: offsets {wanted.start} to {wanted.end - 1}"
+            if not _is_dropped(places[read]):
+                raise StorageError(
+                    f"{here} cannot be read here ({error}): read another node, or verify the log"
+                ) from error
+            if fail_on_loss:
+                raise Dropped(f"{here} were dropped: choose others, or set failOnDataLoss to false") from error
+        if read == len(places):
+            return
+        lost = next((at for at in range(read, len(places)) if places[at].path != places[read].path), len(places))
+        last = places[lost - 1]
+        dropped.add(max(wanted.start, places[read].first_offset), min(wanted.end, last.first_offset + last.count))
+        places = places[lost:]
+
+
+def _is_dropped(place: RecordPlace) -> bool:
+    """Whether retention deleted the segment of a record: the log in its folder begins with a later segment.
+
+    A folder that cannot be listed, or that has no segments, shows nothing about retention. It may not be mounted here.
+    """
+    path = Path(place.path)
+    name, sequence, _ = parse_name(path.name)
+    try:
+        listed = list_segments(path.parent, name)
+    except OSError:
+        return False
+    return bool(listed) and sequence < listed[0].sequence
 
 
 def _shaped(batch: Any, columns: Sequence[str], stream: str, fail_on_headers: bool) -> Any:

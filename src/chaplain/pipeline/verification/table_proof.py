@@ -7,6 +7,7 @@ verified in the log.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, cast
@@ -18,7 +19,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from chaplain.errors import Missing
+from chaplain.errors import Inaccessible, Missing
 from chaplain.journal.execution.state import stream_genesis, stream_hash
 from chaplain.pipeline.source.spark_errors import collect
 from chaplain.pipeline.tables import (
@@ -84,16 +85,24 @@ class _Reader(DataSourceReader):
 
 
 def check_file(stream: str, file: str, chains: bool = False) -> FileProof:
-    """Check one file. A file that is missing or cannot be read is reported as a break."""
+    """Check one file. A file that is missing from its table, or is no valid Parquet, is reported as a break.
+
+    Raises `Inaccessible` if the file or the table's folder cannot be opened: that does not show any damage.
+    """
     try:
         return _check_file(stream, file, chains)
-    except PermissionError:
-        raise  # a lack of permission does not show that the file is damaged
     except (OSError, pa.ArrowException, KeyError) as error:
+        if isinstance(error, OSError) and error.errno is not None and not _is_lost(file, error):
+            raise Inaccessible(f"cannot read {file}: {os.strerror(error.errno)}") from error
         name = Path(file).name
         start, end = offsets_in_name(name)
         reason = str(error).strip().partition("\n")[0]
         return FileProof(breaks=[Break(stream, start, "damaged", f"offsets {start} to {end - 1}", reason, file=name)])
+
+
+def _is_lost(file: str, error: OSError) -> bool:
+    """Whether the table's folder is here and lacks the file. Arrow raises errors of content without a number."""
+    return isinstance(error, FileNotFoundError) and Path(file).parent.is_dir()
 
 
 def _check_file(stream: str, file: str, chains: bool) -> FileProof:

@@ -1,15 +1,15 @@
 """`verify`: verifies a log, or a table landed from it, in parallel, and reports every break.
 
-This module distributes a verification over Spark. `plan` decides what to verify; `checker` and `proof_segments` define
-what a break is. The plan is made by Spark's planning process, so the session may be on another machine; only the
-manifest is read and written by the caller's process.
+This module distributes a verification over Spark. `chaplain.verification` decides what to verify and defines what a
+break is. The plan is made by Spark's planning process, so the session may be on another machine; only the manifest is
+read and written by the caller's process.
 """
 
 from __future__ import annotations
 
 import base64
-import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -19,8 +19,6 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from chaplain.config import find_cluster, load_cluster
-from chaplain.core import Frozen
 from chaplain.errors import ConfigError, Missing
 from chaplain.pipeline.source.spark_errors import collect
 from chaplain.pipeline.verification.table_proof import find_table_breaks
@@ -30,48 +28,15 @@ from chaplain.verification.batches import Keys
 from chaplain.verification.chain_selection import SelectedMessage
 from chaplain.verification.manifest import Proven
 from chaplain.verification.plan import VerifyPlan, VerifyRequest, keys_of, make_plan
-from chaplain.verification.proof_segments import ProofSegment, ProofState, join_segments
+from chaplain.verification.proof_segments import ProofSegment
 from chaplain.verification.record_reader import check
-from chaplain.verification.trust_anchor import join_segments_at
-from chaplain.verification.violations import FIELDS, Break, deduplicate
+from chaplain.verification.result import VerifyResult, counted, join_results
+from chaplain.verification.verify import verify_here, verify_log
+from chaplain.verification.violations import FIELDS, Break
 
 BREAKS = "stream string, offset bigint, kind string, expected string, found string"
 _plans = msgspec.msgpack.Decoder(VerifyPlan)
 _segments = msgspec.msgpack.Decoder(ProofSegment)
-
-
-class VerifyResult(Frozen, frozen=True):
-    """The result of a verification."""
-
-    breaks: list[Break]
-    state: ProofState
-    """How far the log is verified, if there are no breaks."""
-    rows: int = 0
-    """Number of stream messages that were read."""
-    packs: int = 0
-    """Number of packs that were read."""
-    unchecked: int = 0
-    """Packs with an HMAC signature, which only nodes can check because only they have the secret."""
-    node: int = 0
-    """The node whose log was verified; 0 if unknown."""
-    others: tuple[int, ...] = ()
-    """Nodes whose record headers were compared with that log."""
-    went_on: bool = False
-    """Whether the verification continued an earlier one, from its manifest."""
-
-    def told(self) -> str:
-        """Return one sentence about what was verified and what was not."""
-        whose = f"node {self.node}" if self.node else "the log"
-        more = " more than the manifest says" if self.went_on else ""
-        what = f"{_counted(self.rows, 'message')}{more}, {_counted(len(self.state.tails), 'stream')}"
-        ours = [one for one in self.breaks if one.node in (0, self.node)]
-        said = f"{whose} read: {what}, {_counted(len(ours), 'break')}" if ours else f"{whose} proven: {what}"
-        heads = ", ".join(map(str, self.others))
-        return f"{said}; nodes {heads} by their heads only: prove them with --node" if heads else said
-
-
-def _counted(number: int, what: str) -> str:
-    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
 
 
 class _Partition(InputPartition):
@@ -129,32 +94,21 @@ def _row(kind: str, what: VerifyPlan | ProofSegment) -> Any:
     return pa.RecordBatch.from_arrays(cells, names=["kind", "data"])
 
 
-def join_results(plan: VerifyPlan, segments: list[ProofSegment]) -> VerifyResult:
-    if plan.anchor is None:
-        breaks, state = join_segments(segments, plan.begin, plan.cluster)
-    else:
-        breaks, state = join_segments_at(segments, plan.anchor, plan.cluster)
-    sums = {name: sum(getattr(segment, name) for segment in segments) for name in ("rows", "packs", "unchecked")}
-    went_on = plan.begin.point is not None and plan.begin.point.index > 0
-    ours = [one if one.node else msgspec.structs.replace(one, node=plan.node) for one in [*plan.breaks, *breaks]]
-    return VerifyResult(deduplicate(ours), state, **sums, node=plan.node, others=plan.others, went_on=went_on)
-
-
-def verify_here(request: VerifyRequest, tasks: int = 4) -> tuple[VerifyResult, VerifyPlan]:
-    """Verify a log in this process, without Spark."""
-    plan = make_plan(request, tasks)
-    return join_results(
-        plan, [check(segment, keys_of(plan, segment), plan.siblings) for segment in plan.segments]
-    ), plan
-
-
 def _prove(spark: SparkSession, request: VerifyRequest) -> tuple[VerifyResult, VerifyPlan]:
     spark.dataSource.register(ProofSource)
     text = base64.b64encode(msgspec.msgpack.encode(request)).decode()
     rows = collect(spark.read.format("chaplain-runs").option("request", text).load())
-    plan = next(_plans.decode(bytes(row.data)) for row in rows if row.kind == "plan")
-    segments = [_segments.decode(bytes(row.data)) for row in rows if row.kind == "run"]
+    plan, segments = decode_rows((row.kind, bytes(row.data)) for row in rows)
     return join_results(plan, segments), plan
+
+
+def decode_rows(rows: Iterable[tuple[str, bytes]]) -> tuple[VerifyPlan, list[ProofSegment]]:
+    """Return what the rows of a `ProofSource` contain."""
+    by_kind: dict[str, list[bytes]] = {"plan": [], "run": []}
+    for kind, data in rows:
+        by_kind[kind].append(data)
+    (plan,) = by_kind["plan"]
+    return _plans.decode(plan), [_segments.decode(data) for data in by_kind["run"]]
 
 
 def prove(
@@ -169,36 +123,19 @@ def prove(
 ) -> VerifyResult:
     """Verify a log and return the result, including its breaks.
 
-    Arguments: spark: The session whose executors verify the log. With None this process verifies it itself. cluster:
-    The cluster's folder. The longest log is verified, and the other nodes' logs are compared with it. path: A node's
-    folder of segments, instead of `cluster`. manifest: A file with the signed result of an earlier verification. The
-    verification continues where it ended. A result without breaks is written to this file. identity: The identity
-    file that signs the manifest. Default: `CHAPLAIN_IDENTITY`, the cluster's client, or a key that is created beside
-    the manifest. signatures: Also verify the clients' signatures, from the founding clients on. founding: A
-    `node.toml` with the founding clients, if there is none beside the segments.
+    `spark` is the session whose executors verify the log; with None this process verifies it itself. The other
+    arguments are those of `chaplain.verification.verify.verify_log`.
     """
-    path, cluster = str(path), str(cluster)
-    if manifest is None:
-        request = VerifyRequest(path, cluster, founding, signatures)
-        return (_prove(spark, request) if spark is not None else verify_here(request))[0]
-    file = Path(manifest)
-    signer = manifests.signer_for(file, signing(identity, cluster))
-    before = manifests.read(file, signer)
-    request = VerifyRequest(path, cluster, founding, signatures, before)
-    proof, plan = _prove(spark, request) if spark is not None else verify_here(request)
-    if not proof.breaks:
-        rows = proof.rows + (before.rows if before is not None and plan.begin == before.state else 0)
-        manifests.write(file, Proven(plan.cluster, proof.state, plan.start, rows, plan.signers), signer)
-    return proof
-
-
-def signing(identity: str, cluster: str) -> str:
-    """Return the identity file that signs a manifest: the given one, the environment's, or the cluster's client's."""
-    chosen = identity or os.environ.get(manifests.IDENTITY_VARIABLE, "")
-    if chosen or not cluster:
-        return chosen
-    file = find_cluster(cluster)
-    return str(file.parent / load_cluster(file).identity)
+    run = verify_here if spark is None else partial(_prove, spark)
+    return verify_log(
+        run,
+        cluster=cluster,
+        path=path,
+        manifest=manifest,
+        identity=identity,
+        signatures=signatures,
+        founding=founding,
+    )
 
 
 def _read_manifest(manifest: str | Path | None, identity: str) -> Proven | None:
@@ -229,14 +166,11 @@ def find_breaks(
         raise ConfigError("give the cluster's folder, a path to segments, or tables")
     if tables:
         breaks = find_table_breaks(spark, tables, stream, _read_manifest(manifest, str(more.get("identity", ""))))
-        tell(f"tables in {tables} read: {_counted(len(breaks), 'break')}" if breaks else f"tables in {tables} proven")
+        tell(f"tables in {tables} read: {counted(len(breaks), 'break')}" if breaks else f"tables in {tables} proven")
         return breaks
     proof = prove(spark, cluster=cluster, path=path, manifest=manifest, **more)
     tell(proof.told())
-    if stream and stream not in proof.state.tails and not proof.breaks:
-        there = ", ".join(sorted(proof.state.tails)) or "none"
-        raise Missing(f"there is no stream {stream!r}, so nothing is proven of it: streams here are {there}")
-    return [one for one in proof.breaks if not stream or one.stream in ("", stream)]
+    return proof.breaks_of(stream)
 
 
 def verify(

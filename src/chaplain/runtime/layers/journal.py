@@ -7,7 +7,6 @@ directory without the id gets a new one, and the node has no vote until it has c
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from random import SystemRandom
 from uuid import UUID
@@ -15,12 +14,12 @@ from uuid import UUID
 from chaplain import durable
 from chaplain.config import SEGMENTS, NodeConfig
 from chaplain.errors import ConfigError
+from chaplain.executor.core import ExecutorCore
 from chaplain.journal.consensus.hard_state import DISK_BYTES
 from chaplain.journal.core import JournalCore
 from chaplain.journal.messages.cluster import genesis
 from chaplain.journal.messages.signing import Wrapping
 from chaplain.journal.model.bootstrap import BootstrapClient, BootstrapMember, ClusterBootstrap
-from chaplain.journal.model.results import AppliedMessage
 from chaplain.journal.settings import ConsensusSettings, JournalSettings, RetentionRules
 from chaplain.journal.snapshots.checkpoint import checkpoint_name
 from chaplain.journal.storage.last_known_members import LAST_KNOWN_MEMBERS_FILE
@@ -40,9 +39,7 @@ WRAPPING_FILE = "wrapping"
 BOOT_FILE = Path("/proc/sys/kernel/random/boot_id")
 
 
-def make_journal(
-    config: NodeConfig, identity: Identity, watch: Callable[[AppliedMessage], None] | None = None
-) -> JournalCore:
+def make_journal(config: NodeConfig, identity: Identity, executor: ExecutorCore | None = None) -> JournalCore:
     data = config.path("data")
     wrapping = read_wrapping(data / WRAPPING_FILE, config.text("cluster"))
     founding = make_founding(config, wrapping)
@@ -63,7 +60,8 @@ def make_journal(
         last_known_members=read_if_exists(data / LAST_KNOWN_MEMBERS_FILE),
         signed=read_if_exists(data / signed_file(settings)),
         wrapping=wrapping,
-        observer=watch,
+        observer=None if executor is None else executor.executed,
+        needed_by=() if executor is None else (executor.first_needed,),
     )
 
 

@@ -127,11 +127,9 @@ def make_node(config: NodeConfig, endpoint: str, instance: bytes, now_ns: int) -
     nodes.setdefault(config.number("id"), identity.key)  # [nodes] does not list a node that was added later
     clients = {read_public_key(key, f"[clients] {name}"): name for name, key in config.clients.items()}
     executor = make_executor(config, identity.identifier)
-    watch = None if executor is None else executor.executed
-    journal = make_journal(config, identity, watch) if config.disks else None
+    journal = make_journal(config, identity, executor) if config.disks else None
     if executor is not None and journal is not None:
         executor.attach(NodesJournal(journal))
-        journal.snapshots.checkpointer.first_needed_by.append(executor.first_needed)
     node_ids = {identifier_of(key): node_id for node_id, key in nodes.items()}
     names = NodeIds(node_ids, journal)
     sequence = make_sequence(config, identity.identifier, names, endpoint, now_ns)

@@ -13,10 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chaplain import AsyncClient, Client
+from chaplain.client.aio.journal import AsyncJournal, AsyncReader, AsyncWriter
 from chaplain.client.api import journal_calls, sql_calls
-from chaplain.client.api.journal_aio import AsyncJournal, AsyncReader, AsyncWriter
 from chaplain.client.api.journal_calls import many, single
-from chaplain.client.api.journal_sync import Journal, Reader, Writer
 from chaplain.client.connect.identity_file import IdentityFile, format_identity_file, parse_identity_file
 from chaplain.client.connect.options import prepare
 from chaplain.client.protocol.journal import packing
@@ -26,6 +25,7 @@ from chaplain.client.protocol.journal.lane import Packed, ProducerLane
 from chaplain.client.protocol.journal.packing import make_pack
 from chaplain.client.protocol.journal.signer import PackSigner
 from chaplain.client.protocol.journal.unpacking import messages_of
+from chaplain.client.sync.journal import Journal, Reader, Writer
 from chaplain.client.types import validation
 from chaplain.client.types.equivocation_proof import pack_proof, read_proof
 from chaplain.client.types.journal import PLACE_UNKNOWN, ClientRecord

@@ -91,7 +91,7 @@ def test_following_goes_on_at_another_node(cluster) -> None:
     assert b"".join(m.value for m in found) == b"0123456789"
     bench.cancel(call)
     bench.settle()
-    assert all(not node.core._subscriptions._readers for node in cluster.nodes.values())
+    assert all(not node.core._sessions.subscriptions._readers for node in cluster.nodes.values())
 
 
 def test_a_lost_chunk_is_fetched_again(cluster) -> None:
@@ -143,7 +143,7 @@ def test_what_is_dropped_before_a_reader_that_has_begun_is_told(cluster) -> None
     for number in range(1, 5):
         writer.end(writer.write(b"%d" % number))
     for node in cluster.nodes.values():
-        index = node.core._subscriptions._index
+        index = node.core._sessions.subscriptions._index
         index.drop_before(index.find("orders", 3))
     bench.connect(3)
     lost = bench.end(call)

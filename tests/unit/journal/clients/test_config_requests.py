@@ -25,7 +25,9 @@ class Desk:
     """Petitions of one node, and a host that checks signatures when it is told to."""
 
     def __init__(self) -> None:
-        settings = JournalSettings(ORDER, petitions_max=IN_ALL, petitions_per_client_max=PER_CLIENT)
+        settings = JournalSettings(
+            ORDER, petitions_max=IN_ALL, petitions_per_client_max=PER_CLIENT, checks_inline_max=0
+        )
         self.stage = Stage()
         self.petitions = ConfigRequests(settings, self.stage.execution)
         self.now_ns = 1
@@ -50,7 +52,7 @@ class Desk:
 
     def check(self) -> list:
         """End the round, have everything checked, and return what follows."""
-        self.petitions.request_checks()
+        self.petitions.check_signatures(1)
         for effect in self.taken():
             assert isinstance(effect, Verify)
             self.petitions.on_verified(self.now_ns, Verified(effect.ticket, tuple(map(holds, effect.items))))
@@ -106,7 +108,7 @@ def test_what_only_an_admin_may_sign_is_refused_before_it_is_ordered(desk: Desk,
 def test_all_petitions_of_a_round_are_checked_by_one_effect(desk: Desk) -> None:
     for number in range(PER_CLIENT):
         desk.submit(numbered(number))
-    desk.petitions.request_checks()
+    desk.petitions.check_signatures(1)
     (verify,) = desk.taken()
     assert len(verify.items) == PER_CLIENT
 

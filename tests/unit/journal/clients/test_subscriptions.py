@@ -112,7 +112,7 @@ def test_nothing_is_shown_that_is_not_agreed():
 def test_credit_beyond_the_window_is_ignored(cluster, client):
     made = written(cluster, client, 20)
     size = len(pack(1, 1, (made[0],)).raw)
-    reading = cluster.nodes[2].core._subscriptions
+    reading = cluster.nodes[2].core._sessions.subscriptions
     reading._settings = replace(reading._settings, read_window_bytes=0, read_bytes_max=2 * size)
     reading_window = READ_WINDOW_BYTES_MIN
     reader = Client(cluster).connect(2)
@@ -125,7 +125,7 @@ def test_credit_beyond_the_window_is_ignored(cluster, client):
 
 def test_windows_of_one_identity_share_a_budget(cluster, client):
     written(cluster, client, 1)
-    reading = cluster.nodes[2].core._subscriptions
+    reading = cluster.nodes[2].core._sessions.subscriptions
     reading._settings = replace(reading._settings, read_identity_bytes_max=8 * READ_WINDOW_BYTES_MIN)
     reader = Client(cluster).connect(2)
     for call in range(1, 5):
@@ -138,7 +138,7 @@ def test_windows_of_one_identity_share_a_budget(cluster, client):
 
 def test_reads_of_one_identity_are_bounded_whatever_the_number_of_its_sessions(cluster, client):
     written(cluster, client, 1)
-    reading = cluster.nodes[2].core._subscriptions
+    reading = cluster.nodes[2].core._sessions.subscriptions
     reading._settings = replace(reading._settings, reads_per_identity_max=3)
     readers = [Client(cluster).connect(2) for _ in range(4)]
     for reader in readers:

@@ -8,7 +8,7 @@ from chaplain.errors import Malformed
 from chaplain.journal.clients.receipts import LaneSubscriptions
 from chaplain.journal.execution import two_phase
 from chaplain.journal.execution.state_machine import JournalExecution
-from chaplain.journal.execution.two_phase import COMMIT, STAGED, STAGED_NS, TRANSACTIONS, Commit, RequestRange
+from chaplain.journal.execution.two_phase import COMMIT, DISCARD, STAGED, STAGED_NS, TRANSACTIONS, Commit, RequestRange
 from chaplain.journal.messages.client import AlreadyWritten, Receipts
 from chaplain.journal.messages.cluster import encode_body
 from chaplain.journal.messages.config import AddIdentity, ReleaseLane, RemoveIdentity
@@ -19,7 +19,7 @@ from chaplain.journal.storage.pack_lookup import PackLookup
 from chaplain.journal.storage.records import message_records
 from chaplain.journal.storage.verdict import Reason
 from chaplain.segment.layout import NO_OFFSET
-from tests.support.execution_stage import ADMIN_ACL, BOB, SECOND, Stage, pack, petition
+from tests.support.execution_stage import ADMIN, ADMIN_ACL, BOB, SECOND, Stage, pack, petition
 
 JOB = "job-7"
 
@@ -31,6 +31,11 @@ def staged(lane: int, first_id: int, values: list[bytes], **more) -> IngestEntry
 def commit(lane: int, first_id: int, version: int, *spans: tuple[int, int, int], app: str = JOB, **more) -> IngestEntry:
     value = two_phase.encode(Commit(app, version, tuple(RequestRange(*span) for span in spans)))
     return pack(lane, first_id, [value], stream=TRANSACTIONS, message_type=COMMIT, **more)
+
+
+def discard(lane: int, first_id: int, *spans: tuple[int, int, int], **more) -> IngestEntry:
+    value = two_phase.encode(Commit("", 0, tuple(RequestRange(*span) for span in spans)))
+    return pack(lane, first_id, [value], stream=TRANSACTIONS, message_type=DISCARD, **more)
 
 
 def heads(stage: Stage) -> dict[str, int]:
@@ -66,10 +71,13 @@ def test_a_version_is_committed_once_whatever_is_staged_for_it():
     assert one(stage, staged(lane, 1, [b"a"]))[0] is Reason.STAGED
     assert one(stage, commit(lane, 2, 5, (lane, 1, 1))) == (Reason.COMMITTED, 1)
     assert one(stage, staged(lane, 3, [b"again"]))[0] is Reason.STAGED
-    assert one(stage, commit(lane, 4, 5, (lane, 3, 3))) == (Reason.COMMITTED, 1), "the ticket of the first"
-    assert one(stage, commit(lane, 5, 4, (lane, 3, 3))) == (Reason.COMMITTED, 1)
+    assert one(stage, commit(lane, 4, 4, (lane, 9, 9))) == (Reason.COMMITTED, 1), "the ticket of the first"
+    assert len(stage.execution.state.staged_packs.staged) == 1
+    assert one(stage, commit(lane, 5, 5, (lane, 3, 3))) == (Reason.COMMITTED, 1)
     assert stage.execution.state.staged_packs.committed_total == 1
-    assert one(stage, commit(lane, 6, 0, (lane, 3, 3), app="other")) == (Reason.COMMITTED, 2)
+    assert not stage.execution.state.staged_packs.staged, "the repetition takes no place until it expires"
+    assert one(stage, staged(lane, 6, [b"new"]))[0] is Reason.STAGED
+    assert one(stage, commit(lane, 7, 0, (lane, 6, 6), app="other")) == (Reason.COMMITTED, 2)
 
 
 def test_without_an_app_nothing_is_remembered():
@@ -142,8 +150,10 @@ def test_a_commit_goes_nowhere_else_and_other_packs_not_there():
     assert one(stage, pack(lane, 1, [value], message_type=COMMIT))[0] is Reason.NO_RIGHT
     assert one(stage, pack(lane, 1, [b"x"], stream=TRANSACTIONS))[0] is Reason.NO_RIGHT
     assert one(stage, staged(lane, 1, [b"x"], stream=TRANSACTIONS))[0] is Reason.NO_RIGHT
-    nonsense = pack(lane, 1, [b"?"], stream=TRANSACTIONS, message_type=COMMIT)
-    assert one(stage, nonsense)[0] is Reason.NOT_STAGED
+    assert one(stage, pack(lane, 1, [value], message_type=DISCARD))[0] is Reason.NO_RIGHT
+    for message_type in (COMMIT, DISCARD):
+        nonsense = pack(lane, 1, [b"?"], stream=TRANSACTIONS, message_type=message_type)
+        assert one(stage, nonsense)[0] is Reason.NOT_STAGED
 
 
 def test_what_nobody_commits_expires():
@@ -171,6 +181,48 @@ def test_bounds(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(two_phase, "TRANSACTION_SPARE_NS", -SECOND)
     assert one(stage, second)[0] is Reason.COMMITTED
     assert [app for _, app in stage.execution.state.staged_packs.transactions] == ["b"]
+
+
+def test_discarded_packs_free_their_places_and_cannot_be_committed(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(two_phase, "STAGED_MAX", 2)
+    stage = Stage()
+    lane, driver = stage.lane(1), stage.lane(2)
+    stage.write(staged(lane, 1, [b"a", b"b"]), staged(lane, 3, [b"c"]))
+    assert one(stage, staged(lane, 4, [b"d"]))[0] is Reason.STAGED_FULL
+    gone, half = (lane, 7, 9), (lane, 1, 1)
+    assert one(stage, discard(driver, 1, gone, half, (lane, 2, 2)))[0] is Reason.COMMITTED
+    assert len(stage.execution.state.staged_packs.staged) == 2, "only whole packs that are there"
+    spans = (lane, 1, 2), (lane, 1, 2), (lane, 3, 9)
+    assert one(stage, discard(driver, 2, *spans)) == (Reason.COMMITTED, 0)
+    assert not stage.execution.state.staged_packs.staged
+    assert one(stage, commit(driver, 3, 0, (lane, 1, 3)))[0] is Reason.NOT_STAGED
+    assert stage.write(staged(lane, 4, [b"d"]), staged(lane, 5, [b"e"]))[1].reason is Reason.STAGED
+
+
+def test_committed_packs_are_not_discarded():
+    stage = Stage()
+    lane = stage.lane()
+    entry = staged(lane, 1, [b"a"])
+    stage.write(entry, commit(lane, 2, 0, (lane, 1, 1)), discard(lane, 3, (lane, 1, 1)))
+    assert one(stage, entry) == (Reason.APPLIED, 0)
+
+
+def test_one_identity_neither_fills_the_places_of_others_nor_discards_their_packs(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(two_phase, "STAGED_MAX", 4)
+    monkeypatch.setattr(two_phase, "STAGED_IDENTITY_MAX", 2)
+    stage = Stage()
+    (added,) = stage.config(petition(AddIdentity("bob", SignatureType.ED25519, BOB.key, ("*",), ("*",))))
+    mine, his = stage.lane(), stage.lane(1, BOB, added.acl)
+    reasons = [one(stage, staged(mine, number, [b"a"], signer=ADMIN))[0] for number in (1, 2, 3)]
+    assert reasons == [Reason.STAGED, Reason.STAGED, Reason.STAGED_FULL]
+    assert one(stage, staged(his, 1, [b"b"], signer=BOB))[0] is Reason.STAGED
+    assert one(stage, discard(his, 2, (mine, 1, 2), signer=BOB))[0] is Reason.COMMITTED
+    copy = JournalExecution(stage.founding, snapshot=stage.execution.state.export())
+    stage.prefix.executors.append(copy)
+    assert one(stage, staged(mine, 3, [b"a"]))[0] is Reason.STAGED_FULL
+    assert one(stage, discard(mine, 3, (mine, 1, 2)))[0] is Reason.COMMITTED
+    assert one(stage, staged(mine, 4, [b"a"]))[0] is Reason.STAGED
+    assert copy.fingerprint() == stage.execution.fingerprint()
 
 
 def test_a_snapshot_goes_on_alike():

@@ -12,11 +12,9 @@ from chaplain.core import Drained, Persist, Persisted, Replace, Report, Woken
 from chaplain.errors import Malformed
 from chaplain.journal.consensus.events import ConsensusStarted, NeedPayload, PayloadArrived, PeerDown, PeerUp
 from chaplain.journal.events import (
-    AckReceived,
+    FromPeer,
     Ordered,
     PackWritten,
-    PayloadReceived,
-    PayloadRequested,
     SessionClosed,
     SessionOpened,
     ToClient,
@@ -55,7 +53,7 @@ class Bench:
     def __init__(self, stored: bytes | None = b"\x00\x06", *, ready: bool = True, **changed: int) -> None:
         self.stage = Stage()
         self.lane = self.stage.lane()
-        self.settings = JournalSettings(order_settings(), **changed)
+        self.settings = JournalSettings(order_settings(), **{"checks_inline_max": 0, **changed})
         self.core = IngestCore(self.settings, random.Random(1), self.stage.execution, stored)
         (self.persist,) = self.step(ConsensusStarted())
         if ready:
@@ -241,7 +239,7 @@ def foreign(bench: Bench, *entries: IngestEntry, index: int = 1, node: int = 2) 
 def test_a_message_of_another_node_is_checked_then_offered_and_acknowledged():
     bench = Bench()
     payload = foreign(bench, pack(bench.lane, 1), pack(bench.lane, 2, signer=BOB), pack(99, 1))
-    assert not bench.step(PayloadReceived(2, payload))
+    assert not bench.step(FromPeer(2, Payload(payload)))
     effects = bench.step(Drained())
     (question,) = [one for one in effects if isinstance(one, Verify)]
     assert len(question.items) == 2
@@ -258,10 +256,10 @@ def test_what_is_being_checked_is_not_asked_for_nor_checked_again():
     bench = Bench()
     payload = foreign(bench, pack(bench.lane, 1))
     digest = ingest_message.digest_of(payload)
-    bench.step(PayloadReceived(2, payload))
+    bench.step(FromPeer(2, Payload(payload)))
     assert not sent(bench.step(NeedPayload(Reference(2, 5, 1), digest, 3)), AskPayload)
     assert len(sent(bench.step(NeedPayload(Reference(2, 5, 1), bytes(32), 3)), AskPayload)) == 2
-    bench.step(PayloadReceived(2, payload))
+    bench.step(FromPeer(2, Payload(payload)))
     (question,) = [one for one in bench.step(Drained()) if isinstance(one, Verify)]
     assert len(question.items) == 1
     assert len(arrivals(bench.step(Verified(question.ticket, (True,))))) == 1
@@ -270,23 +268,23 @@ def test_what_is_being_checked_is_not_asked_for_nor_checked_again():
 def test_whatever_a_message_holds_it_is_offered_for_others_may_have_ordered_it():
     bench = Bench()
     payload = foreign(bench, IngestEntry("x", b"no pack"))
-    bench.step(PayloadReceived(2, payload))
+    bench.step(FromPeer(2, Payload(payload)))
     assert len(arrivals(bench.drain())) == 1
-    (report,) = bench.step(PayloadReceived(2, b"\x01\x02"))
+    (report,) = bench.step(FromPeer(2, Payload(b"\x01\x02")))
     assert isinstance(report, Report)
 
 
 def test_nobody_sends_for_another_unless_a_proposal_pins_it():
     bench = Bench()
     payload = foreign(bench, pack(bench.lane, 1))
-    (report,) = bench.step(PayloadReceived(3, payload))
+    (report,) = bench.step(FromPeer(3, Payload(payload)))
     assert report.event == "ingest message of another node refused"
     asked = bench.step(NeedPayload(Reference(2, 5, 1), ingest_message.digest_of(payload), 3))
     assert [node for node, _ in sent(asked, AskPayload)] == [2, 3]
-    assert not bench.step(PayloadReceived(3, payload))
+    assert not bench.step(FromPeer(3, Payload(payload)))
     assert len(arrivals(bench.drain())) == 1
     other = foreign(bench, pack(bench.lane, 2))
-    assert isinstance(bench.step(PayloadReceived(3, other))[0], Report)
+    assert isinstance(bench.step(FromPeer(3, Payload(other)))[0], Report)
 
 
 def test_a_gap_is_asked_of_its_ingest_node_alone():
@@ -299,26 +297,26 @@ def test_what_others_lack_is_given_if_it_is_what_they_want():
     bench = Bench()
     (arrived,) = bench.ship(pack(bench.lane, 1))
     for wanted in (arrived.digest, b""):
-        assert bench.step(PayloadRequested(3, arrived.reference, wanted)) == [ToPeer(3, Payload(arrived.payload))]
-    assert not bench.step(PayloadRequested(3, arrived.reference, b"x" * 32))
-    assert not bench.step(PayloadRequested(3, Reference(1, 7, 9), b""))
+        assert bench.step(FromPeer(3, AskPayload(arrived.reference, wanted))) == [ToPeer(3, Payload(arrived.payload))]
+    assert not bench.step(FromPeer(3, AskPayload(arrived.reference, b"x" * 32)))
+    assert not bench.step(FromPeer(3, AskPayload(Reference(1, 7, 9), b"")))
     bench.order(arrived)
-    assert bench.step(PayloadRequested(3, arrived.reference, arrived.digest))
+    assert bench.step(FromPeer(3, AskPayload(arrived.reference, arrived.digest)))
 
 
 def test_our_own_message_from_before_a_restart_is_taken_if_it_was_proposed():
     bench = Bench()
     payload = foreign(bench, pack(bench.lane, 1), node=1)
-    assert isinstance(bench.step(PayloadReceived(2, payload))[0], Report)
+    assert isinstance(bench.step(FromPeer(2, Payload(payload)))[0], Report)
     bench.step(NeedPayload(Reference(1, 5, 1), ingest_message.digest_of(payload), 2))
-    bench.step(PayloadReceived(2, payload))
+    bench.step(FromPeer(2, Payload(payload)))
     assert len(arrivals(bench.drain())) == 1
 
 
 def test_what_is_not_acknowledged_is_sent_again_until_it_is_ordered():
     bench = Bench()
     (arrived,) = bench.ship(pack(bench.lane, 1))
-    bench.step(AckReceived(2, (Reference(1, 7, 1), Reference(3, 9, 4))))
+    bench.step(FromPeer(2, Ack((Reference(1, 7, 1), Reference(3, 9, 4)))))
     due = bench.core.deadline()
     assert due == NOW + bench.settings.resend_ns
     assert sent(bench.step(Woken(), due), Payload) == [(3, Payload(arrived.payload))]
@@ -333,7 +331,7 @@ def test_acknowledged_but_not_ordered_for_long_is_sent_again_to_all():
     bench = Bench()
     (arrived,) = bench.ship(pack(bench.lane, 1))
     for node in (2, 3):
-        bench.step(AckReceived(node, (Reference(1, 7, 1),)))
+        bench.step(FromPeer(node, Ack((Reference(1, 7, 1),))))
     effects = []
     for _ in range(10):
         effects += bench.step(Woken(), bench.core.deadline())
@@ -344,7 +342,7 @@ def test_acknowledged_but_not_ordered_for_long_is_sent_again_to_all():
 def test_acknowledgements_of_another_journal_of_ours_count_for_nothing():
     bench = Bench()
     bench.ship(pack(bench.lane, 1))
-    bench.step(AckReceived(2, (Reference(1, 6, 9),)))
+    bench.step(FromPeer(2, Ack((Reference(1, 6, 9),))))
     assert len(sent(bench.step(Woken(), bench.core.deadline()), Payload)) == 2
 
 
@@ -409,7 +407,8 @@ def test_checked_things_come_out_in_the_order_they_went_in(rounds, rng):
         questions += [checking.request_checks()] if checking.pending else []
     rng.shuffle(questions)
     for question in questions:
-        results = tuple(check.raw[-1] % 2 == 0 for check in question.items)
+        items = question.items if isinstance(question, Verify) else ()
+        results = tuple(check.raw[-1] % 2 == 0 for check in items)
         out += checking.on_verified(Verified(question.ticket, results))
     wanted = [checks for things in rounds for checks in things]
     for thing, (checks, came) in enumerate(zip(wanted, out, strict=True)):

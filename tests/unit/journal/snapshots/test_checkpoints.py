@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from hashlib import sha256
 from pathlib import Path
+from random import Random
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,18 +14,18 @@ import pytest
 from chaplain.core import Halt, Persist, Replace
 from chaplain.errors import Malformed
 from chaplain.executor.statement import SQL_TYPE
-from chaplain.journal.consensus.payload_queue import PayloadQueue
+from chaplain.journal.consensus.core import SerializerCore
 from chaplain.journal.events import ToPeer
 from chaplain.journal.execution.staged_packs import StagedPacks
 from chaplain.journal.execution.state import ExecutionState, load
 from chaplain.journal.messages import peer
-from chaplain.journal.messages.cluster import Reference
+from chaplain.journal.messages.cluster import DataEntry, Reference, genesis
 from chaplain.journal.messages.config import MakeCheckpoint, encode_fields
 from chaplain.journal.messages.peer import AskState, SnapshotOffer, StatePiece
 from chaplain.journal.messages.write_request import STATEMENTS
 from chaplain.journal.model.records import Staged, StagedPacksRecord
 from chaplain.journal.model.results import AppliedMessage, StreamVerdict
-from chaplain.journal.settings import RetentionRules
+from chaplain.journal.settings import ConsensusSettings, RetentionRules
 from chaplain.journal.snapshots import checkpoint
 from chaplain.journal.snapshots.checkpointer import LOOK_NS, Checkpointer
 from chaplain.journal.snapshots.install import SnapshotInstaller
@@ -34,6 +35,7 @@ from chaplain.journal.snapshots.service import SnapshotService
 from chaplain.journal.storage.offset_index import StreamIndex
 from chaplain.journal.storage.segment_index import SegmentIndex, SegmentSpan
 from chaplain.journal.storage.verdict import Reason
+from simulator.adapters.consensus_node import CountingExecution, identity_of
 from tests.support.execution_stage import BOB, Stage, petition
 
 PAGE = Path(__file__).parents[4] / "docs" / "protocol" / "checkpoints.md"
@@ -214,16 +216,24 @@ class Desk:
         order = SimpleNamespace(folder="", log="journal", retry_ns=10, patience_ns=100)
         settings: Any = SimpleNamespace(node=1, order=order, rules=RetentionRules(keep_bytes=1))
         self.settings = settings
-        self.checkpointer = Checkpointer(settings, stage.execution)
-        self.installer = SnapshotInstaller(settings, stage.execution, self.checkpointer)
-        self.checkpointer.attach(self.log, None)
-        self.installer.attach(self.log)
         self.stage = stage
+        self.start()
+
+    def start(self, confirms: Any = None, needed_by: tuple[Any, ...] = ()) -> None:
+        execution = self.stage.execution
+        self.checkpointer = Checkpointer(self.settings, execution, self.log, None, needed_by=needed_by)
+        self.installer = SnapshotInstaller(self.settings, execution, self.checkpointer, self.log, confirms=confirms)
+
+    def service(self) -> SnapshotService:
+        quorum = self.stage.execution.cluster_config.quorum
+        context = SimpleNamespace(log=self.log, latest_known_quorum=quorum)
+        serializer: Any = SimpleNamespace(context=context, is_confirmed_by=bool)
+        return SnapshotService(self.settings, self.stage.execution, StreamIndex(), serializer, None)
 
     def make(self, index: int) -> checkpoint.Checkpoint:
-        moment: Any = SimpleNamespace(index=index)
-        self.checkpointer.on_applied(AppliedMessage(moment, None, (), clients_changed=False, checkpoint=True))  # type: ignore[arg-type]
-        self.checkpointer.on_written(0, self.checkpointer._ticket)
+        self.checkpointer.add(checkpoint.make(index, self.state.export()))
+        (persist,) = [one for one in self.checkpointer.effects if isinstance(one, Persist)][-1:]
+        self.checkpointer.on_written(0, persist.ticket)
         made = self.checkpointer.latest
         assert made is not None
         return made
@@ -276,7 +286,7 @@ def test_who_lacks_what_went_is_told_until_it_has_said_otherwise() -> None:
 
 def test_what_somebody_needs_stays() -> None:
     desk = Desk()
-    desk.checkpointer.first_needed_by.append(lambda: 15)
+    desk.start(needed_by=(lambda: 15,))
     desk.checkpointer.on_connected(2)
     desk.checkpointer.on_offer(0, 2, said(desk.make(25)))
     assert desk.log.segment_index.first == 11
@@ -284,8 +294,7 @@ def test_what_somebody_needs_stays() -> None:
 
 def test_a_checkpoint_counts_when_it_is_on_disk() -> None:
     desk = Desk()
-    moment: Any = SimpleNamespace(index=25)
-    desk.checkpointer.on_applied(AppliedMessage(moment, None, (), clients_changed=False, checkpoint=True))  # type: ignore[arg-type]
+    desk.checkpointer.add(checkpoint.make(25, desk.state.export()))
     (persist,) = desk.effects(Persist)
     assert isinstance(persist.operations[0], Replace)
     assert not desk.checkpointer.durable
@@ -374,7 +383,7 @@ def test_nothing_is_adopted_while_somebody_has_the_log() -> None:
 
 def test_member_without_a_vote_that_claims_to_have_the_log_keeps_nobody_from_a_checkpoint() -> None:
     desk, made = behind()
-    desk.installer.attach(desk.log, None, lambda nodes: len({2, 3}.intersection(nodes)) > 1)
+    desk.start(lambda nodes: len({2, 3}.intersection(nodes)) > 1)
     desk.checkpointer.on_offer(0, 9, said(made, first=1))
     for serializer in (2, 3):
         desk.checkpointer.on_offer(0, serializer, said(made, first=9))
@@ -386,7 +395,7 @@ def test_member_without_a_vote_that_claims_to_have_the_log_keeps_nobody_from_a_c
 def test_checkpoint_is_adopted_after_a_while_if_the_nodes_with_the_log_are_not_believed(believed: bool) -> None:
     """One serializer still has the messages; without another, or a proven master, nobody takes them from it."""
     desk, made = behind()
-    desk.installer.attach(desk.log, None, lambda nodes: believed or len(nodes) > 1)
+    desk.start(lambda nodes: believed or len(nodes) > 1)
     desk.checkpointer.on_offer(0, 2, said(made, first=9))
     desk.checkpointer.on_offer(0, 3, said(made, first=1))
     desk.installer.update(0)
@@ -396,15 +405,15 @@ def test_checkpoint_is_adopted_after_a_while_if_the_nodes_with_the_log_are_not_b
     assert any(isinstance(one.message, AskState) for one in desk.effects(ToPeer)) is not believed
 
 
-def test_what_a_checkpoint_covers_of_ingest_nodes_is_not_ordered_again() -> None:
-    desk = Desk()
-    desk.state.journals[7] = (3, 40)
-    shelf = PayloadQueue(10**6, 10**9)
-    bench: Any = SimpleNamespace(log=desk.log, peer_log_ranges={}, payload_queue=shelf)
-    SnapshotService(desk.settings, desk.stage.execution, StreamIndex()).attach(bench, None)
+def test_payloads_that_a_checkpoint_covers_are_not_ordered_again() -> None:
+    disk = b"d" * 16
+    settings = ConsensusSettings(1, genesis("any"), disk, disk, b"b" * 16)
+    covered = [DataEntry(Reference(7, 3, 40), b"")]
+    core = SerializerCore(settings, identity_of(1), Random(1), CountingExecution((1,)), ordered=covered)
+    queue = core.context.payload_queue
     for index in (40, 41):
-        assert shelf.put(0, Reference(7, 3, index), bytes(32), b"payload")
-    assert [entry.reference.index for entry in shelf.choose(10, 10**6)] == [41]
+        assert queue.put(0, Reference(7, 3, index), bytes(32), b"payload")
+    assert [entry.reference.index for entry in queue.choose(10, 10**6)] == [41]
 
 
 # Who came too late.
@@ -413,8 +422,7 @@ def test_what_a_checkpoint_covers_of_ingest_nodes_is_not_ordered_again() -> None
 def returning() -> tuple[SnapshotService, Log, checkpoint.Checkpoint]:
     """A node that has dropped its log's beginning, and node 3, which connects and lacks what went."""
     desk = Desk()
-    covering = SnapshotService(desk.settings, desk.stage.execution, StreamIndex())
-    covering.attach(SimpleNamespace(log=desk.log, peer_log_ranges={}, payload_queue=PayloadQueue(10**6, 10**9)), None)  # type: ignore[arg-type]
+    covering = desk.service()
     desk.checkpointer = covering.checkpointer
     made = desk.make(15)
     covering.on_connected(0, 2)

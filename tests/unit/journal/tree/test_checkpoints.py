@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from chaplain.core import Drained, Persist
+from chaplain.core import Persist, Woken
 from chaplain.errors import Malformed
 from chaplain.journal.messages import peer as peer_messages
 from chaplain.journal.messages.peer import TreeSignature
@@ -249,7 +249,8 @@ def test_tiles_of_a_long_log_are_files_and_hold_all_leaves():
         for index, width in ((0, 256), (1, 256), (2, 88)):
             name = f"tile/entries/{index:03}" + ("" if width == 256 else f".p/{width}")
             node.core.tree.ask(name, answers.append)
-            node.take(Drained())
+            cluster.rest(1)
+            node.take(Woken())
             cluster.settle()
         entries = [
             entry for data, width in zip(answers, (256, 256, 88), strict=True) for entry in decode_bundle(data, width)

@@ -68,6 +68,8 @@ class BatchBuilder:
             size += self._add_key(key)
         if encoded is not None or self._headers is not None:
             size += self._add_headers(encoded)
+        if size > CHUNK_BYTES:
+            _checked(Batch("", [value], [key], [encoded], size_bytes=size))
         self._values.append(value)
         self.size_bytes += size
 
@@ -96,8 +98,7 @@ class BatchBuilder:
     def batches(self, stream: str, message_type: int) -> Iterator[Batch]:
         """Return the collected messages as batches.
 
-        Only the last message can be large. It gets a batch of its own, so that a failure because of its size affects it
-        alone.
+        Only the last message can be large. It gets a batch of its own.
         """
         large = self._last_bytes() > CHUNK_BYTES
         last = self._split_last() if large and len(self) > 1 else None
@@ -123,11 +124,17 @@ class BatchBuilder:
         for column in (self._keys, self._headers):
             if column is not None:
                 del column[len(self) :]
-        batch = Batch(stream, self._values, self._keys, self._headers, transaction, self.size_bytes, message_type)
-        needed = packed_bytes(batch)
-        if needed > REQUEST_BYTES_MAX:
-            raise Misused(
-                f"{self.size_bytes} bytes in {len(self)} messages are too much for one request: encoded they"
-                f" take {needed} bytes, and the limit is {REQUEST_BYTES_MAX}; write them in parts"
-            )
-        return batch
+        return _checked(
+            Batch(stream, self._values, self._keys, self._headers, transaction, self.size_bytes, message_type)
+        )
+
+
+def _checked(batch: Batch) -> Batch:
+    """Raise `Misused` if the batch is too large for one request."""
+    needed = packed_bytes(batch)
+    if needed > REQUEST_BYTES_MAX:
+        raise Misused(
+            f"{batch.size_bytes} bytes in {len(batch.values)} messages are too much for one request: encoded they"
+            f" take {needed} bytes, and the limit is {REQUEST_BYTES_MAX}; write them in parts"
+        )
+    return batch

@@ -1,0 +1,58 @@
+"""`chaplain verify`: verifies a log on all processors of this machine, without Spark and Java.
+
+The same checks in Spark, for logs that one machine is too slow for, and those of tables: `chaplain pipeline verify`.
+"""
+
+from __future__ import annotations
+
+import sys
+from functools import partial
+
+import click
+
+from chaplain.cli.support.log_source import log_source, one_source
+from chaplain.cli.support.verification import check_log, print_result, verify_options
+from chaplain.verification.process_pool import Progress, verify_in_processes
+from chaplain.verification.verify import verify_log
+
+CLEAR_LINE = "\r\x1b[K"
+
+
+@click.command(epilog="Example: chaplain verify --cluster demo --signatures")
+@log_source
+@verify_options
+@click.option("--workers", type=click.IntRange(1), metavar="N", help="Number of processes.  [default: one a processor]")
+def verify(cluster: str, path: str, node: int | None, output: str, stream: str, manifest: str | None, identity: str,
+           signatures: bool, founding: str, workers: int | None) -> None:  # fmt: skip
+    """Verify a log on all processors, without Spark.
+
+    Each violation is printed as a line of JSON. The exit code is 0 if there is none, 3 if there is any, and 4 if a file
+    cannot be read, so that nothing is known of it.
+
+    Standard error says what was verified. For a cluster, that is the complete log of the node that is furthest ahead;
+    of the other nodes' logs only the record headers are compared with it. To verify those completely, use --node.
+    """
+    cluster, path = one_source(cluster, path, node)
+    check_log(cluster, path)
+    shown = sys.stderr.isatty()
+    if shown:
+        click.echo("reading the record headers", err=True, nl=False)
+    try:
+        proof = verify_log(
+            partial(verify_in_processes, workers=workers or 0, report=_show if shown else _hide),
+            cluster=cluster, path=path, manifest=manifest, identity=identity, signatures=signatures, founding=founding,
+        )  # fmt: skip
+    finally:
+        if shown:
+            click.echo(CLEAR_LINE, err=True, nl=False)
+    print_result(output, proof.breaks_of(stream), [proof.told()], {"log": proof.summary()})
+
+
+def _show(progress: Progress) -> None:
+    share = progress.done / progress.total if progress.total else 1
+    text = f"{share:.0%} verified: {progress.rows:,} messages, {progress.breaks:,} breaks"
+    click.echo(f"{CLEAR_LINE}{text}", err=True, nl=False)
+
+
+def _hide(progress: Progress) -> None:
+    pass

@@ -1,0 +1,253 @@
+"""`AsyncClient`: the API for asyncio. Every method is awaited, every iterator used with `async for`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal, overload
+
+from chaplain.client.aio.connection import AsyncConnection
+from chaplain.client.aio.graph import AsyncGraph
+from chaplain.client.aio.journal import AsyncJournal
+from chaplain.client.aio.listeners import AsyncListener, AsyncPool, AsyncSubscription
+from chaplain.client.aio.sequence import AsyncSequenceStream
+from chaplain.client.aio.sql import AsyncSql
+from chaplain.client.api import admin_calls, calls, journal_calls
+from chaplain.client.connect.options import ConnectOptions
+from chaplain.client.types import validation
+from chaplain.client.types.equivocation_proof import EquivocationProof
+from chaplain.client.types.journal import AssemblyRecord, ClientRecord, Receipt, StreamRecord
+from chaplain.client.types.results import Acknowledgement, Answer, Event, Member, MemberNews, Question
+
+
+class AsyncClient(AsyncConnection):
+    """A connection to a cluster, for asyncio. Belongs to the event loop in which it was entered.
+
+    The client keeps sessions with three nodes (`sessions_warm`), if the cluster has as many. One of them serves the
+    requests, the others are ready to take over. When the serving node fails, reads, listeners and journal writes
+    continue at another node. Requests whose repetition could take effect twice are not repeated: they raise `Unknown`.
+
+    Any method may raise:
+
+    - `Misused`: an argument has a wrong type or is out of range; nothing was sent;
+    - `Refused`: the cluster rejected the request, for example for want of a right;
+    - `Unreachable`: no node answered in time;
+    - `Unknown`: the connection was lost between request and answer, so the request may or may not have taken effect;
+    - `Busy`: too many calls are pending; nothing was sent;
+    - `Closed`: the client was closed, or belongs to the parent process of a fork.
+    """
+
+    def __init__(self, options: ConnectOptions) -> None:
+        """Use `AsyncClient.connect`."""
+        self._pools: dict[str, AsyncPool] = {}
+        self._sqls: dict[str, AsyncSql] = {}
+        super().__init__(options)
+
+    async def ping(self) -> float:
+        """Measure the round trip to the node that serves this client, in seconds."""
+        return await self._context.run(calls.ping())
+
+    async def status(self) -> dict[str, Any]:
+        """Return how the node that serves this client sees itself and the cluster."""
+        return await self._context.run(calls.status())
+
+    async def members(self) -> list[Member]:
+        """Return the membership list of the node that serves this client."""
+        return await self._context.run(calls.members())
+
+    async def ask(self, question: str, timeout: float | None = None, content: bytes = b"") -> Answer:
+        """Ask every member a question and return the answer that half or more of them give.
+
+        The answer is decided as soon as half or more of the members agree. After `timeout` seconds (5 by default) it is
+        returned undecided. `content` is sent along with the question.
+        """
+        return await self._context.run(calls.ask(question, timeout, content))
+
+    @overload
+    async def fire(self, type: str, content: bytes = b"", target: int | None = None) -> None: ...
+
+    @overload
+    async def fire(
+        self,
+        type: str,
+        content: bytes = b"",
+        target: int | None = None,
+        *,
+        acknowledge: Literal[True],
+        timeout: float | None = None,
+    ) -> Acknowledgement: ...
+
+    @overload
+    async def fire(
+        self,
+        type: str,
+        content: bytes = b"",
+        target: int | None = None,
+        *,
+        acknowledge: bool,
+        timeout: float | None = None,
+    ) -> Acknowledgement | None: ...
+
+    async def fire(
+        self,
+        type: str,  # noqa: A002  part of the public API
+        content: bytes = b"",
+        target: int | None = None,
+        *,
+        acknowledge: bool = False,
+        timeout: float | None = None,
+    ) -> Acknowledgement | None:
+        """Fire an event to all nodes, or to one node: `target` is its id or its 32-bit identifier.
+
+        With `acknowledge`, wait at most `timeout` seconds (5 by default) until every addressed node has seen the event,
+        and return which nodes have. Otherwise return at once, without a guarantee of delivery. An event is never fired
+        twice: if the connection is lost after it was sent, `Unknown` is raised.
+        """
+        if acknowledge:
+            return await self._context.run(calls.fire_and_wait(type, content, target, timeout))
+        await self._context.run(calls.fire(type, content, target))
+        return None
+
+    @overload
+    def events(self, timeout: float | None = None) -> AsyncListener[Event]: ...
+
+    @overload
+    def events(self, timeout: float | None = None, *, members: bool) -> AsyncListener[Event | MemberNews]: ...
+
+    def events(self, timeout: float | None = None, *, members: bool = False) -> AsyncListener[Any]:
+        """Return an iterator over events that are fired from now on. It ends after `timeout` seconds without a new one.
+
+        With `members`, it also yields `MemberNews`: nodes that connect, disconnect, join or leave pools, and changes of
+        the membership list. The `kind` of each item tells them apart.
+        """
+        wait_s = validation.wait_s(timeout)
+        return AsyncListener(AsyncSubscription(self._context, calls.listen(members)), wait_s, owner=True)
+
+    def questions(self, question: str, timeout: float | None = None) -> AsyncListener[Question]:
+        """Offer to answer a question on behalf of the node that serves this client.
+
+        Returns an iterator. Each time a member asks the question, it yields a `Question` to pass to `reply`. It ends
+        after `timeout` seconds without one.
+        """
+        wait_s = validation.wait_s(timeout)
+        return AsyncListener(AsyncSubscription(self._context, calls.answer(question)), wait_s, owner=True)
+
+    async def reply(self, question: Question, value: bytes) -> None:
+        """Answer a question that `questions` yielded."""
+        await self._context.run(calls.reply(question, value))
+
+    def pool(self, name: str) -> AsyncPool:
+        """Return the pool of this name. It is joined by `join` or `listen`, not by this call."""
+        validation.name("a pool's name", name)
+        return self._pools.get(name) or self._pools.setdefault(name, AsyncPool(self._context, name))
+
+    def journal(self, stream: str) -> AsyncJournal:
+        """Return a stream of the journal. The stream exists from its first message on."""
+        return AsyncJournal(self._context, stream)
+
+    def sequence(self, stream: str) -> AsyncSequenceStream:
+        """Return a stream of the sequence. The first published event creates the stream."""
+        return AsyncSequenceStream(self._context, stream)
+
+    def sql(self, stream: str = "main") -> AsyncSql:
+        """Return the SQL database of a stream. The stream exists from its first statement on."""
+        validation.journal_stream(stream)
+        return self._sqls.get(stream) or self._sqls.setdefault(stream, AsyncSql(self._context, stream))
+
+    def graph(self, stream: str) -> AsyncGraph:
+        """Return a stream of the graph. The stream exists from its first event on."""
+        return AsyncGraph(self._context, stream)
+
+    async def resolve(self, id: Sequence[int] | None) -> Receipt | None:  # noqa: A002  part of the public API
+        """Find out what became of a write that raised `Unknown`: pass the `id` of the error.
+
+        Returns the receipt, or None if the write is not in the log and never will be. Raises `Unknown` if the write is
+        so old that the cluster no longer knows, and `Missing` if no request has this id.
+        """
+        return await self._context.run(journal_calls.resolve(id))
+
+    async def streams(self) -> list[StreamRecord]:
+        """Return the journal streams that this client may read, with their lengths."""
+        found: list[StreamRecord] = []
+        page = await self._context.run(journal_calls.streams())
+        while page.after:
+            found += page.streams
+            page = await self._context.run(journal_calls.streams(page.after))
+        return found + page.streams
+
+    async def clients(self) -> list[ClientRecord]:
+        """Return all clients of the cluster, including removed and compromised ones. Needs the admin right."""
+        return await self._context.run(journal_calls.clients())
+
+    async def add_client(
+        self,
+        name: str,
+        key: str | bytes,
+        write: Sequence[str] = ("*",),
+        read: Sequence[str] = ("*",),
+        admin: bool = False,
+        *,
+        secret: bytes = b"",
+    ) -> str:
+        """Register a client by its public key. Returns its ACL id. Needs the admin right.
+
+        `write` and `read` are patterns of the streams that it may write and read.
+
+        With a `secret` of 32 bytes, the client signs its writes by HMAC with this secret instead of by Ed25519.
+        """
+        wrapped = await self._context.run(journal_calls.wrap_secret(key, secret)) if secret else b""
+        return await self._context.run(journal_calls.add_client(name, key, write, read, admin, wrapped=wrapped))
+
+    async def remove_client(self, name: str) -> None:
+        """Remove a client, its lanes and its sessions permanently. Needs the admin right."""
+        acl = journal_calls.find_client(name, await self.clients())
+        await self._context.run(journal_calls.remove_client(acl))
+
+    async def nodes(self) -> AssemblyRecord:
+        """Return nodes, roles, serializers and reconfigurations, as recorded in the configuration stream."""
+        return await self._context.run(admin_calls.assembly())
+
+    async def add_node(self, node: int, role: str, uri: str = "", key: str | bytes = b"", disk: str = "") -> str:
+        """Give a node the role `executor`, `ingest` or `config`. Needs the admin right.
+
+        Returns the id of the reconfiguration. A node that is new to the cluster needs its address, key and disk id;
+        `chaplain member add` creates them.
+        """
+        return await self._context.run(admin_calls.add_node(node, role, uri, key, disk))
+
+    async def remove_node(self, node: int, role: str) -> str:
+        """Take the role `executor`, or the roles `ingest` and `config`, from a node. Needs the admin right.
+
+        Returns the id of the reconfiguration.
+        """
+        return await self._context.run(admin_calls.remove_node(node, role))
+
+    async def new_serializers(self, nodes: Sequence[int]) -> str:
+        """Make these nodes the serializers, the first one the master. Needs the admin right.
+
+        Returns the id of the reconfiguration.
+        """
+        return await self._context.run(admin_calls.new_serializers(nodes))
+
+    async def checkpoint(self, through: int = 0) -> int:
+        """Make every node write a snapshot of its state. Needs the admin right.
+
+        Returns the index of the last cluster message that the snapshot covers. Once a quorum has the snapshot, nodes
+        delete the log up to message `through`, regardless of their retention settings.
+        """
+        return await self._context.run(admin_calls.checkpoint(through))
+
+    async def proof(self, name: str) -> EquivocationProof:
+        """Return the two conflicting requests that prove a client compromised. Needs the admin right.
+
+        Anyone can verify the proof: see `EquivocationProof.holds`.
+        """
+        acl = journal_calls.find_compromised(name, await self.clients())
+        return await self._context.run(journal_calls.proof(acl))
+
+    async def rotate_keys(self) -> dict[str, Any]:
+        """Replace the cluster key on every member and retire the old one. Needs the admin right.
+
+        Raises `Refused` after 30 seconds with the members that have not confirmed; both keys then stay valid: call it
+        again.
+        """
+        return await self._context.run(calls.rotate_keys())

@@ -1,0 +1,44 @@
+"""The sequence: `AsyncSequenceStream`."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable
+
+from chaplain.client.aio.connection import AsyncClientContext
+from chaplain.client.api import sequence_calls
+from chaplain.client.api.sequence_calls import SequenceEvent, SequenceReader
+
+
+class AsyncSequenceStream:
+    """A stream of the sequence: events with agreed, gapless numbers, held in the memory of a majority."""
+
+    def __init__(self, context: AsyncClientContext, stream: str) -> None:
+        self.stream = sequence_calls.check_stream(stream)
+        self._context = context
+
+    def __repr__(self) -> str:
+        return f"AsyncSequenceStream({self.stream!r})"
+
+    async def publish(self, value: bytes) -> int:
+        """Publish one event. Returns its number once a majority of the work set has it and all events before it."""
+        return await self.publish_many([value])
+
+    async def publish_many(self, values: Iterable[bytes]) -> int:
+        """Publish events with consecutive numbers, all of them or none. Returns the number of the first."""
+        return await self._context.run(sequence_calls.publish(self.stream, sequence_calls.check_values(values)))
+
+    def read(
+        self, start: int | None = None, stop: int | None = None, follow: bool = False, timeout: float | None = None
+    ) -> AsyncIterator[SequenceEvent]:
+        """Iterate over events from number `start` up to, but excluding, `stop`.
+
+        Without `start`, it begins with the oldest event that the node remembers. Without `stop`, it ends at the head
+        that the stream had when the read began; with `follow`, it continues with new events, until `timeout` seconds
+        pass without one. Raises `Missing` if an event is no longer available.
+        """
+        return self._pages(SequenceReader(self.stream, start, stop, follow, timeout))
+
+    async def _pages(self, reading: SequenceReader) -> AsyncIterator[SequenceEvent]:
+        while not reading.ended:
+            for event in reading.take(await self._context.run(reading.next_request())):
+                yield event
