@@ -38,6 +38,10 @@ COMMANDS = {
     "event": "Send events to every node, and listen to them.",
     "pool": "Broadcast to all members of a pool, and listen (best effort).",
     "verify": "Verify a log: nothing is missing, changed or reordered.",
+    "prove": "Make a proof of one message, which anybody can check offline.",
+    "check": "Check a proof of one message, offline.",
+    "checkpoint": "Show, save and compare signed checkpoints of the log, and print the policy to check them with.",
+    "witness": "Run a witness, which cosigns the checkpoints of logs.",
     "pipeline": "Land, verify, fold and report streams with Spark.",
     "key": "Create keys, and rotate the cluster key.",
     "console": "Serve a web page that shows the cluster live.",
@@ -47,8 +51,10 @@ COMMANDS = {
     "completion": "Print the completion script for a shell.",
     "wire": "Convert messages between bytes and JSON, for debugging.",
 }
-"""The command groups and their one-line help. Each is a module of `chaplain.cli.commands` that contains a click command
-of the same name."""
+"""The command groups and their one-line help. Each is a click command of the same name, in a module of
+`chaplain.cli.commands` that also has its name unless `MODULES` has another."""
+
+MODULES = dict.fromkeys(("prove", "check", "checkpoint", "witness"), "proof")
 
 
 EXTRAS = {
@@ -72,7 +78,8 @@ class LazyCommands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        command = getattr(importlib.import_module(f"chaplain.cli.commands.{cmd_name}"), cmd_name)
+        module = MODULES.get(cmd_name, cmd_name)
+        command = getattr(importlib.import_module(f"chaplain.cli.commands.{module}"), cmd_name)
         assert isinstance(command, click.Command)
         return command
 

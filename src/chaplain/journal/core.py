@@ -180,6 +180,7 @@ class JournalCore:
             chance=chance,
             wrapping=wrapping,
             is_backfilling=self.serializer.backfill.is_incomplete,
+            tree=self.tree,
             tokens=tokens,
         )
         self._config_requests = self._sessions.config_requests
@@ -389,6 +390,7 @@ class JournalCore:
 
     def _route_parts(self, now_ns: int) -> None:
         """Route the effects of the parts that have no `step`. Routing may produce further effects."""
+        self.tree.answer_waiting()
         while pending := self._sessions.take_effects():
             for part, effect in pending:
                 self._route(now_ns, part, effect)

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from chaplain.core import Frozen
 from chaplain.errors import Malformed
 from chaplain.proofs import cosignature, note
-from chaplain.proofs.merkle import EMPTY_ROOT, HASH_BYTES, SIZE_MAX
+from chaplain.proofs.merkle import HASH_BYTES, SIZE_MAX
 from chaplain.proofs.note import COSIGNATURE, ED25519, Note, Signature, Signer, VerifierKey
 
 ORIGIN_START = "chaplain/"
@@ -66,8 +66,6 @@ def parse_text(text: str) -> Checkpoint:
     root = note.from_base64(lines[2], "checkpoint: root")
     if len(root) != HASH_BYTES:
         raise Malformed(f"checkpoint: a root has {HASH_BYTES} octets, not {len(root)}")
-    if not size and root != EMPTY_ROOT:
-        raise Malformed("checkpoint: this is not the root of an empty tree")
     return Checkpoint(lines[0], size, root)
 
 

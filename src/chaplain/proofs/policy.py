@@ -192,8 +192,10 @@ def cluster_policy(
     return text
 
 
-def check(policy: Policy, signed: SignedCheckpoint) -> Signers:
-    """Return who signed. Raises `Unproven` unless the policy accepts the checkpoint."""
+def check(policy: Policy, signed: SignedCheckpoint, assumed: VerifierKey | None = None) -> Signers:
+    """Return who signed. Raises `Unproven` unless the policy accepts the checkpoint. The key `assumed` counts as if it
+    had signed: it is the key of a witness that asks whether it should sign.
+    """
     origin = signed.checkpoint.origin
     if all(key.name != origin for key in policy.logs):
         known = ", ".join(sorted({key.name for key in policy.logs}))
@@ -201,7 +203,7 @@ def check(policy: Policy, signed: SignedCheckpoint) -> Signers:
     signers = signers_of(policy, signed)
     if not signers.logs:
         raise Unproven("no log key of the policy signed the checkpoint")
-    reached = {name: name in signers.witnesses for name, _ in policy.witnesses}
+    reached = {name: name in signers.witnesses or key == assumed for name, key in policy.witnesses}
     for group in policy.groups:
         reached[group.name] = sum(reached[member] for member in group.members) >= group.threshold
     if policy.quorum != NONE and not reached[policy.quorum]:
@@ -237,7 +239,9 @@ def double_signers(policy: Policy, first: SignedCheckpoint, second: SignedCheckp
         return ()
     one, other = signers_of(policy, first), signers_of(policy, second)
     names = [name for name in one.witnesses if name in other.witnesses]
-    return tuple(dict.fromkeys((*names, *(key.name for key in one.logs if key in other.logs))))
+    named = {key.key for name, key in policy.witnesses if name in names}
+    logs = (key for key in one.logs if key in other.logs and key.key not in named)
+    return tuple(dict.fromkeys((*names, *(key.name for key in logs))))
 
 
 def is_fork(first: Checkpoint, second: Checkpoint) -> bool:

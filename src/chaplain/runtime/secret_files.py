@@ -24,11 +24,11 @@ T = TypeVar("T")
 
 
 def read_identity(file: Path) -> Identity:
-    return _read(file, Identity.parse, "identity")
+    return read_secret(file, Identity.parse, "identity")
 
 
 def read_keyring(file: Path) -> KeyRing:
-    return _read(file, KeyRing.parse, "keyring")
+    return read_secret(file, KeyRing.parse, "keyring")
 
 
 def read_public_key(text: str, where: str) -> bytes:
@@ -48,7 +48,8 @@ def write_secret(file: Path, text: str) -> None:
         raise ConfigError(f"cannot write {file}: {error.strerror}") from error
 
 
-def _read(file: Path, parse: Callable[[str], T], kind: str) -> T:
+def read_secret(file: Path, parse: Callable[[str], T], kind: str) -> T:
+    """Read a secret file of any kind. Raises ConfigError if others can read it too."""
     try:
         with file.open("rb") as stream:
             mode = stat.S_IMODE(os.fstat(stream.fileno()).st_mode)
@@ -57,7 +58,8 @@ def _read(file: Path, parse: Callable[[str], T], kind: str) -> T:
                 raise ConfigError(f"{file} can be read by others (mode {mode:o}); run {remedy}")
             return parse(stream.read(SECRET_BYTES_MAX).decode())
     except OSError as error:
-        hint = f"make one with `chaplain key new --kind {kind} --out {shlex.quote(str(file))}`"
-        raise ConfigError(f"cannot read the {kind} file {file}: {error.strerror}; {hint}") from error
+        command = f"`chaplain key new --kind {kind} --out {shlex.quote(str(file))}`"
+        hint = f"; make one with {command}" if kind in {"identity", "keyring"} else ""
+        raise ConfigError(f"cannot read the {kind} file {file}: {error.strerror}{hint}") from error
     except (Malformed, UnicodeDecodeError) as error:
         raise ConfigError(f"{file} is no {kind} file: {error}") from None

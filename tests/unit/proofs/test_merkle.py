@@ -18,10 +18,43 @@ def mth(hashes):
         return sha256(b"").digest()
     if len(hashes) == 1:
         return hashes[0]
-    k = 1
-    while 2 * k < len(hashes):
-        k *= 2
+    k = k_of(len(hashes))
     return sha256(b"\x01" + mth(hashes[:k]) + mth(hashes[k:])).digest()
+
+
+def k_of(size):
+    k = 1
+    while 2 * k < size:
+        k *= 2
+    return k
+
+
+def path(m, hashes):
+    """PATH of section 2.1.1."""
+    if len(hashes) == 1:
+        return []
+    k = k_of(len(hashes))
+    if m < k:
+        return [*path(m, hashes[:k]), mth(hashes[k:])]
+    return [*path(m - k, hashes[k:]), mth(hashes[:k])]
+
+
+def subproof(m, hashes, whole=True):
+    """SUBPROOF of section 2.1.2."""
+    if m == len(hashes):
+        return [] if whole else [mth(hashes)]
+    k = k_of(len(hashes))
+    if m <= k:
+        return [*subproof(m, hashes[:k], whole), mth(hashes[k:])]
+    return [*subproof(m - k, hashes[k:], False), mth(hashes[:k])]
+
+
+@pytest.mark.parametrize("size", range(1, 66))
+def test_proofs_are_those_of_the_definitions(size):
+    leaves = LEAVES[:size]
+    for index in range(size):
+        assert merkle.inclusion_proof(index, size, NODE) == path(index, leaves)
+        assert merkle.consistency_proof(index + 1, size, NODE) == subproof(index + 1, leaves)
 
 
 def test_a_leaf_and_a_node_are_hashed_with_different_first_octets():

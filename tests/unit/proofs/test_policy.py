@@ -159,4 +159,6 @@ def test_two_roots_of_one_size_show_who_signed_both():
     assert policy.double_signers(a_policy(), sign(ONE, (1, 2)), sign(ONE, (2, 3))) == ()
     larger = Checkpoint(ONE.origin, ONE.size + 1, bytes(32))
     assert policy.double_signers(a_policy(), sign(ONE, (1, 2)), sign(larger, (1, 2))) == ()
-    assert policy.double_signers(a_policy(), sign(ONE, (1,)), sign(other, (1,)))[0] == "node-1"
+    assert policy.double_signers(a_policy(), sign(ONE, (1,)), sign(other, (1,))) == ("node-1",)
+    as_log = [SignedCheckpoint(one, sign(one, (1,)).signatures[:1]) for one in (ONE, other)]
+    assert policy.double_signers(a_policy(), *as_log) == (ONE.origin,)

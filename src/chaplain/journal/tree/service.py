@@ -22,6 +22,8 @@ from chaplain.proofs.tiles import Tile, parse_path
 
 READS_MAX = 256
 """Tiles that are read from disk at a time; more are refused as busy."""
+WAITING_MAX = 1024
+"""Clients that wait for a checkpoint at a time; more get the newest one at once and ask again."""
 CHECKPOINT = "checkpoint"
 """The name under which the newest complete checkpoint is served; tiles have the names of tlog-tiles."""
 TreeEffect: TypeAlias = SignerEffect | ReadFile
@@ -54,6 +56,10 @@ class TreeService:
             settings, execution, identity, signed, may_sign=may_sign, is_master=is_master, durable=durable
         )
         self._reads: dict[int, tuple[Tile, Answer]] = {}
+        self._waiting: list[tuple[int, Answer]] = []
+        """Questions for a checkpoint that covers a message."""
+        self._covered = 0
+        """The message up to which `_waiting` was answered."""
         self._token = 0
         self._read_effects: list[ReadFile] = []
 
@@ -89,21 +95,46 @@ class TreeService:
 
     # Questions.
 
-    def ask(self, name: str, answer: Answer) -> None:
-        """Answer with the newest complete checkpoint or a tile, at once or after a read of the disk. Raises `Malformed`
-        if the name is not one of either.
+    def ask(self, name: str, answer: Answer, index: int = 0) -> None:
+        """Answer with a tile, at once or after a read of the disk, or with the newest complete checkpoint, once it
+        covers message `index`. Raises `Malformed` if the name is not one of either.
         """
         if name == CHECKPOINT:
-            complete = self.signer.complete
-            answer(None if complete is None else complete.text.encode())
+            if index <= self.signer.covers or len(self._waiting) >= WAITING_MAX:
+                self._answer_checkpoint(answer)
+            else:
+                self._waiting.append((index, answer))
             return
-        found = self.tiles.find(parse_path(name))
+        found = self.find(name)
         if not isinstance(found, OnDisk) or len(self._reads) >= READS_MAX:
             answer(None if isinstance(found, OnDisk) else found)
             return
         self._token += 1
         self._reads[self._token] = (found.tile, answer)
         self._read_effects.append(ReadFile(self._token, found.file))
+
+    def find(self, name: str) -> bytes | OnDisk | None:
+        """The newest complete checkpoint or a tile, the file that contains the tile, or None if this node has neither.
+        Raises `Malformed` if the name is not one of either.
+        """
+        if name != CHECKPOINT:
+            return self.tiles.find(parse_path(name))
+        complete = self.signer.complete
+        return None if complete is None else complete.text.encode()
+
+    def _answer_checkpoint(self, answer: Answer) -> None:
+        complete = self.signer.complete
+        answer(None if complete is None else complete.text.encode())
+
+    def answer_waiting(self) -> None:
+        """Answer those whose message is covered now. The answers become effects of the parts that asked."""
+        covers = self.signer.covers
+        if self._waiting and covers > self._covered:
+            self._covered = covers
+            ready = [answer for index, answer in self._waiting if index <= covers]
+            self._waiting = [one for one in self._waiting if one[0] > covers]
+            for answer in ready:
+                self._answer_checkpoint(answer)
 
     def on_file_read(self, event: FileRead) -> None:
         tile, answer = self._reads.pop(event.token)

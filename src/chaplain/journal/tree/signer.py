@@ -91,6 +91,8 @@ class CheckpointSigner:
         """Why this node signs nothing any more: its tree contradicts what it signed."""
         self.complete: SignedCheckpoint | None = None
         """The newest checkpoint with the signatures of a quorum."""
+        self._covers = 0
+        """At least the last message that it covers; larger sizes leave the memory of `_boundaries` in time."""
         self.complete_ns = 0
         """When it became complete here."""
         self._unconfirmed = self.last is not None
@@ -112,6 +114,12 @@ class CheckpointSigner:
         # A tree that is loaded from a snapshot begins behind sizes that it cannot show.
         self._passed = max(0, execution.state.tree.size - 1)
         self._note_size(execution.state.tree.size, at.index, at.timestamp_ns)
+
+    @property
+    def covers(self) -> int:
+        """The last message that the newest complete checkpoint covers."""
+        newest = None if self.complete is None else self._boundaries.get(self.complete.checkpoint.size)
+        return self._covers if newest is None else max(self._covers, newest.index)
 
     # What this node has executed.
 
@@ -314,6 +322,7 @@ class CheckpointSigner:
             if not config.quorum.reached(by_node):
                 continue
             if size > newest:
+                self._covers = self.covers
                 self.complete_ns = now_ns
             self.complete = checkpoints.assemble(
                 Checkpoint(self.origin, size, root),

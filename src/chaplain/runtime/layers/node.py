@@ -11,6 +11,7 @@ import gc
 import os
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from random import SystemRandom
 from typing import Any, TextIO
@@ -25,6 +26,8 @@ from chaplain.gossip.settings import GossipSettings
 from chaplain.journal.consensus.events import DiskSpace, LogRead, ReadLog
 from chaplain.journal.events import FileRead, ReadFile, Verified, Verify
 from chaplain.journal.messages.signing import holds
+from chaplain.journal.tree.service import TreeService
+from chaplain.journal.tree.tiles import OnDisk, cut
 from chaplain.link.auth.identity import identifier_of, new_instance
 from chaplain.link.endpoint import bare_host, split_bind_endpoint, split_endpoint
 from chaplain.link.settings import LinkSettings
@@ -272,8 +275,19 @@ def make_http(config: NodeConfig, loop: EventLoop, node: NodeCore) -> HttpServer
         own = b'"pid":%d,"clock_error_seconds":%.1f' % (os.getpid(), loop.clock_error_s)
         return b'%b,%b,"member_list":%b}' % (node.status()[:-1], own, node.members())
 
-    views = HttpViews(loop, whole_status, node.ready)
+    journal = node.journal
+    tree = None if journal is None else partial(read_tree_part, loop, journal.tree, config.path("data"))
+    views = HttpViews(loop, whole_status, node.ready, tree)
     return HttpServer(address, port, views, config.number("bounds.http_per_second"))
+
+
+def read_tree_part(loop: EventLoop, tree: TreeService, data: Path, name: str) -> bytes | None:
+    """Return a tile or the newest signed checkpoint. Call it in a thread that may wait for the disk."""
+    found = loop.ask(lambda: tree.find(name))
+    if not isinstance(found, OnDisk):
+        return found
+    file = read_if_exists(data / found.file)
+    return None if file is None or file == UNREADABLE else cut(found.tile, file)
 
 
 def advertised(config: NodeConfig, bound: str) -> str:

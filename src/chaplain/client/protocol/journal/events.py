@@ -15,6 +15,7 @@ from chaplain.core import Drained, Frozen, Report, Stopping, Woken
 from chaplain.journal.messages.client import (
     AskPaid,
     AskProof,
+    AskTree,
     ClientMessage,
     ListClients,
     ListNodes,
@@ -115,7 +116,7 @@ class AskCommand(Frozen, frozen=True):
     """Ask a node a question."""
 
     call: int
-    question: ListStreams | ListClients | ListNodes | AskProof | WrapSecret | AskPaid
+    question: ListStreams | ListClients | ListNodes | AskProof | WrapSecret | AskTree | AskPaid
     """Its call number is filled in when it is sent."""
     timeout_ns: int
     payload: bytes = b""
