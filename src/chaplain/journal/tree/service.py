@@ -68,6 +68,16 @@ class TreeService:
         return self._execution.state.tree.size
 
     @property
+    def checkpoint_size(self) -> int:
+        """The size of the newest complete checkpoint; 0 if there is none."""
+        complete = self.signer.complete
+        return 0 if complete is None else complete.checkpoint.size
+
+    def checkpoint_age_ns(self, now_ns: int) -> int:
+        """How long ago the newest complete checkpoint became complete at this node; 0 if there is none."""
+        return 0 if self.signer.complete is None else now_ns - self.signer.complete_ns
+
+    @property
     def due_ns(self) -> int | None:
         return soonest((self.tiles.due_ns, self.signer.due_ns))
 
