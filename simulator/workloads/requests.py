@@ -57,6 +57,7 @@ from simulator.adapters.delayed_answers import DelayedAnswers
 from simulator.adapters.dialer import Dialer
 from simulator.checkers import execution_oracle, requests
 from simulator.checkers.requests import RequestChecker, Settling, Spoke
+from simulator.checkers.tree import TreeChecker
 from simulator.faults.disk_faults import BAD_DISKS, SYNCS_FAIL, damage, fail_syncs
 from simulator.faults.plan import CLOCK, NETWORK, PROCESS, Fault
 from simulator.memo import Pure
@@ -124,7 +125,8 @@ class JournalNode(CoreAdapter):
 
         def settled(message: AgreedEntry, /) -> None:
             settle(message)
-            self._told.append(Settling(message, executed.pop(), execution.fingerprint()))
+            tree = execution.state.tree
+            self._told.append(Settling(message, executed.pop(), execution.fingerprint(), tree.size, tree.root()))
             if self._shadows:
                 self._shadowed(message)
 
@@ -274,6 +276,7 @@ class Requests(Workload):
         ]
         self.rogue = Rogue(self, self._keys[rogue])
         self._checker = RequestChecker(self)
+        self._tree_checker = TreeChecker(self)
 
     def draw_size(self, rng: Random) -> int:
         return NODES
@@ -352,7 +355,7 @@ class Requests(Workload):
         self._boots[name] += 1
 
     def checkers(self) -> list[Any]:
-        return [self._checker]
+        return [self._checker, self._tree_checker]
 
     def inject_fault(self, world: World, fault: Fault) -> None:
         """Fail syncs on all disks; let a disk lie or fail to read on one node in a run."""
@@ -370,7 +373,7 @@ class Requests(Workload):
         return name in self.wiped
 
     def begin(self, world: World) -> None:
-        self._checker.world = world
+        self._checker.world = self._tree_checker.world = world
         for client in self.clients:
             client.begin(world)
         self.rogue.begin(world)

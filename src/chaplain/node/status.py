@@ -11,7 +11,6 @@ from chaplain.gossip.events import MemberState
 from chaplain.journal.clients.describe import describe_change, roles_of
 from chaplain.journal.consensus.events import Role
 from chaplain.journal.core import JournalCore
-
 from chaplain.units import SECOND_NS
 
 if TYPE_CHECKING:
