@@ -238,7 +238,7 @@ class AsyncClient(AsyncConnection):
         the message and at most 1 KiB of its neighbours in the same pack. Needs the right to read the stream. Raises
         `Missing` if the stream has no such message.
         """
-        return await proving.prove(self._context, stream, offset)
+        return await proving.prove(self._context, self.journal(stream), offset)
 
     async def snapshot(self, through: int = 0) -> int:
         """Make every node write a snapshot of its state. Needs the admin right.

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from chaplain.client.aio import proving
 from chaplain.client.aio.connection import AsyncClientContext
 from chaplain.client.aio.waiting import AsyncNotifier
 from chaplain.client.api import journal_calls
@@ -20,9 +21,10 @@ from chaplain.client.protocol.journal.batch_builder import CHUNK_BYTES, BatchBui
 from chaplain.client.protocol.journal.events import Batch, ReadChunk, TakenCommand, WriteCommand
 from chaplain.client.protocol.journal.unpacking import messages_of
 from chaplain.client.types import validation
-from chaplain.client.types.journal import Message, Receipt
-from chaplain.client.types.receipts import ReceiptPlace, Receipts, last_receipt
+from chaplain.client.types.journal import Message, Receipt, ReceiptOrigin
+from chaplain.client.types.receipts import ReceiptPlace, Receipts, last_receipt, receipt_from
 from chaplain.errors import ChaplainError, Closed, Misused
+from chaplain.proofs.proof import Proof
 
 
 class AsyncJournal:
@@ -35,9 +37,14 @@ class AsyncJournal:
         self.stream = validation.journal_stream(stream)
         self._context = context
         self._single_writes = context.single_writes(stream)
+        self._origin = ReceiptOrigin(self._prove)
 
     def __repr__(self) -> str:
         return f"AsyncJournal({self.stream!r})"
+
+    async def _prove(self, stream: str, offset: int) -> Proof:
+        assert stream == self.stream, "a receipt of another stream"
+        return await proving.prove(self._context, self, offset)
 
     async def write(
         self,
@@ -60,10 +67,10 @@ class AsyncJournal:
         """
         plain = key is None and headers is None and type(value) is bytes and len(value) < CHUNK_BYTES
         if plain and id is None and not isolated:
-            return await self._single_writes.write(value)
+            return receipt_from(await self._single_writes.write(value), self._origin)
         batch = journal_calls.single(self.stream, value, key, headers, isolated=isolated)
         self._single_writes.submit_batch()  # keep the order: earlier single writes go first
-        return await self._context.run(journal_calls.write_one(batch, id))
+        return receipt_from(await self._context.run(journal_calls.write_one(batch, id)), self._origin)
 
     async def write_many(
         self,
@@ -78,7 +85,7 @@ class AsyncJournal:
         """
         batch = journal_calls.many(self.stream, items, isolated=isolated)
         self._single_writes.submit_batch()  # keep the order: earlier single writes go first
-        return await self._context.run(journal_calls.write(batch, id))
+        return (await self._context.run(journal_calls.write(batch, id))).from_client(self._origin)
 
     def writer(self, receipts: bool = False, isolated: bool = False) -> AsyncWriter:
         """Return a writer, the fast way to append many messages. Use it in an `async with` statement.

@@ -18,12 +18,14 @@ from chaplain.client.io.journal_sinks import ChunkSink, ReadSink
 from chaplain.client.protocol.journal.batch_builder import CHUNK_BYTES, BatchBuilder, Headers
 from chaplain.client.protocol.journal.events import Batch, ReadChunk, TakenCommand, WriteCommand
 from chaplain.client.protocol.journal.unpacking import messages_of
+from chaplain.client.sync import proving
 from chaplain.client.sync.connection import ClientContext
 from chaplain.client.sync.waiting import Notifier
 from chaplain.client.types import validation
-from chaplain.client.types.journal import Message, Receipt
-from chaplain.client.types.receipts import ReceiptPlace, Receipts, last_receipt
+from chaplain.client.types.journal import Message, Receipt, ReceiptOrigin
+from chaplain.client.types.receipts import ReceiptPlace, Receipts, last_receipt, receipt_from
 from chaplain.errors import ChaplainError, Closed, Misused
+from chaplain.proofs.proof import Proof
 
 
 class Journal:
@@ -36,9 +38,14 @@ class Journal:
         self.stream = validation.journal_stream(stream)
         self._context = context
         self._single_writes = context.single_writes(stream)
+        self._origin = ReceiptOrigin(self._prove)
 
     def __repr__(self) -> str:
         return f"Journal({self.stream!r})"
+
+    def _prove(self, stream: str, offset: int) -> Proof:
+        assert stream == self.stream, "a receipt of another stream"
+        return proving.prove(self._context, self, offset)
 
     def write(
         self,
@@ -61,10 +68,10 @@ class Journal:
         """
         plain = key is None and headers is None and type(value) is bytes and len(value) < CHUNK_BYTES
         if plain and id is None and not isolated:
-            return self._single_writes.write(value)
+            return receipt_from(self._single_writes.write(value), self._origin)
         batch = journal_calls.single(self.stream, value, key, headers, isolated=isolated)
         self._single_writes.submit_batch()  # keep the order: earlier single writes go first
-        return self._context.run(journal_calls.write_one(batch, id))
+        return receipt_from(self._context.run(journal_calls.write_one(batch, id)), self._origin)
 
     def write_many(
         self,
@@ -79,7 +86,7 @@ class Journal:
         """
         batch = journal_calls.many(self.stream, items, isolated=isolated)
         self._single_writes.submit_batch()  # keep the order: earlier single writes go first
-        return self._context.run(journal_calls.write(batch, id))
+        return (self._context.run(journal_calls.write(batch, id))).from_client(self._origin)
 
     def writer(self, receipts: bool = False, isolated: bool = False) -> Writer:
         """Return a writer, the fast way to append many messages. Use it in a `with` statement.

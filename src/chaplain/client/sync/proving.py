@@ -3,22 +3,26 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from chaplain.client.api import proof_calls
 from chaplain.client.api.proof_calls import FoundPack, LeafSearch
 from chaplain.client.sync.connection import ClientContext
-from chaplain.client.sync.journal import Journal
 from chaplain.errors import Missing
 from chaplain.proofs.proof import Proof
 from chaplain.proofs.tiles import Tile
 
+if TYPE_CHECKING:
+    from chaplain.client.sync.journal import Journal
 
-def prove(context: ClientContext, stream: str, offset: int) -> Proof:
+
+def prove(context: ClientContext, journal: Journal, offset: int) -> Proof:
     """Make a proof of one message. Waits until a signed checkpoint covers it."""
     offset = proof_calls.offset(offset)
-    pack = _find_pack(context, stream, offset)
+    pack = _find_pack(journal, offset)
     signed = context.run(proof_calls.checkpoint(pack.index))
     size = signed.checkpoint.size
-    search = LeafSearch(pack, stream, size)
+    search = LeafSearch(pack, journal.stream, size)
     while (name := search.next_bundle()) is not None:
         search.take(context.run(proof_calls.tile(name)))
     at = search.result()
@@ -28,8 +32,8 @@ def prove(context: ClientContext, stream: str, offset: int) -> Proof:
     return proof_calls.assemble(pack, at, offset, signed, tiles)
 
 
-def _find_pack(context: ClientContext, stream: str, offset: int) -> FoundPack:
-    with Journal(context, stream).read(offset, offset + 1) as reader:
+def _find_pack(journal: Journal, offset: int) -> FoundPack:
+    with journal.read(offset, offset + 1) as reader:
         for chunk in reader.portions():
             return proof_calls.find_pack(chunk, offset)
-    raise Missing(f"stream {stream!r} has no message at offset {offset}")
+    raise Missing(f"stream {journal.stream!r} has no message at offset {offset}")
