@@ -4,7 +4,7 @@ A tile that becomes full moves to `take_finished`, and only its own hash stays, 
 with the logarithm of the size. A snapshot contains the open tiles and the open bundle of entries, so that a node that
 starts from one writes every later tile itself.
 
-Decides nothing: `execution` decides which leaves there are. Layout of tiles: docs/protocol/proofs.md.
+Decides nothing: `execution` decides which leaves there are. Layout of tiles: docs/protocol/log-tree.md.
 
 Invariants: leaves are only ever appended. Two trees of one size with the same root have the same record.
 """
