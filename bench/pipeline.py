@@ -3,7 +3,8 @@
     read     4 million 100-byte messages, eight columns, into Spark's noop sink: `format("chaplain")` against
              `spark.read.parquet` of the same rows, alternating; the ratio of the best runs counts
     prove    10 million messages without signatures; their cost per row compared with a tenth of them; the share of
-             rows that is read again after the log has grown by 1 %; and a verification with signatures
+             rows that is read again after the log has grown by 1 %; and a verification with signatures. The same
+             without Spark, as `chaplain verify` does it, in turns
 
 The log is valid by construction: real packs, chains, verdicts and cluster messages, written by the real writer.
 Prints a table and a line of JSON. Other processes may use the machine, so only the ratios count.
@@ -39,6 +40,8 @@ from chaplain.pipeline import local_session, prove
 from chaplain.segment.pack import Pack, encode_pack
 from chaplain.segment.settings import LogSettings
 from chaplain.segment.write import SegmentWriter
+from chaplain.verification.process_pool import verify_in_processes
+from chaplain.verification.verify import verify_log
 
 CLUSTER = "bench"
 STREAM = "orders"
@@ -148,6 +151,7 @@ def proofs(spark: Any, scratch: Path, rows: int, runs: int) -> dict[str, Any]:
     found["rows"] = large.rows
     found["rows_per_second"] = round(rates["large"])
     found["cost_a_row_against_a_tenth"] = round(rates["small"] / rates["large"], 2)
+    found["processes"] = beside_spark(spark, path, large.rows, runs)
     manifest = scratch / "manifest.json"
     path = str(scratch / "large" / "segments")
     _whole(prove(spark, path=path, manifest=manifest))
@@ -157,6 +161,16 @@ def proofs(spark: Any, scratch: Path, rows: int, runs: int) -> dict[str, Any]:
     _whole(again[0])
     found["share_read_after_growth"] = round(again[0].rows / large.rows, 4)
     return found
+
+
+def beside_spark(spark: Any, path: str, rows: int, runs: int) -> dict[str, Any]:
+    """Compare `chaplain verify`, which starts its workers anew, with the Spark job of a running session, in turns."""
+    seconds: dict[str, list[float]] = {"spark": [], "processes": []}
+    for _ in range(runs):
+        seconds["spark"].append(timed(lambda: _whole(prove(spark, path=path))))
+        seconds["processes"].append(timed(lambda: _whole(verify_log(verify_in_processes, path=path))))
+    best = {name: min(found) for name, found in seconds.items()}
+    return {"rows_per_second": round(rows / best["processes"]), "ratio": round(best["spark"] / best["processes"], 2)}
 
 
 def signed_proof(spark: Any, scratch: Path, rows: int) -> dict[str, Any]:
@@ -208,6 +222,9 @@ def show(result: dict[str, Any]) -> None:
     print(f"  {'parquet':28}{read['parquet_per_second'] / 1e6:8.2f} M/s   {read['ratio']:.2f} of it")
     print(f"proof of {proof['rows']:,} messages")
     print(f"  {'without signatures':28}{proof['rows_per_second'] / 1e6:8.2f} M/s")
+    processes = proof["processes"]
+    rate = processes["rows_per_second"] / 1e6
+    print(f"  {'the same without Spark':28}{rate:8.2f} M/s   {processes['ratio']:.2f} of it")
     print(f"  {'cost a row, to a tenth':28}{proof['cost_a_row_against_a_tenth']:8.2f}")
     print(f"  {'read again after 1 % more':28}{proof['share_read_after_growth']:8.2%}")
     print(f"  {'with signatures':28}{signed['rows_per_second'] / 1e6:8.2f} M/s   {signed['rows_a_pack']} rows a pack")

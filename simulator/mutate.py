@@ -62,7 +62,7 @@ def caught_by_tests(name: str, module: str, old: str, new: str, file: str, *word
 class Verdict:
     bug: Bug
     status: str
-    """caught, survived, stale, broken or skipped"""
+    """caught, survived, stale, broken, skipped or undecided"""
     detail: str
 
     @property
@@ -160,8 +160,13 @@ def find(path: str) -> Bug:
 
 def judge(layer: str, bug: Bug) -> Verdict:
     """Run the bug's seeds or tests with the bug in place, in a separate process."""
-    if bug.tests:
-        return _judge_by_tests(layer, bug)
+    try:
+        return _judge_by_tests(layer, bug) if bug.tests else _judge_by_seeds(layer, bug)
+    except subprocess.TimeoutExpired:
+        return Verdict(bug, "undecided", f"neither caught nor survived within {_TIMEOUT_S} s")
+
+
+def _judge_by_seeds(layer: str, bug: Bug) -> Verdict:
     command = [sys.executable, "-m", "simulator", "--plant", f"{layer}/{bug.name}", "--workload", bug.workload]
     command += ["--seeds", f"0:{bug.seeds}", "--mode", bug.mode, "--output", "json"]
     run = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)  # noqa: S603

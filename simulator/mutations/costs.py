@@ -42,7 +42,7 @@ BUGS = [
     caught_by_tests(
         "every message looks at every reader",
         "journal.clients.subscriptions",
-        "self._by_stream.get(written.stream, {}).values()",
+        "self.by_stream.get(written.stream, {}).values()",
         "self._readers.values()",
         READING,
         "costs_only",

@@ -79,8 +79,8 @@ BUGS = [
     caught_by_tests(
         "petitions are passed on unchecked",
         "journal.clients.config_requests",
-        "        self._signatures.add(digest, (check,))\n",
-        "        self._signatures.add(digest, (check,))\n        self._send(now_ns, self._waiting[digest])\n",
+        "        self.signatures.add(digest, (check,))\n",
+        "        self.signatures.add(digest, (check,))\n        self._send(now_ns, self.pending[digest])\n",
         "unit/journal/clients/test_config_requests.py",
     ),
     caught_by_tests(

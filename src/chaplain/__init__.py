@@ -8,7 +8,17 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from chaplain.client.aio import AsyncClient as AsyncClient
     from chaplain.client.api.graph_calls import GraphEvent as GraphEvent
+    from chaplain.client.api.offset_file import Cursor as Cursor
+    from chaplain.client.api.sequence_calls import SequenceEvent as SequenceEvent
     from chaplain.client.sync import Client as Client
+    from chaplain.client.sync.graph import Graph as Graph
+    from chaplain.client.sync.journal import Journal as Journal
+    from chaplain.client.sync.journal import Reader as Reader
+    from chaplain.client.sync.journal import Writer as Writer
+    from chaplain.client.sync.listeners import Listener as Listener
+    from chaplain.client.sync.listeners import Pool as Pool
+    from chaplain.client.sync.sequence import SequenceStream as SequenceStream
+    from chaplain.client.sync.sql import Sql as Sql
     from chaplain.client.types.journal import Message as Message
     from chaplain.client.types.journal import Receipt as Receipt
     from chaplain.client.types.results import Acknowledgement as Acknowledgement
@@ -25,6 +35,7 @@ if TYPE_CHECKING:
     from chaplain.errors import ConfigError as ConfigError
     from chaplain.errors import DiskFull as DiskFull
     from chaplain.errors import Dropped as Dropped
+    from chaplain.errors import Forbidden as Forbidden
     from chaplain.errors import Inaccessible as Inaccessible
     from chaplain.errors import Malformed as Malformed
     from chaplain.errors import Missing as Missing
@@ -39,44 +50,53 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-# Names are imported on first use: a tool that only reads segments needs neither sockets nor cryptography.
-_HOMES = {
-    "Client": "chaplain.client.sync",
-    "AsyncClient": "chaplain.client.aio",
-    "Acknowledgement": "chaplain.client.types.results",
-    "Answer": "chaplain.client.types.results",
-    "Event": "chaplain.client.types.results",
-    "GraphEvent": "chaplain.client.api.graph_calls",
-    "Member": "chaplain.client.types.results",
-    "MemberNews": "chaplain.client.types.results",
-    "Message": "chaplain.client.types.journal",
-    "PoolMessage": "chaplain.client.types.results",
-    "Question": "chaplain.client.types.results",
-    "Receipt": "chaplain.client.types.journal",
-    "Result": "chaplain.client.types.sql",
-    **dict.fromkeys(
-        (
-            "Busy",
-            "ChaplainError",
-            "Closed",
-            "ConfigError",
-            "DiskFull",
-            "Dropped",
-            "Inaccessible",
-            "Malformed",
-            "Missing",
-            "Misused",
-            "NotExecutor",
-            "Refused",
-            "StatementFailed",
-            "StorageError",
-            "Unknown",
-            "Unproven",
-            "Unreachable",
-        ),
-        "chaplain.errors",
+_NAMES = {
+    "chaplain.client.aio": ("AsyncClient",),
+    "chaplain.client.api.graph_calls": ("GraphEvent",),
+    "chaplain.client.api.offset_file": ("Cursor",),
+    "chaplain.client.api.sequence_calls": ("SequenceEvent",),
+    "chaplain.client.sync": ("Client",),
+    "chaplain.client.sync.graph": ("Graph",),
+    "chaplain.client.sync.journal": ("Journal", "Reader", "Writer"),
+    "chaplain.client.sync.listeners": ("Listener", "Pool"),
+    "chaplain.client.sync.sequence": ("SequenceStream",),
+    "chaplain.client.sync.sql": ("Sql",),
+    "chaplain.client.types.journal": ("Message", "Receipt"),
+    "chaplain.client.types.results": (
+        "Acknowledgement",
+        "Answer",
+        "Event",
+        "Member",
+        "MemberNews",
+        "PoolMessage",
+        "Question",
+    ),
+    "chaplain.client.types.sql": ("Result",),
+    "chaplain.errors": (
+        "Busy",
+        "ChaplainError",
+        "Closed",
+        "ConfigError",
+        "DiskFull",
+        "Dropped",
+        "Forbidden",
+        "Inaccessible",
+        "Malformed",
+        "Missing",
+        "Misused",
+        "NotExecutor",
+        "Refused",
+        "StatementFailed",
+        "StorageError",
+        "Unknown",
+        "Unproven",
+        "Unreachable",
     ),
 }
+"""The public names by the module that defines them."""
+
+# Names are imported on first use: a tool that only reads segments needs neither sockets nor cryptography.
+_HOMES = {name: home for home, names in _NAMES.items() for name in names}
 
 __all__ = [
     "Acknowledgement",
@@ -87,11 +107,16 @@ __all__ = [
     "Client",
     "Closed",
     "ConfigError",
+    "Cursor",
     "DiskFull",
     "Dropped",
     "Event",
+    "Forbidden",
+    "Graph",
     "GraphEvent",
     "Inaccessible",
+    "Journal",
+    "Listener",
     "Malformed",
     "Member",
     "MemberNews",
@@ -99,16 +124,22 @@ __all__ = [
     "Missing",
     "Misused",
     "NotExecutor",
+    "Pool",
     "PoolMessage",
     "Question",
+    "Reader",
     "Receipt",
     "Refused",
     "Result",
+    "SequenceEvent",
+    "SequenceStream",
+    "Sql",
     "StatementFailed",
     "StorageError",
     "Unknown",
     "Unproven",
     "Unreachable",
+    "Writer",
     "__version__",
 ]
 

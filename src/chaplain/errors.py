@@ -1,4 +1,8 @@
-"""The errors that a user of chaplain may meet. Each message says what happened and what to do."""
+"""The errors that a user of chaplain may meet. Each message says what happened and what to do.
+
+Some are built-in errors, too, where a program may expect them. `Unknown` is none: programs repeat what ends in a
+`ConnectionError` or a `TimeoutError`, and a write whose outcome is unknown must not be repeated without its id.
+"""
 
 from __future__ import annotations
 
@@ -33,11 +37,15 @@ class Refused(ChaplainError):
     """The other side refused the request and gave a reason."""
 
 
+class Forbidden(Refused, PermissionError):
+    """The client lacks a right: an admin can grant it."""
+
+
 class NotExecutor(Refused):
     """None of the nodes that this client may use executes statements."""
 
 
-class Unreachable(ChaplainError):
+class Unreachable(ChaplainError, ConnectionError, TimeoutError):
     """No node that could answer was reached in time."""
 
 

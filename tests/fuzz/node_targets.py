@@ -211,9 +211,11 @@ def make_target_client_wishes() -> Callable[[bytes], None]:
         stage.say(client, contents)
         answered = Counter(reply.call for reply in stage.heard if isinstance(reply, Done | Failed | Started))
         assert all(answered[call] >= times for call, times in asked.items()), (asked, answered)
-        joined = {topic.name for topic in stage.node.desk._listeners._by_topic if topic.kind == "pool"}
+        joined = {topic.name for topic in stage.node.client_service._listeners._by_topic if topic.kind == "pool"}
         assert joined == set(stage.node.mesh.pools)
-        answered_here = {topic.name for topic in stage.node.desk._listeners._by_topic if topic.kind == "question"}
+        answered_here = {
+            topic.name for topic in stage.node.client_service._listeners._by_topic if topic.kind == "question"
+        }
         assert answered_here == set(stage.node.gossip._questions._registered)
         stage.wait(10**8)
 

@@ -76,6 +76,14 @@ def test_planted_bugs_meet_their_fates(monkeypatch):
     assert "NameError" in fates["not even a program that runs"].detail
 
 
+def test_bug_that_takes_too_long_is_undecided_and_does_not_end_the_campaign(monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", beside())
+    monkeypatch.setattr(mutate, "_TIMEOUT_S", 0.01)
+    verdicts = [*mutate.judge_all("tests.simulation.toy.bugs:", jobs=2)]
+    assert {verdict.status for verdict in verdicts} == {"undecided"}
+    assert len(verdicts) == len(mutate.bugs("tests.simulation.toy.bugs:"))
+
+
 class Grumbler(Watcher):
     name = "grumbler"
 

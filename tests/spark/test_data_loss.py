@@ -6,12 +6,13 @@ import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 from pyspark.sql.types import LongType, StructField, StructType
 
-from chaplain.errors import ConfigError, Dropped, Missing, Refused, StorageError, Unreachable
+from chaplain.errors import ConfigError, Dropped, Inaccessible, Missing, Refused, StorageError, Unreachable
 from chaplain.pipeline.data_source import ChaplainSource
 from chaplain.pipeline.landing.land import open_log
 from chaplain.pipeline.source import live
@@ -74,7 +75,7 @@ def test_paths_of_identities_are_absolute_too(monkeypatch: pytest.MonkeyPatch, t
 def test_worker_that_cannot_open_the_folder_fails(segments: Path, loss: str) -> None:
     query = Query(path=str(segments), failOnDataLoss=loss)
     segments.rename(segments.with_name("not mounted here"))
-    with pytest.raises(StorageError, match="cannot be read here"):
+    with pytest.raises(Inaccessible, match="cannot be read here"):
         query.offsets()
 
 
@@ -85,7 +86,7 @@ def test_worker_without_rights_to_the_files_fails(segments: Path, monkeypatch: p
         raise PermissionError(13, "Permission denied", str(path))
 
     monkeypatch.setattr(os, "open", refuse)
-    with pytest.raises(StorageError, match="Permission denied"):
+    with pytest.raises(Inaccessible, match="Permission denied"):
         query.offsets()
 
 
@@ -100,7 +101,7 @@ def test_worker_that_finds_damage_fails(segments: Path) -> None:
 def test_segment_that_vanished_from_the_middle_is_not_dropped(segments: Path) -> None:
     query = Query(path=str(segments), **LOOSE)
     list_segments(segments)[1].path.unlink()
-    with pytest.raises(StorageError, match="cannot be read here"):
+    with pytest.raises(Inaccessible, match="cannot be read here"):
         query.offsets()
 
 
@@ -152,6 +153,47 @@ def test_worker_that_cannot_reach_the_cluster_fails_after_the_time_that_is_set(m
     with pytest.raises(Unreachable):
         list(live._records(wanted, False, DroppedRows("orders")))
     assert 180 < now_s[0] <= 200
+
+
+@pytest.mark.parametrize(("down_s", "fails"), [(170, False), (190, True)])
+def test_streaming_query_outlives_a_cluster_that_is_down(
+    down_s: float, fails: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_s, up_s = [100.0], [0.0]
+
+    class Cluster:
+        def streams(self) -> list[object]:
+            if now_s[0] < up_s[0]:
+                raise Unreachable("no node answers")
+            return [SimpleNamespace(stream="orders", first_offset=0, next_offset=int(now_s[0]))]
+
+    monkeypatch.setattr(live, "client_of", lambda _: Cluster())
+    monkeypatch.setattr(live.time, "monotonic", lambda: now_s[0])
+    monkeypatch.setattr(live.time, "sleep", lambda wait_s: now_s.__setitem__(0, now_s[0] + max(wait_s, 1)))
+    options = {"endpoints": "tcp://a:1", "subscribe": "orders", "reconnectTimeout": "3m"}
+    query = cast("Any", ChaplainSource(options).streamReader(COLUMNS))
+    assert query.reportLatestOffset() == {"orders": {"0": 100}}
+    now_s[0] += 1
+    up_s[0] = now_s[0] + down_s
+    if fails:
+        with pytest.raises(Unreachable):
+            query.reportLatestOffset()
+    else:
+        assert query.reportLatestOffset() == {"orders": {"0": int(up_s[0])}}
+
+
+def test_query_that_never_reached_its_cluster_fails_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = [0.0]
+
+    def refuse(_: object) -> object:
+        raise Unreachable("no node answers")
+
+    monkeypatch.setattr(live, "client_of", refuse)
+    monkeypatch.setattr(live.time, "monotonic", lambda: now_s[0])
+    monkeypatch.setattr(live.time, "sleep", lambda wait_s: now_s.__setitem__(0, now_s[0] + max(wait_s, 1)))
+    with pytest.raises(Unreachable):
+        Query(endpoints="tcp://a:1")
+    assert now_s[0] <= live.ANSWER_S + 1
 
 
 def test_stream_that_a_client_may_not_read_is_not_an_empty_one(segments: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
+from itertools import accumulate
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -14,10 +16,12 @@ from pyspark.sql import DataFrame, SparkSession
 
 from chaplain import Client
 from chaplain.errors import Dropped
+from chaplain.pipeline import land
 from chaplain.pipeline.source import live
 from chaplain.pipeline.source.live import LiveBackend, LiveOffsets, LiveRange
 from chaplain.pipeline.source.options import Target
 from chaplain.pipeline.source.rows import DroppedRows
+from chaplain.segment.pack import heads_of
 from tests.integration.journal.support.scenes import three
 from tests.support.process_cluster import Cluster, until
 
@@ -113,6 +117,22 @@ def test_what_is_left_of_a_dropped_range_is_read(monkeypatch: pytest.MonkeyPatch
     assert dropped.count == 40
     with pytest.raises(Dropped, match="offset 20"):
         list(live._records(wanted, True, dropped))
+
+
+def test_land_from_nodes_commits_batches_of_whole_packs(cluster: Cluster, tmp_path: Path) -> None:
+    """The nodes' folders are out of reach, as for a driver on another machine."""
+    shutil.copytree(cluster.directory, tmp_path / "c", ignore=shutil.ignore_patterns("node-*"))
+    told: list[int] = []
+    with Client.connect(cluster.directory) as client:
+        end = next(one.next_offset for one in client.streams() if one.stream == "orders")
+        with client.journal("orders").read() as reader:
+            counts = [head.count for chunk in reader.portions() for head in heads_of(chunk.packs)]
+    ends = set(accumulate(counts))
+    more = {"cluster": str(tmp_path / "c"), "tables": tmp_path / "t", "once": True, "batch_rows": end // 4}
+    assert land(None, stream="orders", tell=told.append, **cast("Any", more)) == end
+    assert set(told) <= ends
+    assert len(told) >= min(3, len(counts))
+    assert land(None, stream="orders", **cast("Any", {**more, "batch_rows": 1, "tables": tmp_path / "u"})) == end
 
 
 def test_a_stream_goes_on_when_its_node_is_killed(spark: SparkSession, cluster: Cluster, tmp_path: Path) -> None:

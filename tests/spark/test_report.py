@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import re
 from html.parser import HTMLParser
+from pathlib import Path
 
 import pytest
+from pyspark.sql import Row
 
 from chaplain.pipeline.reporting import plots
+from chaplain.pipeline.reporting.client_names import client_names
 from chaplain.pipeline.reporting.page import Facts, RegimeSpan, ReportBucket, Share, page
 from chaplain.pipeline.reporting.plots import Series, VerticalMark, number
-from chaplain.pipeline.reporting.report import bucket_width
+from chaplain.pipeline.reporting.report import _shares, bucket_width
 from chaplain.verification.violations import Break
+from tests.spark.support.scene import Scene
 
 START = 1_700_000_000.0
 
@@ -108,6 +112,28 @@ def test_chart_of_one_point_and_of_none() -> None:
     assert plots.lines("none", [], "unit", str).startswith("<svg")
 
 
+def test_many_marks_are_drawn_and_some_are_labelled() -> None:
+    marks = [VerticalMark(float(place), f"regime {place}.") for place in range(100)]
+    svg = plots.lines("marks", [Series("one", [(0.0, 1.0), (100.0, 3.0)])], "unit", str, marks)
+    assert [place for place in range(100) if f">regime {place}.<" in svg] == list(range(0, 100, 9))
+
+
+def test_times_of_writers_have_a_date() -> None:
+    assert read(page(facts())).text.count("2023-11-14 22:14:20") >= 4
+
+
+def test_writers_are_shown_by_name(tmp_path: Path) -> None:
+    scene = Scene(tmp_path, 1)
+    scene.write()
+    names = client_names("", scene.segments)
+    assert names == {1: "default", 2: "bob", 3: "default"} == client_names(tmp_path, "")
+    columns = Row("topic", "client_id", "rows", "octets", "first", "last")
+    grouped = [columns("orders", lane, lane, 10, 0, lane) for lane in (1, 2, 3, 9)]
+    shares = _shares(grouped, "client_id", "lane", names)
+    assert [(one.who, one.rows) for one in shares] == [("bob", 2), ("default", 4), ("lane 9", 9)]
+
+
 def test_numbers_and_widths() -> None:
     assert [number(value) for value in (0.5, 12, 1500, 2_500_000)] == ["0.5", "12", "1.5 k", "2.5 M"]
+    assert [number(value) for value in (999, 999.7, 999_700, 5e12)] == ["999", "1 k", "1 M", "5000 G"]
     assert [bucket_width(span) for span in (0, 60, 3600, 86400 * 365)] == [0.1, 0.5, 50, 500_000]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pkgutil
 import socket
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,9 @@ from chaplain import pipeline as jobs
 from chaplain.cli.commands.pipeline import pipeline
 from chaplain.errors import Unreachable
 from chaplain.pipeline import session
+from chaplain.pipeline.data_source import ChaplainSource
 from chaplain.pipeline.session import await_executor, is_local, local_session, spark_settings
+from pyspark_chaplain import DefaultSource
 
 LOGGING = Path("/tmp/log4j2.properties")
 LOCAL_ONLY = {
@@ -77,6 +80,13 @@ def test_absent_master_is_reported_before_spark_starts(monkeypatch: pytest.Monke
             monkeypatch.setenv(name, os.environ.get(name, ""))
         with pytest.raises(Unreachable, match=f"nothing listens at {place}, {place}: start a Spark master"):
             local_session(f"spark://{place},{place}")
+
+
+def test_pyspark_finds_the_source_by_the_name_of_a_module() -> None:
+    found = [one.name for one in pkgutil.iter_modules() if one.name.startswith("pyspark_")]
+    assert "pyspark_chaplain" in found
+    assert DefaultSource is ChaplainSource
+    assert DefaultSource.name() == "chaplain"
 
 
 class Asked(Exception):

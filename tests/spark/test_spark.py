@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import subprocess
@@ -15,8 +14,17 @@ from deltalake import DeltaTable
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from chaplain.errors import ConfigError, Missing
-from chaplain.pipeline import find_breaks, fold, land, prove, report, table, table_path, verify
+from chaplain.errors import ConfigError, Inaccessible, Missing
+from chaplain.pipeline import (
+    find_breaks,
+    fold,
+    land,
+    offsets_behind_latest,
+    report,
+    table,
+    table_path,
+    verify,
+)
 from chaplain.pipeline.tables import STAGING, arrow_schema
 from tests.spark.support.stage import journal, put
 
@@ -85,6 +93,30 @@ def test_a_session_of_the_users_own_finds_the_source(segments: Path) -> None:
     assert done.stdout.split() == ["900"], done.stderr
 
 
+def test_table_of_the_catalog_keeps_its_options(spark: SparkSession, segments: Path, tmp_path: Path) -> None:
+    options = f"path '{segments}', subscribe 'orders', includeHeaders 'true', minPartitions '1'"
+    spark.sql(f"CREATE TABLE catalogued USING chaplain OPTIONS ({options})")
+    try:
+        assert spark.sql("SELECT count(*), max(offset) FROM catalogued").first() == (900, 899)
+        assert "headers" in spark.table("catalogued").columns
+        frame = spark.readStream.option("startingOffsets", "earliest").table("catalogued")
+        seen: list[int] = []
+        query = frame.writeStream.foreachBatch(lambda batch, _: seen.append(batch.count()))
+        running = query.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start()
+        assert running.awaitTermination(60)
+        assert sum(seen) == 900
+    finally:
+        spark.sql("DROP TABLE catalogued")
+    with pytest.raises(PySparkException, match="did you mean subscribe"):
+        spark.sql(f"CREATE TABLE wrong USING chaplain OPTIONS (path '{segments}', subscibe 'orders')")
+
+
+def test_schema_with_headers_needs_no_option(spark: SparkSession, segments: Path) -> None:
+    columns = "offset bigint, headers array<struct<key:string,value:binary>>"
+    reader = spark.read.format("chaplain").schema(columns).option("path", str(segments)).option("subscribe", "orders")
+    assert reader.load().where("offset = 7").collect() == [(7, None)]
+
+
 def test_unknown_stream_is_an_error(spark: SparkSession, segments: Path) -> None:
     with pytest.raises(PySparkException, match="there is no stream 'nobody'"):
         _read(spark, segments, subscribe="nobody").count()
@@ -105,6 +137,8 @@ def test_streaming_reads_everything_in_limited_batches(spark: SparkSession, segm
     running = query.trigger(availableNow=True).start()
     assert running.awaitTermination(60)
     assert max(sizes) <= 400
+    assert offsets_behind_latest(running.recentProgress[0]) == {"orders": 540, "audit": 60}
+    assert offsets_behind_latest(running.lastProgress) == {"orders": 0, "audit": 0}
     assert sorted(seen) == sorted([("orders", n) for n in range(900)] + [("audit", n) for n in range(100)])
 
 
@@ -127,6 +161,8 @@ def test_land_exactly_once_and_goes_on(spark: SparkSession, tmp_path: Path, kind
     other = {"delta": "parquet", "parquet": "delta"}[kind]
     with pytest.raises(ConfigError, match="is not a table of format"):
         land(spark, stream="orders", tables=tables, path=str(whole), once=True, format=cast("Any", other))
+    with pytest.raises(ConfigError, match="format is delta or parquet, not 'csv'"):
+        land(spark, stream="new", tables=tables, path=str(whole), once=True, format=cast("Any", "csv"))
 
 
 def test_fold_keeps_the_latest_row_of_each_key(spark: SparkSession) -> None:
@@ -135,25 +171,11 @@ def test_fold_keeps_the_latest_row_of_each_key(spark: SparkSession) -> None:
     assert sorted((bytes(row.key), row.offset) for row in folded) == [(b"a", 3), (b"b", 2)]
 
 
-def test_proof_goes_on_from_its_manifest(spark: SparkSession, tmp_path: Path) -> None:
-    groups = journal()
-    segments, manifest = put(tmp_path / "segments", groups[:30]), tmp_path / "manifest.json"
-    first = prove(spark, path=str(segments), manifest=manifest)
-    assert (first.breaks, first.rows) == ([], 29 * 25)
-    put(segments, groups)
-    second = prove(spark, path=str(segments), manifest=manifest)
-    assert (second.breaks, second.rows) == ([], 11 * 25)
-    note = json.loads(manifest.read_text())
-    assert note["rows"] == 40 * 25
-    note["rows"], note["signer"] = 7, "A" * 43
-    manifest.write_text(json.dumps(note))
-    with pytest.raises(ConfigError, match="signed by another identity"):
-        prove(spark, path=str(segments), manifest=manifest)
-
-
 def test_our_errors_come_back_as_ours(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(Missing, match="there are no segments in"):
         verify(spark, path=str(tmp_path))
+    with pytest.raises(Inaccessible, match=f"^cannot read {tmp_path}/nowhere: No such file or directory$"):
+        verify(spark, path=str(tmp_path / "nowhere"))
 
 
 def test_verify_names_a_gap_and_is_silent_when_whole(spark: SparkSession, segments: Path, tmp_path: Path) -> None:
@@ -165,13 +187,7 @@ def test_verify_names_a_gap_and_is_silent_when_whole(spark: SparkSession, segmen
     assert [one.offset for one in find_breaks(spark, path=str(holed), stream="orders")] == [21]
 
 
-def test_verify_takes_paths_and_names_what_is_not_there(spark: SparkSession, segments: Path, tmp_path: Path) -> None:
-    cluster = segments.parent.parent
-    (cluster / "cluster.toml").touch()
-    for given in ({"path": segments}, {"cluster": cluster}, {"cluster": cluster / "cluster.toml"}):
-        assert verify(spark, **given).count() == 0
-    with pytest.raises(Missing, match="there is no stream 'oders', so nothing is proven of it"):
-        verify(spark, path=segments, stream="oders")
+def test_tables_that_are_not_there_are_named(spark: SparkSession, segments: Path, tmp_path: Path) -> None:
     for nowhere in (tmp_path / "nothing" / "orders", tmp_path, "file:///nowhere/orders"):
         with pytest.raises(Missing, match=f"there is no table at {nowhere}"):
             table(spark, nowhere)

@@ -9,8 +9,8 @@ docs/decisions/spark-source-and-sink.md.
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Iterable
-from functools import partial
 
 from chaplain.client.api.calls import PreparedCall
 from chaplain.client.protocol.journal.events import AskCommand, Batch, WriteCommand
@@ -32,6 +32,8 @@ from chaplain.journal.execution.two_phase import (
 from chaplain.journal.messages.client import AskPaid, PaidAre, decode_node
 
 _LOOK_EVERY_S = 0.01
+_DISCARD_S = 10.0
+"""A failure is already being reported, and must not wait for a cluster that is down."""
 
 
 class TwoPhaseWriter(Writer):
@@ -39,15 +41,27 @@ class TwoPhaseWriter(Writer):
 
     def __init__(self, context: ClientContext) -> None:
         super().__init__(context, TRANSACTIONS, receipts=True)
+        self._staged: deque[Batch] = deque()
+        """Batches that are not submitted."""
 
     def stage(self, batch: Batch) -> None:
         """Submit a batch. Blocks only while more than `WRITER_BYTES_MAX` bytes have no receipt."""
         assert batch.message_type == STAGED, "anything else would be written at once"
         with self._changed.lock:
             self._raise_if_failed()
-            self._context.hand_over(partial(self._submit, batch))
+            self._staged.append(batch)
+            self._hand_over()
         if not self._has_room():
             self._changed.wait_for(self._has_room, None)
+
+    def _submit_chunks(self) -> None:
+        with self._changed.lock:
+            while self._staged:
+                self._submit(self._staged.popleft())
+            super()._submit_chunks()
+
+    def _unsent_bytes(self) -> int:
+        return sum(batch.size_bytes for batch in self._staged)
 
     def spans(self) -> tuple[RequestRange, ...]:
         """Wait until all staged batches are on disk at a quorum, and return their ids."""
@@ -102,16 +116,16 @@ def commit(context: ClientContext, wanted: Commit) -> bool:
 
 def discard(context: ClientContext, spans: tuple[RequestRange, ...]) -> None:
     """Forget staged batches, so that they do not count against the bounds until they expire. Returns when the cluster
-    has agreed on it. Ranges that are not staged, or no longer, are ignored.
+    has agreed on it, and gives up after `_DISCARD_S`. Ranges that are not staged, or no longer, are ignored.
     """
     for start in range(0, len(spans), RANGES_MAX):
-        _write(context, Commit("", 0, spans[start : start + RANGES_MAX]), DISCARD)
+        _write(context, Commit("", 0, spans[start : start + RANGES_MAX]), DISCARD, _DISCARD_S)
 
 
-def _write(context: ClientContext, wanted: Commit, message_type: int) -> ReceiptPlace:
+def _write(context: ClientContext, wanted: Commit, message_type: int, timeout_s: float | None = None) -> ReceiptPlace:
     value = encode(wanted)
     batch = Batch(TRANSACTIONS, [value], size_bytes=len(value), message_type=message_type)
-    return context.run(PreparedCall(lambda call, timeout_ns: WriteCommand(call, batch, timeout_ns), _place))
+    return context.run(PreparedCall(lambda call, timeout_ns: WriteCommand(call, batch, timeout_ns), _place, timeout_s))
 
 
 def _ask_paid(context: ClientContext) -> PaidAre:

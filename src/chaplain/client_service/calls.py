@@ -15,7 +15,7 @@ class OpenCall(NamedTuple):
     call: int
     """The client's own number for it."""
     layer: int | None
-    """The layer to tell when the client no longer waits, if any."""
+    """The layer that has to be informed when the client no longer waits, if any."""
     right: RequiredRight | None
     """The right that the call needs, if any."""
 

@@ -1,7 +1,7 @@
 """The client service: answers the requests of clients, and subscribes to events and pools for them.
 
-Decides which layer a request is for, which client receives what, and when a client asks too much. Knows nothing of how
-the layers work: it forwards inputs to them and their outputs to clients.
+Decides which layer a request is for, which messages each client receives, and when a client exceeds its limits. Knows
+nothing of how the layers work: it forwards inputs to them and their outputs to clients.
 
 Invariants:
 - every request gets exactly one `Done`, `Failed` or `Started`, unless its session ends first;
@@ -385,7 +385,7 @@ class ClientServiceCore:
         return [*effects, self._reply(client, Started(call))]
 
     def _bad_topic(self, topic: Topic) -> str:
-        """Why a topic cannot be subscribed to; empty if it can."""
+        """The reason for refusing a subscription to a topic; empty if it is allowed."""
         match topic.kind:
             case "events" | "news":
                 return ""

@@ -153,7 +153,7 @@ class ApplyQueue:
         return free
 
     def release(self) -> None:
-        """The batch or the other task has ended."""
+        """Record that the batch, or the other task, has ended."""
         self.in_use = False
         if self.phase is ApplyPhase.BUSY:
             self.phase = ApplyPhase.IDLE
@@ -203,7 +203,7 @@ class ApplyQueue:
 
     @property
     def is_stuck(self) -> bool:
-        """True if it executes nothing from the log: it has stopped, or waits for another node's copy."""
+        """True if the database executes nothing from the log: it has stopped, or waits for another node's copy."""
         return self.phase in (ApplyPhase.STOPPED, ApplyPhase.LACKING)
 
     @property

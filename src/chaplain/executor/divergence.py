@@ -81,7 +81,9 @@ class DivergenceCheck:
         return mismatch if new else None
 
     def _outvoted(self, own: bytes, heard: dict[int, bytes]) -> bool:
-        """True if a majority has another fingerprint, or all have reported and there is no majority."""
+        """True if this executor has diverged: a majority has another fingerprint, or all have reported and no
+        fingerprint has a majority.
+        """
         votes = Counter([own, *heard.values()])
         winner, count = votes.most_common(1)[0]
         executors = len(self._executors())

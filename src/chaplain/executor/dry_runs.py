@@ -87,7 +87,7 @@ class DryRuns:
         elif event.kind:
             self._refuse(event.ticket, event.kind, event.reason)
         else:
-            self._counts["rehearsals_passed"] += 1
+            self._counts["dry_runs_passed"] += 1
             self.effects.append(DryRunDone(event.ticket))
 
     def woken(self, now_ns: int) -> None:
@@ -101,10 +101,10 @@ class DryRuns:
         return min((wait.due_ns for wait in self._waiting.values()), default=None)
 
     def _refuse(self, ticket: int, kind: str, reason: str) -> None:
-        self._counts["rehearsals_refused"] += 1
+        self._counts["dry_runs_refused"] += 1
         self.effects.append(DryRunDone(ticket, kind, f"{reason} (found by node {self._node}; it was not ordered)"))
 
     def _skip(self, ticket: int) -> None:
         """Let the request be ordered without a dry run."""
-        self._counts["rehearsals_passed_over"] += 1
+        self._counts["dry_runs_skipped"] += 1
         self.effects.append(DryRunDone(ticket))

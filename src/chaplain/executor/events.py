@@ -164,7 +164,7 @@ class DatabaseOpened(Frozen, frozen=True):
     damage: str = ""
     """What was wrong with the database that was here; this one was built in its place."""
     doubtful_rows: int = 0
-    """Its number of rows if it was not closed properly; else 0."""
+    """The database's number of rows if it was not closed properly; else 0."""
 
 
 class DatabaseChecked(Frozen, frozen=True):
@@ -175,7 +175,7 @@ class DatabaseChecked(Frozen, frozen=True):
 
 
 class DatabaseKept(Frozen, frozen=True):
-    """If `damage` or `failed` is set, no copy was kept."""
+    """No copy was kept if `damage` or `failed` is set."""
 
     stream: str
     index: int = 0
@@ -210,7 +210,9 @@ class Applied(Frozen, frozen=True):
 
 
 class Tried(Frozen, frozen=True):
-    """`kind` and `reason` say why the request would fail. If not `done`, that could not be determined."""
+    """`kind` and `reason` say why the request would fail; both are empty if it would succeed. If `done` is False, the
+    dry run had no result.
+    """
 
     ticket: int
     stream: str

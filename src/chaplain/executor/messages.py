@@ -1,7 +1,7 @@
 """Messages between clients and executors, and among executors.
 
-Each is a tagged MessagePack array. A client's messages go through the gateway of its node as bodies for this layer; the
-payload of `Query` is a statement (`statement`). Messages among executors are bodies of EXECUTOR parcels.
+Each is a tagged MessagePack array. A client's messages go through its node's client service as bodies for this layer;
+the payload of `Query` is a statement (`statement`). Messages among executors are bodies of EXECUTOR parcels.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Query(_Message, frozen=True):
     index: Number
     """Answer only after this message was applied."""
     fresh: bool
-    """Answer only after everything that was agreed when the query arrived was applied."""
+    """True: answer only after applying every message that was agreed when the query arrived."""
 
 
 ClientMessage: TypeAlias = AskResults | ReadThrough | Query

@@ -52,13 +52,13 @@ class Acknowledgements:
             self._finish_if_complete(event, waiting)
 
     def acknowledge(self, message: GossipMessage) -> None:
-        """Acknowledge an event of another node, if it asks for that."""
+        """Acknowledge an event of another node, if the event asks for an acknowledgement."""
         if message.action == Action.ACKNOWLEDGE:
             content = put_response(Response(message.id, 1, True, b""))
             self._dissemination.fire(MessageType.ANSWER, content, target=message.id.origin, urgent=False)
 
     def on_tick(self) -> None:
-        """Check again: the membership may have changed, or the time be up."""
+        """Check every tracked event again, because the membership may have changed or its time may be over."""
         for event, waiting in list(self._waiting.items()):
             self._finish_if_complete(event, waiting)
 

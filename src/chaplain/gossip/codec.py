@@ -55,7 +55,7 @@ class MessageType(IntEnum):
 
 
 class Action(IntEnum):
-    """What a receiver is expected to do beside forwarding."""
+    """The action that a receiver is expected to take beside forwarding."""
 
     NONE = 0
     ACKNOWLEDGE = 1
@@ -68,9 +68,9 @@ class Action(IntEnum):
 class EntryStanding(IntEnum):
     PRESENT = 0
     LOST = 1
-    """Declared to have left, on its behalf."""
+    """Another member declared that this member has left."""
     GONE = 2
-    """Left by its own message."""
+    """The member announced its own leave."""
 
 
 class GossipMessage(Frozen, frozen=True):
@@ -143,7 +143,7 @@ class WantMessages(Frozen, frozen=True):
 
 
 class Accuse(Frozen, frozen=True):
-    """The sender's list has the receiver, at this incarnation, as lost."""
+    """The sender's list has the receiver as lost, at this incarnation of the receiver."""
 
     incarnation: int
 

@@ -25,7 +25,7 @@ from chaplain.link.events import Forget, Meet
 from chaplain.units import SECOND_NS
 
 COMPARE_ENTRIES_MAX = 512
-"""A larger part of the list is more than a peer with a list of our size would ask for."""
+"""The maximum number of entries in a compared part. A peer with a list of our size never sends a larger part."""
 COMPARE_CARDS_MAX = 128
 """Cards that one comparison sends."""
 HEALS_PER_TICK = 4
@@ -83,7 +83,7 @@ class Connectivity:
         return identifier in self._wanted
 
     def forget_all(self) -> None:
-        """Keep no sessions any more: this node has left."""
+        """End all sessions, because this node has left the cluster."""
         for identifier in list(self._wanted):
             self._stop_keeping(identifier)
         self._seeds.clear()

@@ -87,8 +87,9 @@ class GossipCore:
         check: Verify = verify,
         members: MemberList | None = None,
     ) -> None:
-        """`incarnation` is a guess that exceeds that of every earlier run; the clock is one. If it is too low, other
-        nodes return the later card, and this node raises it. Cores of a simulation may share `members`.
+        """`incarnation` should be higher than in every earlier run of this node; the clock gives such a number. If it
+        is too low, other nodes return the later card, and this node continues above that. Cores of a simulation may
+        share `members`.
         """
         assert identity.identifier != ALL, "identifier 0 means all nodes: make another key"
         incarnation = max(1, now_ns) if incarnation is None else incarnation

@@ -39,7 +39,7 @@ class MemberView(Frozen, frozen=True):
     incarnation: int
     state: MemberState
     graceful: bool = False
-    """It left by its own message."""
+    """True if the member announced its own leave."""
     heard_ns: int | None = None
     """When this node last knew it to be alive, on gossip's own monotonic clock; None if it is not watched."""
     version: tuple[int, int] = (0, 0)
@@ -69,7 +69,7 @@ class QueryAnswer(Frozen, frozen=True):
     value: bytes | None
     """The answer of half or more of the members; None if undecided."""
     votes: int
-    """The number of members that gave it; if undecided, the most votes of any answer."""
+    """The number of members that gave `value`; if undecided, the highest number of votes of any answer."""
     members: int
     """The number of members at the decision."""
     decided: bool
@@ -179,7 +179,7 @@ class RotateKey(Frozen, frozen=True):
     key: bytes
     key_id: bytes
     retire_key_id: bytes
-    """Empty: retire nothing."""
+    """The key to retire; empty if no key is to be retired."""
     timeout_ns: int
     required: tuple[int, ...] = ()
     """Further members that must confirm, present or not: the configured ones."""
@@ -250,7 +250,7 @@ class Acknowledged(Frozen, frozen=True):
     seen_by: tuple[int, ...]
     missing: tuple[int, ...]
     fired: bool = True
-    """False: too many events wait for acknowledgements already, so the event was not fired."""
+    """False if the event was not fired, because too many events already wait for acknowledgements."""
 
 
 class Rotated(Frozen, frozen=True):

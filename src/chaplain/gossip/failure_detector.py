@@ -88,7 +88,7 @@ class FailureDetector:
         self._watches.pop(identifier, None)
 
     def release(self, identifier: int) -> None:
-        """Leave the judgement to others: this node keeps no session with the member any more."""
+        """Stop judging the member by its silence, because this node has no session with it any more."""
         watch = self._watches.get(identifier)
         if watch is not None:
             watch.indirect = True

@@ -52,7 +52,8 @@ class MemberEntry:
         self.card = card
         self.state = MemberState.ALIVE
         self.contacted = False
-        """It had a session with us in this run, so that it is not an invention of another node."""
+        """True if this member had a session with us in this run. Then it exists, and was not invented by another node.
+        """
         self.proof: LeaveMessage | None = None
         """Its own signed leave message."""
         self.left_ns = 0
@@ -80,7 +81,7 @@ class MemberList:
         self.expelled: frozenset[bytes] = frozenset()
         """Keys of nodes that were removed from the cluster: none of them is ever present."""
         self.revision = 0
-        """Grows whenever `present` or a member's URI changes."""
+        """A counter that rises whenever `present` or a member's URI changes."""
 
     def __len__(self) -> int:
         return len(self.present)

@@ -36,7 +36,9 @@ class AnswerTally:
     def __init__(self, question: str) -> None:
         self._question = question
         self._answers: dict[int, tuple[int, bytes | None]] = {}
-        """By responder: number and value of its newest answer; None means that it does not know the question."""
+        """By responder: the number and the value of its newest answer. The value is None if the responder does not know
+        the question.
+        """
 
     def add(self, responder: int, number: int, value: bytes | None) -> bool:
         """Add an answer. Returns False if the responder sent a newer one before."""
@@ -120,7 +122,7 @@ class _PendingAnswer:
     def __init__(self, question: str, until_ns: int) -> None:
         self.question = question
         self.until_ns = until_ns
-        """When its answers are useless."""
+        """The time after which answers are useless."""
         self.answers = 0
         """The number of answers that the application gave."""
 

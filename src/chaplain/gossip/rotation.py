@@ -125,7 +125,9 @@ class Rotation:
                     self._dissemination.out.append(RemoveKey(key.key_id))
 
     def _may_install(self, key_id: bytes) -> bool:
-        """Whether this key may be installed: it is our own rotation's, or our own rotation gives way to it."""
+        """True if this key may be installed: it belongs to our own rotation, or our own rotation gives way to the one
+        that it belongs to.
+        """
         run = self._run
         if run is not None and run.order.key_id > key_id:
             self._run = None

@@ -24,7 +24,7 @@ class SeedEndpoints:
         self._members = dissemination.members
         self._membership = membership
         self._kept: dict[str, bool] = {}
-        """For each seed: whether the mesh is asked to keep it."""
+        """For each seed: True if the mesh was asked to keep a session with it."""
         self._last_state: tuple[int, bool] | None = None
         """The state at the last `on_tick` that did something."""
 

@@ -41,7 +41,9 @@ class SeenMessages:
         return len(self._windows)
 
     def is_fresh(self, event_id: EventId) -> bool:
-        """Whether the message was not seen before and is recent enough to know that."""
+        """True if the message is certainly new. A message behind the window may have been seen, so it does not count as
+        new.
+        """
         window = self._windows.get(event_id.origin)
         if window is None or event_id.epoch > window.epoch:
             return True

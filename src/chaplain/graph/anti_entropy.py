@@ -196,7 +196,7 @@ class AntiEntropy:
     def on_page(self, now_ns: int, instance: bytes, message: Fetched) -> None:
         fetch = self._fetches.get(message.stream)
         if fetch is None or (fetch.instance, fetch.token) != (instance, message.token):
-            self._context.counts["pages_unasked"] += 1
+            self._context.counts["pages_unrequested"] += 1
             return
         self._context.counts["pages_fetched"] += 1
         fetch.due_ns = now_ns + self._context.settings.fetch_timeout_ns

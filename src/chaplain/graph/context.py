@@ -78,8 +78,9 @@ class GraphContext:
 
     @property
     def read_at(self) -> int:
-        """Confirmations that make an event read (MAX_CONFIRMS of graph.txt). With the author they are at least half of
-        the members.
+        """The number of confirmations that make an event read (MAX_CONFIRMS of graph.txt): half of the number of
+        members, rounded down. The author does not confirm its own event, so these members and the author are more than
+        half of the members.
         """
         return len(self.members) // 2
 

@@ -21,6 +21,7 @@ from chaplain.journal.clients.sessions import SessionEffect, make_client_session
 from chaplain.journal.consensus.core import SerializerCore
 from chaplain.journal.consensus.events import (
     Agreed,
+    Backfilled,
     ConfigOffered,
     ConsensusInput,
     ConsensusStarted,
@@ -74,6 +75,7 @@ from chaplain.journal.model.bootstrap import ClusterBootstrap
 from chaplain.journal.model.results import AppliedMessage, DataVerdict
 from chaplain.journal.peers import PeerTable, member_endpoints
 from chaplain.journal.settings import JournalSettings
+from chaplain.journal.snapshots import fingerprints
 from chaplain.journal.snapshots.checkpoint import Checkpoint
 from chaplain.journal.snapshots.fingerprints import Fingerprints
 from chaplain.journal.snapshots.retention import retains
@@ -126,7 +128,7 @@ class JournalCore:
         self._streams = StreamIndex()
         self._applied: deque[AppliedMessage] = deque()
         """Messages that execution has applied and the serializer has not yet reported as agreed. See `_agreed`."""
-        self._writers: set[int] = set()
+        self.writers: set[int] = set()
         """The lanes whose packs were executed since `take_writers`."""
         self._started = False
         self.removed = False
@@ -202,8 +204,10 @@ class JournalCore:
         self._asked: dict[int, Part] = {}
         """Log reads and signature checks under way: by token, the part that requested it."""
         self._out: list[JournalEffect] = []
-        self._part_stepped = False
-        """A part without a `step` of its own was called in this step, and may have effects."""
+        self._sessions_called = self._snapshots_called = False
+        """Whether these parts, which have no `step` of their own, were called in this step, and may have effects."""
+        self._snapshots_due_ns = self.snapshots.due_ns
+        self._tree_due_ns = self.tree.due_ns
         self._last_encoded: tuple[object, bytes] = (None, b"")
         """The last message to a peer, and its parcel: the same message usually goes to several peers in a row."""
 
@@ -212,12 +216,16 @@ class JournalCore:
         self._streams.add(executed)
         self.tree.on_applied(executed)
         if self._started:
-            self.snapshots.on_applied(executed)
+            if executed.checkpoint:
+                self._snapshots_called = True
+                self.snapshots.add(checkpoint_after(executed, self.execution))
             self._applied.append(executed)
             for entry in executed.verdict.entries:
                 if isinstance(entry, DataVerdict):
-                    self._writers.update([pack.client_id for pack in entry.packs])
-            self.fingerprints.on_applied(executed.position.index)
+                    for pack in entry.packs:
+                        self.writers.add(pack.client_id)
+            if executed.position.index % fingerprints.APART == 0:
+                self.fingerprints.add(executed.position.index)
         elif executed.checkpoint:
             self._replayed = [*self._replayed[-1:], checkpoint_after(executed, self.execution)]
         if self._observer is not None:
@@ -230,12 +238,15 @@ class JournalCore:
 
     def take_writers(self) -> list[bytes]:
         """The keys of the clients whose packs were executed since this was asked last."""
-        if not self._writers:
-            return []
-        state, writers = self.execution.state, self._writers
-        self._writers = set()
-        lanes = filter(None, map(state.lanes.get, writers))
-        return sorted({client.key for client in (state.clients.get(lane.acl) for lane in lanes) if client is not None})
+        state, writers = self.execution.state, self.writers
+        self.writers = set()
+        keys: set[bytes] = set()
+        for client_id in writers:
+            lane = state.lanes.get(client_id)
+            client = None if lane is None else state.clients.get(lane.acl)
+            if client is not None:
+                keys.add(client.key)
+        return sorted(keys)
 
     @property
     def streams(self) -> StreamIndex:
@@ -255,7 +266,7 @@ class JournalCore:
     def deadline(self) -> int | None:
         """When to step with `Woken` at the latest."""
         earliest = self.serializer.deadline()
-        of_parts = (self._sessions.due_ns, self.snapshots.due_ns, self._roles.due_ns, self.tree.due_ns)
+        of_parts = (self._sessions.due_ns, self._snapshots_due_ns, self._roles.due_ns, self._tree_due_ns)
         for due_ns in (self.ingest.deadline(), *of_parts):
             if due_ns is not None and (earliest is None or due_ns < earliest):
                 earliest = due_ns
@@ -273,14 +284,14 @@ class JournalCore:
                 if self._asked.pop(event.ticket) is Part.INGEST:
                     self._step_ingest(now_ns, event)
                 else:
-                    self._part_stepped = True
+                    self._sessions_called = True
                     self._config_requests.on_verified(now_ns, event)
             case DryRunDone():
                 self._step_ingest(now_ns, event)
                 # The answer may arrive after the end of a round, and the next input may be far off.
                 self._drained(now_ns)
             case Woken():
-                self._part_stepped = True
+                self._sessions_called = self._snapshots_called = True
                 self._step_ingest(now_ns, event)
                 self._out += [*self._sessions.woken(now_ns), *self._roles.on_timer(now_ns)]
                 self.snapshots.on_timer(now_ns)
@@ -293,7 +304,7 @@ class JournalCore:
             case LogRead():
                 self._read(now_ns, event)
             case FileRead():
-                self._part_stepped = True
+                self._sessions_called = True
                 self.tree.on_file_read(event)
             case ConsensusStarted():
                 self._start(now_ns)
@@ -306,15 +317,18 @@ class JournalCore:
                 self._step_serializer(now_ns, event)
             case _:
                 assert_never(event)
-        if self._part_stepped:
-            self._part_stepped = False
-            self._route_parts(now_ns)
+        if self._sessions_called:
+            self._sessions_called = False
+            self._route_sessions(now_ns)
+        if self._snapshots_called:
+            self._snapshots_called = False
+            self._route_snapshots(now_ns)
         effects, self._out = self._out, []
         return effects
 
     def _start(self, now_ns: int) -> None:
         assert not self._started, "started twice"
-        self._started = self._part_stepped = True
+        self._started = self._sessions_called = self._snapshots_called = True
         self._step_both(now_ns, ConsensusStarted())
         self.snapshots.start()
         self._out.append(self._sessions.admitted_clients(now_ns))
@@ -326,10 +340,10 @@ class JournalCore:
         """The end of a round of inputs: form ingest messages of the packs that have arrived, and let the master
         propose.
         """
-        if self._config_requests.has_unchecked:
+        if self._config_requests.signatures.pending:
             self._config_requests.check_signatures(now_ns)
             # Offer the requests that were checked at once before the master proposes: the next input may be far off.
-            self._route_parts(now_ns)
+            self._route_sessions(now_ns)
         if self.ingest.has_work:
             self._step_ingest(now_ns, Drained())
         if self.serializer.is_master:
@@ -370,11 +384,14 @@ class JournalCore:
         for effect in self.serializer.step(now_ns, event):
             match effect:
                 case SendMessage():
-                    self._send(effect.node, effect.message, (CONSENSUS_BODY, effect.message), urgent=True)
+                    self._to_serializer(effect.node, effect.message)
                 case Persist():
                     self._write(Part.SERIALIZER, effect)
                 case Agreed():
                     self._agreed(now_ns, effect)
+                case Backfilled():
+                    self._snapshots_called = True
+                    self.snapshots.on_backfilled(effect.messages)
                 case NeedPayload():
                     self._step_ingest(now_ns, effect)
                 case RoleChanged():
@@ -388,16 +405,20 @@ class JournalCore:
                 case _:
                     assert_never(effect)
 
-    def _route_parts(self, now_ns: int) -> None:
-        """Route the effects of the parts that have no `step`. Routing may produce further effects."""
+    def _route_sessions(self, now_ns: int) -> None:
+        """Route the effects of the tree and of the parts that serve clients. Routing may produce further effects."""
+        for part, effect_of_tree in self.tree.take_effects(now_ns):
+            self._route(now_ns, part, effect_of_tree)
+        self._tree_due_ns = self.tree.due_ns
         self.tree.answer_waiting()
         while pending := self._sessions.take_effects():
             for part, effect in pending:
                 self._route(now_ns, part, effect)
-        for part, done in self.snapshots.take_effects():
-            self._route(now_ns, part, done)
-        for part, due in self.tree.take_effects(now_ns):
-            self._route(now_ns, part, due)
+
+    def _route_snapshots(self, now_ns: int) -> None:
+        for part, effect in self.snapshots.take_effects():
+            self._route(now_ns, part, effect)
+        self._snapshots_due_ns = self.snapshots.due_ns
 
     def _route(self, now_ns: int, part: Part, effect: SessionEffect | SnapshotEffect | TreeEffect) -> None:
         match effect:
@@ -433,21 +454,19 @@ class JournalCore:
     # part repeats it if necessary.
 
     def _to_peer(self, node: int, message: PeerMessage) -> None:
-        self._send(node, message, message)
-
-    def _send(
-        self, node: int, source: object, message: PeerMessage | tuple[bytes, bytes], urgent: bool = False
-    ) -> None:
-        """Send a message, or its body and payload. `source` identifies it: if it is the same object as last time, the
-        parcel is used again. Messages of the serializer are urgent: they go ahead of other traffic.
-        """
         instance = self._peers.instance(node)
-        if instance is None:
-            return
-        if self._last_encoded[0] is not source:
-            encoded = message if isinstance(message, tuple) else peer_messages.encode(message)
-            self._last_encoded = (source, self._parcel(*encoded))
-        self._out.append(Whisper(instance, self._last_encoded[1], urgent))
+        if instance is not None:
+            if self._last_encoded[0] is not message:
+                self._last_encoded = (message, self._parcel(*peer_messages.encode(message)))
+            self._out.append(Whisper(instance, self._last_encoded[1], urgent=False))
+
+    def _to_serializer(self, node: int, message: bytes) -> None:
+        """Send a message to the serializer of a peer, ahead of other traffic."""
+        instance = self._peers.instance(node)
+        if instance is not None:
+            if self._last_encoded[0] is not message:
+                self._last_encoded = (message, self._parcel(CONSENSUS_BODY, message))
+            self._out.append(Whisper(instance, self._last_encoded[1], urgent=True))
 
     def _to_session(self, peer: Peer, message: PeerMessage) -> None:
         """Send to a node that is not a member, and so has no node id here."""
@@ -468,14 +487,14 @@ class JournalCore:
     # Effects of the serializer.
 
     def _role_changed(self, now_ns: int, changed: RoleChanged) -> None:
-        self._part_stepped = True
+        self._sessions_called = True
         self._out.append(changed)
         self._to_clients(self._sessions.role_changed(now_ns, changed))
 
     def _agreed(self, now_ns: int, agreed: Agreed) -> None:
         # Execution applies a message and calls `_on_applied` before the serializer reports it as agreed.
         """A message is agreed and applied: report it to ingest and to the clients that wait for it."""
-        self._part_stepped = True
+        self._sessions_called = True
         executed = self._applied.popleft()
         assert executed.position.index == agreed.body.index, "the agreed message is not the one that was applied"
         references = tuple([entry.reference for entry in agreed.body.data_entries])
@@ -490,7 +509,6 @@ class JournalCore:
 
     def _persisted(self, now_ns: int, event: Persisted) -> None:
         """Pass a finished write, and those requested before it, to the parts that requested them."""
-        self._part_stepped = True
         while self._writes and self._writes[0][0] <= event.ticket:
             _, part, ticket = self._writes.popleft()
             match part:
@@ -499,9 +517,11 @@ class JournalCore:
                 case Part.INGEST:
                     self._step_ingest(now_ns, Persisted(ticket))
                 case Part.CHECKPOINTER | Part.INSTALLER:
+                    self._snapshots_called = True
                     self.snapshots.on_written(now_ns, part, ticket)
                 case Part.TILES | Part.SIGNER:
                     self.tree.on_written(now_ns, part, ticket)
+        self._sessions_called = True
         self._sessions.on_log_synced()
 
     def _read(self, now_ns: int, event: LogRead) -> None:
@@ -510,13 +530,13 @@ class JournalCore:
         if part is Part.SERIALIZER:
             self._step_serializer(now_ns, event)
         else:
-            self._part_stepped = True
+            self._sessions_called = True
             self._sessions.on_log_read(part, event.token, event.records)
 
     # Sessions.
 
     def _entered(self, now_ns: int, peer: Peer) -> None:
-        self._part_stepped = True
+        self._sessions_called = True
         if peer.client:
             self._to_clients(self._sessions.entered(peer))
             self._step_ingest(now_ns, SessionOpened(peer.instance))
@@ -528,7 +548,7 @@ class JournalCore:
             self._out.append(Report("not a node of the journal", f"{peer.identifier:08x}"))
 
     def _exited(self, now_ns: int, peer: Peer) -> None:
-        self._part_stepped = True
+        self._sessions_called = True
         if not peer.client:
             self._peers_changed(now_ns, self._peers.exited(peer))
         elif self._sessions.exited(peer.instance):
@@ -537,6 +557,7 @@ class JournalCore:
     def _peers_changed(self, now_ns: int, changes: Iterable[PeerUp | PeerDown]) -> None:
         """Peers connected or disconnected: notify ingest, the serializer and snapshots."""
         for event in changes:
+            self._snapshots_called = True
             self._step_both(now_ns, event)
             if isinstance(event, PeerUp):
                 self.snapshots.on_connected(now_ns, event.node)
@@ -591,13 +612,16 @@ class JournalCore:
         if peer.instance not in self._sessions.peers:
             return
         message = client_messages.decode_client(parcel.body)
-        for outcome in self._sessions.dispatch(now_ns, peer, message, parcel.payload):
-            if isinstance(outcome, PackWritten):
-                self._step_ingest(now_ns, outcome)
+        if type(message) is client_messages.Write:
+            written = self._sessions.write(peer, message, parcel.payload)
+            if type(written) is PackWritten:
+                self._step_ingest(now_ns, written)
             else:
-                self._to_client(peer.instance, outcome)
-        if not isinstance(message, client_messages.Write):
-            self._part_stepped = True
+                self._to_client(peer.instance, written)
+            return
+        self._sessions_called = True
+        for answer in self._sessions.dispatch(now_ns, peer, message, parcel.payload):
+            self._to_client(peer.instance, answer)
 
     def _on_peer_message(self, now_ns: int, node: int, message: PeerMessage) -> None:
         match message:
@@ -606,7 +630,7 @@ class JournalCore:
             case peer_messages.ConsensusFrame():
                 self._step_serializer(now_ns, Received(node, message.message))
             case peer_messages.ForwardConfigRequest():
-                self._part_stepped = True
+                self._sessions_called = True
                 self._config_requests.on_forwarded(node, message)
             case peer_messages.IngestDrainedNotice():
                 self._step_serializer(now_ns, IngestDrained(node))
@@ -616,12 +640,12 @@ class JournalCore:
                 elif not self.removed:
                     self._out.append(Report("said to be removed", str(node), {"index": message.index}))
             case peer_messages.SnapshotOffer() | peer_messages.AskState() | peer_messages.StatePiece():
-                self._part_stepped = True
+                self._snapshots_called = True
                 if isinstance(message, peer_messages.SnapshotOffer):
                     self._step_serializer(now_ns, PeerLogRange(node, message.first, message.agreed))
                 self.snapshots.on_message(now_ns, node, message)
             case peer_messages.TreeSignature():
-                self._part_stepped = True
+                self._sessions_called = True
                 self.tree.on_signature(now_ns, node, message)
             case _:
                 assert_never(message)

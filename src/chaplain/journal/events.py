@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from enum import IntEnum
-from typing import TypeAlias
+from typing import TypeAlias, final
 
 from chaplain.core import Drained, Frozen, Halt, Persist, Persisted, PersistFailed, Report, Stopping, Woken
 from chaplain.gossip.events import Assembled
@@ -156,6 +156,7 @@ class SessionClosed(Frozen, frozen=True):
     instance: bytes
 
 
+@final
 class PackWritten(Frozen, frozen=True):
     """A client sent a request. `acl` is the ACL id of its identity; the contents are not trusted."""
 

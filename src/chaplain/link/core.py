@@ -121,7 +121,7 @@ class LinkCore:
         return 0 if session is None else now_ns - session.confirmed_sent_ns
 
     def duplicates(self, now_ns: int) -> list[DuplicateNode]:
-        """Nodes whose identity two running processes use, as far as this node has met both."""
+        """Nodes whose identity is used by two running processes, if this node has had sessions with both."""
         return self._tables.duplicates.current(now_ns)
 
     def deadline(self) -> int | None:
@@ -202,7 +202,7 @@ class LinkCore:
         return []
 
     def _say_in_new_frame(self, now_ns: int, session: LinkSession, event: Say, size: int) -> list[LinkEffect]:
-        """The command does not fit into the pending bundle. Seal that bundle first, to preserve the order."""
+        """Seal the pending bundle first: the command does not fit into it, and commands must keep their order."""
         if size > FRAME_BYTES_MAX:
             return self._drop(event, "larger than a frame")
         out: list[LinkEffect] = [self._seal(now_ns, session)] if session.pending else []
@@ -216,10 +216,13 @@ class LinkCore:
 
     def _seal(self, now_ns: int, session: LinkSession) -> Send:
         frame = session.close_pending()
+        outgoing = session.outgoing
+        outgoing.queued_bytes += len(frame)
         if session.peer.client:
             session.record_sent(now_ns)
-        self._tables.add_queued(session.outgoing, len(frame))
-        return Send(session.outgoing.channel, frame)
+        if outgoing.key:
+            self._client_queues.add(outgoing.key, len(frame))
+        return Send(outgoing.channel, frame)
 
     def _seal_all(self, now_ns: int) -> list[LinkEffect]:
         waiting, self._waiting = self._waiting, []
@@ -262,7 +265,9 @@ class LinkCore:
         return out
 
     def _dial_back(self, now_ns: int, channel: Channel) -> None:
-        """The peer still uses a session that ended here, so it was not informed. Dial it: our greeting informs it."""
+        """The peer still uses a session that has ended here, because it did not learn of the end. Dial the peer, so
+        that our greeting tells it.
+        """
         tables = self._tables
         endpoint = tables.ended_endpoints.get(channel, "")
         if endpoint and tables.call_of(endpoint) is None and len(tables.calls) < tables.settings.calls_max:
@@ -301,13 +306,13 @@ class LinkCore:
             user = self._token_checker.check(now_ns, tables.clients, event.name, event.proof)
         except (Malformed, GreetingRefused) as error:
             refusal = error if isinstance(error, GreetingRefused) else GreetingRefused("malformed", error=str(error))
-            tables.counts["knocks_refused"] += 1
+            tables.counts["tokens_refused"] += 1
             if refusal.reason == "replayed":
                 tables.counts["replays_rejected"] += 1
             tables.report(now_ns, "knock refused", refusal.reason, event.address, **refusal.detail)
             tables.out.append(Refuse(event.request, refusal.reason))
         else:
-            tables.counts["knocks_admitted"] += 1
+            tables.counts["tokens_admitted"] += 1
             tables.out.append(Admit(event.request, user))
 
     # Calls: endpoints to keep a session with.

@@ -27,7 +27,7 @@ class LinkSettings(Frozen, frozen=True):
     """The endpoint at which others reach this node, as tcp://address:port. Empty for a client."""
     seal: str = GCM
     """`aes-256-gcm`, or `hmac-sha256` (authenticated but not encrypted)."""
-    version: tuple[int, int] = (3, 0)
+    version: tuple[int, int] = (2, 0)
     knock_window_ns: int = 60 * SECOND_NS
     """The largest accepted difference between our clock and the time in a connect token."""
     knocks_max: int = 65_536

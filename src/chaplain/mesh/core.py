@@ -105,7 +105,11 @@ class MeshCore:
             case Shout():
                 return self._outbound.shout(now_ns, self._members.of(event.pool), event)
             case Whisper():
-                return self._whisper(now_ns, event)
+                session = self._sessions.session(event.instance)
+                if session is None:
+                    self.counts["whispers_to_unknown"] += 1
+                    return [Report("whisper to nobody", event.instance.hex(), {"size": len(event.content)})]
+                return self._outbound.whisper(now_ns, session, event)
             case Woken():
                 return self._on_woken(now_ns)
             case Met():
@@ -222,7 +226,7 @@ class MeshCore:
     def _on_said(self, now_ns: int, said: Said) -> list[MeshEffect]:
         session = self._sessions.session(said.instance)
         if session is None:
-            self.counts["said_by_nobody"] += 1
+            self.counts["frames_without_session"] += 1
             return []
         effects: list[MeshEffect] = []
         self._liveness.received(now_ns, session)
@@ -238,13 +242,6 @@ class MeshCore:
         return self._inbound.on_loss(session, missed.count)
 
     # Outbound commands.
-
-    def _whisper(self, now_ns: int, whisper: Whisper) -> list[MeshEffect]:
-        session = self._sessions.session(whisper.instance)
-        if session is None:
-            self.counts["whispers_to_nobody"] += 1
-            return [Report("whisper to nobody", whisper.instance.hex(), {"size": len(whisper.content)})]
-        return self._outbound.whisper(now_ns, session, whisper)
 
     def _on_dropped(self, now_ns: int, dropped: CommandDropped) -> list[MeshEffect]:
         session = self._sessions.session(dropped.instance)
@@ -330,8 +327,7 @@ class MeshCore:
 
 
 def _is_same(one: Peer, other: Peer) -> bool:
-    """Whether a second greeting is from the same peer.
-
-    The instance alone does not prove it: anyone can copy these bits.
+    """Whether a second greeting is from the same peer. The key is compared as well, because anyone can copy an
+    instance.
     """
     return (one.key, one.identifier, one.client) == (other.key, other.identifier, other.client)

@@ -135,7 +135,7 @@ class MeshInbound:
 
     def _on_decenack(self, now_ns: int, session: MeshSession) -> list[MeshEffect]:
         if session.pinged_ns is None:
-            self._counts["answers_unasked"] += 1
+            self._counts["answers_unrequested"] += 1
             return []
         round_trip_ns, session.pinged_ns = now_ns - session.pinged_ns, None
         return [Answered(session.peer, round_trip_ns)]

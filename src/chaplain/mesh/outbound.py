@@ -54,9 +54,10 @@ class MeshOutbound:
         if len(whisper.content) > self._settings.content_bytes_max:
             return self._too_large(len(whisper.content))
         self._counts["whispers"] += 1
-        if session.is_node:
+        if session.is_node and session.sent_ns != now_ns:
             self._liveness.sent(now_ns, session)
-        return [session.say(ALIVE, whisper.content, whisper.urgent)]
+        command = assemble(ALIVE, session.numbering.next_number(), whisper.content)
+        return [Say(whisper.instance, command, whisper.urgent)]
 
     def announce_pool_change(
         self, now_ns: int, nodes: Iterable[MeshSession], octet: int, pool: str

@@ -7,7 +7,7 @@ from chaplain.mesh.numbering import Numbering
 from chaplain.wire.command import Hello, assemble
 
 NEVER_NS = -(1 << 62)
-"""Earlier than any interval reaches back."""
+"""A time before every interval that the mesh measures."""
 
 
 class MeshSession:

@@ -16,7 +16,7 @@ class Contention:
         self._last = b""
         """The key of the client that was seen last."""
         self._change_ns = -CONTENTION_NS
-        """When another client than the one before was seen last."""
+        """The last time at which the seen client differed from the one seen before."""
 
     def see(self, now_ns: int, key: bytes) -> None:
         """A request of this client was served here or executed."""

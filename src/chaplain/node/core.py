@@ -1,8 +1,9 @@
 """A node: one core that contains the cores of all layers.
 
 It only routes: each effect of a layer is either for the host, or an input of another layer. Effects are delivered first
-in, first out, so that the effects of a layer take place in their order. The node also stores the key ring, because it
-may confirm a key to others only when a restart would not lose it.
+in, first out, so that the effects of a layer take place in their order. A message on its way out passes the mesh and
+the link at once if nothing else waits; its order is the same. The node also stores the key ring, because it may confirm
+a key to others only when a restart would not lose it.
 
 Client requests wait in a fair queue (`fair_queue`) until the host sends `Serve`. So messages of other nodes never wait
 for more client requests than the host has time for.
@@ -57,10 +58,10 @@ from chaplain.node.contention import Contention
 from chaplain.node.costs import UNIT_BYTES, cost_of
 from chaplain.node.fair_queue import FairQueue
 from chaplain.node.keyring_store import NOT_ENCRYPTED, KeyRingStore, beacon_keys
-from chaplain.node.layer_slot import LayerSlot
+from chaplain.node.layer_slot import TO_HOST, LayerSlot
 from chaplain.node.node_ids import NodeIds
 from chaplain.node.recorder import Recorder
-from chaplain.node.removed_nodes import RemovedNodes
+from chaplain.node.removed_nodes import HEARD_EVERY_NS, RemovedNodes
 from chaplain.node.settings import NodeSettings
 from chaplain.node.snapshot import Snapshot
 from chaplain.wire import parcel
@@ -117,7 +118,7 @@ class NodeCore:
         )
         wants, may, is_admin = authorization.required_right, authorization.may, authorization.is_admin
         views = NodeViews(self.status, self.members, *names, layers, wants, may, is_admin, self._unheard_ns, limits)
-        self.desk = ClientServiceCore(identity.identifier, settings.desk, views)
+        self.client_service = ClientServiceCore(identity.identifier, settings.client_service, views)
         self.role = RoleChanged(Role.OUT, 0, 0)
         """This node's role in the journal's consensus."""
         self._keyring = KeyRingStore(ring, rng)
@@ -136,7 +137,7 @@ class NodeCore:
         )
         self.client_counts: Counter[str] = Counter()
         self._out: list[HostEffect] = []
-        self._link, self._mesh, self._gossip, self._desk = self._lower_slots()
+        self._link, self._mesh, self._gossip, self._service = self._lower_slots()
         self._journal = None if journal is None else self._journal_slot(journal)
         self._uppers: dict[int, LayerSlot] = {layer: self._upper_slot(core) for layer, core in self.uppers.items()}
         above = [*([] if self._journal is None else [self._journal]), *self._uppers.values()]
@@ -206,12 +207,14 @@ class NodeCore:
     def deadline(self) -> int | None:
         if not self._started:
             return self.started_ns
-        due_ns: int | None = None
+        earliest: int | None = None
         for slot in self._layers:
-            deadline = slot.due_ns if slot.deadline_known else slot.deadline()
-            if deadline is not None and (due_ns is None or deadline < due_ns):
-                due_ns = deadline
-        return due_ns
+            if not slot.deadline_known:
+                slot.due_ns, slot.deadline_known = slot.deadline(), True
+            due_ns = slot.due_ns
+            if due_ns is not None and (earliest is None or due_ns < earliest):
+                earliest = due_ns
+        return earliest
 
     def step(self, now_ns: int, event: NodeInput) -> list[HostEffect]:
         self.now_ns = now_ns
@@ -220,26 +223,21 @@ class NodeCore:
             self._begin()
         slot = self._receivers.get(type(event))
         if slot is not None:
-            self._work.append((slot, event))
-            self._run()
+            self._step(slot, event)
+            if self._work:
+                self._run()
             return self._out
         match event:
             case host.Drained():
-                while self._requests and not self.settings.clients.paced:
-                    self._serve_client()
-                self._note_writers()
                 self._end_round(event)
-                if self._recorder is not None:
-                    self._record(event)
-                self._run()  # the link comes last, so that commands of the other layers share its frames
-                self._work.append((self._link, event))
+                return self._out
             case host.Serve():
-                if self._requests.has_light(now_ns) if event.light else self._requests:
-                    self._serve_client(event.light)
+                self._serve_client(event.light)
+                return self._out
             case host.Woken():
                 self._wake()
             case Persisted():
-                self._on_persisted(event.ticket)
+                self._work.append(self._writing.pop(event.ticket))
             case PersistFailed():
                 self._on_persist_failed(event)
             case host.Stopping():
@@ -262,80 +260,98 @@ class NodeCore:
         self._wake()
 
     def _wake(self) -> None:
+        self.deadline()
         for slot in self._layers:
-            deadline = slot.deadline()
-            if deadline is not None and deadline <= self.now_ns:
+            if slot.due_ns is not None and slot.due_ns <= self.now_ns:
                 self._work.append((slot, host.Woken()))
 
     def _run(self) -> None:
+        """Step the layers whose inputs wait, and all layers that get inputs by that."""
         work = self._work
         while work:
-            slot, event = work.popleft()
-            slot.stepped, slot.deadline_known = type(event) is not host.Drained, False
-            for effect in slot.step(self.now_ns, event):
-                slot.routes[type(effect)](effect)
+            self._step(*work.popleft())
+
+    def _step(self, slot: LayerSlot, event: Any) -> None:
+        slot.stepped, slot.deadline_known = type(event) is not host.Drained, False
+        for effect in slot.step(self.now_ns, event):
+            route = slot.routes[type(effect)]
+            if route is TO_HOST:
+                self._out.append(effect)
+            elif type(route) is LayerSlot:
+                if route.at_once and not self._work:
+                    self._step(route, effect)
+                else:
+                    self._work.append((route, effect))
+            else:
+                route(effect)
 
     def _end_round(self, event: host.Drained) -> None:
         """Send `Drained` to layers that had a step in this round.
 
         A step of the journal counts for its followers, too.
         """
-        ordered = self._journal is not None and self._journal.stepped
+        if not self.settings.clients.paced:
+            while self._requests:
+                self._serve_client()
+        journal = self._journal
+        if self.journal is not None and self.journal.writers:
+            # Clients that write through other nodes contend with those that this node serves.
+            for key in self.journal.take_writers():
+                self._contention.see(self.now_ns, key)
+        ordered = journal is not None and journal.stepped
         for slot in self._upper_slots:
             if slot.stepped or (ordered and slot.follows_journal):
                 self._work.append((slot, event))
+        if self._recorder is not None:
+            self._work.append((self._recorder, event))
+        self._run()
+        self._step(self._link, event)  # last, so that commands of the other layers share its frames
 
     # Routes of effects.
 
     def _lower_slots(self) -> tuple[LayerSlot, LayerSlot, LayerSlot, LayerSlot]:
-        to_link = LayerSlot(self.link.step, self.link.deadline)
-        to_mesh = LayerSlot(self.mesh.step, self.mesh.deadline)
+        to_link = LayerSlot(self.link.step, self.link.deadline, at_once=True)
+        to_mesh = LayerSlot(self.mesh.step, self.mesh.deadline, at_once=True)
         to_gossip = LayerSlot(self.gossip.step, self.gossip.deadline)
-        to_desk = LayerSlot(self.desk.step, self.desk.deadline)
+        to_service = LayerSlot(self.client_service.step, self.client_service.deadline)
 
-        def deliver_to(slot: LayerSlot) -> Callable[[Any], None]:
-            return lambda effect: self._work.append((slot, effect))
-
-        to_link.route(self._emit, host.Admit, host.Refuse, host.Dial, host.HangUp, host.Send, Report)
-        to_link.route(deliver_to(to_mesh), link.Met, link.Missed, link.CommandDropped, link.Parted)
+        to_link.route(TO_HOST, host.Admit, host.Refuse, host.Dial, host.HangUp, host.Send, Report)
+        to_link.route(to_mesh, link.Met, link.Missed, link.CommandDropped, link.Parted)
         to_link.route(self._on_said, Said)
 
-        to_mesh.route(self._emit, host.Cast, Report)
-        to_mesh.route(deliver_to(to_link), link.Meet, link.Forget, link.Dismiss, link.Introduce)
-        to_mesh.route(self._say, link.Say)
-        to_mesh.route(self._shared(to_desk), mesh.Shouted)
+        to_mesh.route(TO_HOST, host.Cast, Report)
+        to_mesh.route(to_link, link.Say, link.Meet, link.Forget, link.Dismiss, link.Introduce)
+        to_mesh.route(self._shared(to_service), mesh.Shouted)
         to_mesh.route(self._on_entered, Entered)
         to_mesh.route(self._on_exited, Exited)
         to_mesh.route(self._on_whispered, Whispered)
         to_mesh.route(self._on_gapped, Gapped)
-        to_mesh.route(deliver_to(to_desk), mesh.Joined, mesh.Left)
-        to_mesh.route(_ignore, mesh.Answered)
+        to_mesh.route(to_service, mesh.Joined, mesh.Left)
+        to_mesh.route(lambda _: None, mesh.Answered)  # no layer uses it yet
 
-        to_gossip.route(self._emit, Report)
-        to_gossip.route(deliver_to(to_mesh), mesh.Whisper, link.Meet, link.Forget)
-        to_gossip.route(
-            deliver_to(to_desk), gossip.Questioned, gossip.QueryDecided, gossip.Acknowledged, gossip.Rotated
-        )
-        to_gossip.route(self._shared(to_desk), gossip.EventSeen)
+        to_gossip.route(TO_HOST, Report)
+        to_gossip.route(to_mesh, mesh.Whisper, link.Meet, link.Forget)
+        to_gossip.route(to_service, gossip.Questioned, gossip.QueryDecided, gossip.Acknowledged, gossip.Rotated)
+        to_gossip.route(self._shared(to_service), gossip.EventSeen)
         to_gossip.route(self._change_ring, InstallKey, UseKey, RemoveKey)
         to_gossip.route(self._on_member_changed, MemberChanged)
 
-        to_desk.route(self._emit, Report)
-        to_desk.route(deliver_to(to_mesh), mesh.Whisper, mesh.JoinPool, mesh.LeavePool)
-        to_desk.route(self._shared(to_mesh), mesh.Shout)
-        to_desk.route(deliver_to(to_gossip), gossip.Fire, gossip.AskQuery, gossip.GiveAnswer)
-        to_desk.route(deliver_to(to_gossip), gossip.RegisterQuestion, gossip.UnregisterQuestion)
-        to_desk.route(self._rotate, RotationWanted)
-        to_desk.route(lambda effect: self._work.append((self._uppers[effect.layer], effect.event)), ForLayer)
-        return to_link, to_mesh, to_gossip, to_desk
+        to_service.route(TO_HOST, Report)
+        to_service.route(to_mesh, mesh.Whisper, mesh.JoinPool, mesh.LeavePool)
+        to_service.route(self._shared(to_mesh), mesh.Shout)
+        to_service.route(to_gossip, gossip.Fire, gossip.AskQuery, gossip.GiveAnswer)
+        to_service.route(to_gossip, gossip.RegisterQuestion, gossip.UnregisterQuestion)
+        to_service.route(self._rotate, RotationWanted)
+        to_service.route(lambda effect: self._work.append((self._uppers[effect.layer], effect.event)), ForLayer)
+        return to_link, to_mesh, to_gossip, to_service
 
     def _journal_slot(self, journal: JournalCore) -> LayerSlot:
         slot = LayerSlot(journal.step, journal.deadline)
-        slot.route(self._emit, Report, Halt, Verify, ReadLog, ReadFile)
-        slot.route(lambda effect: self._work.append((self._mesh, effect)), mesh.Whisper)
+        slot.route(TO_HOST, Report, Halt, Verify, ReadLog, ReadFile)
+        slot.route(self._mesh, mesh.Whisper)
         slot.route(self._on_admitted, Admitted)
         slot.route(lambda persist: self._write(slot, Persisted(persist.ticket), persist.operations), Persist)
-        slot.route(lambda assembled: self._work.append((self._gossip, assembled)), gossip.Assembled)
+        slot.route(self._gossip, gossip.Assembled)
         slot.route(self._on_role_changed, RoleChanged)
         slot.route(self._expel, Expel)
         slot.route(lambda effect: self._work.append((self._uppers[Layer.EXECUTOR], effect)), DryRun)
@@ -343,16 +359,16 @@ class NodeCore:
 
     def _upper_slot(self, upper: LayerCore) -> LayerSlot:
         slot = LayerSlot(upper.step, upper.deadline, follows_journal=upper.follows_journal)
-        slot.route(self._emit, Report, Halt, *upper.host_requests)
-        slot.route(lambda effect: self._work.append((self._mesh, effect)), mesh.Whisper, link.Meet)
-        slot.route(lambda effect: self._work.append((self._desk, effect)), Settled)
+        slot.route(TO_HOST, Report, Halt, *upper.host_requests)
+        slot.route(self._mesh, mesh.Whisper, link.Meet)
+        slot.route(self._service, Settled)
         slot.route(lambda effect: self._work.append((self._receivers[DryRunDone], effect)), DryRunDone)
         slot.route(lambda persist: self._write(slot, Persisted(persist.ticket), persist.operations), Persist)
         return slot
 
     def _recorder_slot(self, recorder: Recorder) -> LayerSlot:
         slot = LayerSlot(recorder.step, recorder.deadline)
-        slot.route(self._emit, Report)
+        slot.route(TO_HOST, Report)
         slot.route(lambda persist: self._write(slot, Persisted(persist.ticket), persist.operations), Persist)
         return slot
 
@@ -369,24 +385,17 @@ class NodeCore:
         if self._recorder is not None:
             self._work.append((self._recorder, event))
 
-    def _emit(self, effect: HostEffect) -> None:
-        self._out.append(effect)
-
-    def _say(self, say: link.Say) -> None:
-        """Step the link at once while no other input waits. The order is the same, and most commands take this path."""
-        if self._work:
-            self._work.append((self._link, say))
-            return
-        self._link.deadline_known = False
-        for effect in self.link.step(self.now_ns, say):
-            self._link.routes[type(effect)](effect)
-
     # Peers and members.
 
     def _on_said(self, said: Said) -> None:
-        if identifier := self._removed_nodes.record_heard(self.now_ns, said.instance):
+        heard = self._removed_nodes.connected.get(said.instance)
+        if heard is not None and self.now_ns - heard[1] >= HEARD_EVERY_NS:
+            identifier = self._removed_nodes.record_heard(self.now_ns, said.instance)
             self._work.append((self._gossip, HeardFrom(identifier)))
-        self._work.append((self._mesh, said))
+        if self._work:
+            self._work.append((self._mesh, said))
+        else:
+            self._step(self._mesh, said)
 
     def _on_entered(self, event: Entered) -> None:
         peer = event.peer
@@ -394,7 +403,7 @@ class NodeCore:
             self._work.append((self._journal, event))
         if self._removed_nodes.is_expelled(peer):
             return
-        self._work.append((self._desk, event))
+        self._work.append((self._service, event))
         if peer.client:
             return
         self._removed_nodes.enter(self.now_ns, peer)
@@ -406,9 +415,9 @@ class NodeCore:
             self._work.append((self._journal, event))
         if event.peer.client:
             self._requests.drop(event.peer.key, event.peer.instance)
-            self._work.append((self._desk, event))
+            self._work.append((self._service, event))
         elif self._removed_nodes.exit(event.peer):
-            self._work.append((self._desk, event))
+            self._work.append((self._service, event))
             self._notify_uppers(event)
             self._work.append((self._gossip, event))
         elif self._removed_nodes.end_lingering(event.peer):
@@ -417,21 +426,21 @@ class NodeCore:
     def _on_admitted(self, admitted: Admitted) -> None:
         """The admitted clients, or their rights, have changed."""
         self._work.append((self._link, Register(dict(admitted.clients))))
-        self._work.append((self._desk, RightsChanged()))
+        self._work.append((self._service, RightsChanged()))
 
     def _expel(self, expel: Expel) -> None:
         """Hide removed nodes from all layers but the journal and those with `serves_removed_nodes`."""
         self._work += [(self._mesh, expel), (self._gossip, expel)]
         for peer in self._removed_nodes.expel(expel.keys, self.mesh.peers().values()):
             others = (slot for layer, slot in self._uppers.items() if layer not in self._removed_nodes.still_served_by)
-            self._work.extend((slot, Exited(peer, "removed")) for slot in (self._desk, *others, self._gossip))
+            self._work.extend((slot, Exited(peer, "removed")) for slot in (self._service, *others, self._gossip))
 
     def _notify_uppers(self, event: Entered | Exited | MemberChanged) -> None:
         self._work.extend((slot, event) for slot in self._uppers.values())
 
     def _on_gapped(self, event: Gapped) -> None:
         """Losses are never silent: listeners see them in their next item, and losses between nodes are logged."""
-        self._work.append((self._desk, event))
+        self._work.append((self._service, event))
         if not event.peer.client:
             self._out.append(log_lines.lost(event, self.node_id(event.peer.identifier)))
 
@@ -447,17 +456,12 @@ class NodeCore:
             self._work.append((self._link, link.Dismiss(peer.instance)))
 
     def _serve_client(self, light: bool = False) -> None:
-        """Process the next client request completely."""
+        """Process the next client request completely, if there is one."""
         request = self._requests.take(self.now_ns, light)
-        self._contention.see(self.now_ns, request.peer.key)
-        self._route_parcel(request)
-        self._run()
-
-    def _note_writers(self) -> None:
-        """Clients that write through other nodes contend with those that this node serves."""
-        if self.journal is not None:
-            for key in self.journal.take_writers():
-                self._contention.see(self.now_ns, key)
+        if request is not None:
+            self._contention.see(self.now_ns, request.peer.key)
+            self._route_parcel(request)
+            self._run()
 
     def _route_parcel(self, event: Whispered) -> None:
         try:
@@ -470,9 +474,12 @@ class NodeCore:
             return
         of_journal = opened.layer == Layer.JOURNAL or self._removed_nodes.is_excluded(event.peer, opened.layer)
         if of_journal and self._journal is not None:
-            self._work.append((self._journal, events.JournalParcel(event.peer, opened)))
+            if self._work:
+                self._work.append((self._journal, events.JournalParcel(event.peer, opened)))
+            else:
+                self._step(self._journal, events.JournalParcel(event.peer, opened))
         elif event.peer.client:
-            self._work.append((self._desk, event))
+            self._work.append((self._service, event))
         elif opened.layer == Layer.GOSSIP:
             self._work.append((self._gossip, GossipParcel(event.peer, opened)))
         elif (slot := self._uppers.get(opened.layer)) is not None:
@@ -483,14 +490,14 @@ class NodeCore:
 
     def _on_member_changed(self, event: MemberChanged) -> None:
         self._notify_uppers(event)
-        self._work.append((self._desk, event))
+        self._work.append((self._service, event))
         self._out.append(log_lines.member(event, self.node_id(event.member.identifier)))
 
     # The key ring.
 
     def _rotate(self, wanted: RotationWanted) -> None:
         if self.settings.link.seal == HMAC:
-            self._work.append((self._desk, Rotated(wanted.call, False, KeyStep.INSTALL, (), NOT_ENCRYPTED)))
+            self._work.append((self._service, Rotated(wanted.call, False, KeyStep.INSTALL, (), NOT_ENCRYPTED)))
             return
         configured = tuple(identifier for identifier in self._node_ids.members() if identifier != self.identifier)
         rotation = self._keyring.rotation(wanted.call, self.settings.rotation_timeout_ns, configured)
@@ -501,10 +508,8 @@ class NodeCore:
 
         Other nodes learn of it when the ring is on disk, and only if it was applied.
         """
-        self._link.deadline_known = False
         for one in self._keyring.ring_changes(change):
-            for effect in self.link.step(self.now_ns, one):
-                self._link.routes[type(effect)](effect)
+            self._step(self._link, one)
         if (confirmed := self._keyring.confirmation_of(change)) is not None:
             self._write(self._gossip, confirmed, (self._keyring.file(),))
 
@@ -516,9 +521,6 @@ class NodeCore:
         self._writing[self._last_ticket] = (slot, completion)
         self._out.append(Persist(self._last_ticket, operations))
 
-    def _on_persisted(self, ticket: int) -> None:
-        self._work.append(self._writing.pop(ticket))
-
     def _on_persist_failed(self, event: PersistFailed) -> None:
         """The journal reports what it can no longer guarantee before the node stops."""
         if self._journal is not None:
@@ -529,7 +531,3 @@ class NodeCore:
     def _on_role_changed(self, event: RoleChanged) -> None:
         self.role = event
         self._out.append(log_lines.role(event))
-
-
-def _ignore(effect: object) -> None:
-    """For effects that no layer uses yet."""

@@ -52,6 +52,8 @@ class FairQueue(Generic[T]):
         """Clients with waiting requests, in the order of their turns."""
         self._session_bytes: dict[bytes, int] = {}
         self._budgets = Budgets(light_per_second, LIGHT_BURST_S)
+        self._light: tuple[int, bytes] | None = None
+        """When `has_light` last found a light owner, and the owner. None after any change."""
         self.size_bytes = 0
 
     def __bool__(self) -> bool:
@@ -79,6 +81,7 @@ class FairQueue(Generic[T]):
 
     def charge(self, now_ns: int, owner: bytes, units: int) -> None:
         """A request of this owner was served, and costs the cluster this much."""
+        self._light = None
         self._budgets.charge(now_ns, owner, units)
 
     def has_light(self, now_ns: int) -> bool:
@@ -86,12 +89,17 @@ class FairQueue(Generic[T]):
         return self._next_light(now_ns) is not None
 
     def _next_light(self, now_ns: int) -> bytes | None:
-        return next((owner for owner in self._owners if not self._budgets.owes(now_ns, owner)), None)
+        if self._light is None or self._light[0] != now_ns:
+            found = next((owner for owner in self._owners if not self._budgets.owes(now_ns, owner)), None)
+            self._light = None if found is None else (now_ns, found)
+        return None if self._light is None else self._light[1]
 
-    def take(self, now_ns: int = 0, light: bool = False) -> T:
-        """Remove and return the next request, or the next of a light owner. There must be one."""
-        owner = self._next_light(now_ns) if light else next(iter(self._owners))
-        assert owner is not None, "no light owner waits"
+    def take(self, now_ns: int = 0, light: bool = False) -> T | None:
+        """Remove and return the next request, or the next of a light owner; None if there is none."""
+        owner = self._next_light(now_ns) if light else next(iter(self._owners), None)
+        if owner is None:
+            return None
+        self._light = None
         found = self._owners[owner]
         session, waiting = next(iter(found.sessions.items()))
         size_bytes, item = waiting.popleft()
@@ -107,6 +115,7 @@ class FairQueue(Generic[T]):
 
     def drop(self, owner: bytes, session: bytes) -> int:
         """Discard the waiting requests of a session. Returns their number."""
+        self._light = None
         found = self._owners.get(owner)
         waiting = None if found is None else found.sessions.pop(session, None)
         if found is None or waiting is None:

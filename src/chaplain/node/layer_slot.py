@@ -3,9 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from enum import Enum
+from typing import Any, Final, Literal, TypeAlias, final
 
 
+class _Destination(Enum):
+    HOST = "host"
+
+
+TO_HOST: Final = _Destination.HOST
+"""The route of effects that the host performs."""
+
+
+@final
 class LayerSlot:
     """A layer, and the route of each type of its effects.
 
@@ -13,7 +23,7 @@ class LayerSlot:
     only if it had a step in the round.
     """
 
-    __slots__ = ("_deadline", "deadline_known", "due_ns", "follows_journal", "routes", "step", "stepped")
+    __slots__ = ("at_once", "deadline", "deadline_known", "due_ns", "follows_journal", "routes", "step", "stepped")
 
     def __init__(
         self,
@@ -21,26 +31,28 @@ class LayerSlot:
         deadline: Callable[[], int | None],
         *,
         follows_journal: bool = False,
+        at_once: bool = False,
     ) -> None:
         self.step = step
         self.follows_journal = follows_journal
         """The layer reads what the journal has agreed. So it also gets `Drained` when the journal had a step."""
-        self.routes: dict[type, Callable[[Any], None]] = {}
-        """By type of effect: the function that delivers it."""
+        self.at_once = at_once
+        """While no other input waits, the layer is stepped as soon as it gets one, before the next effect of the layer
+        that sent it. For the layers below, through which each message passes.
+        """
+        self.routes: dict[type, Route] = {}
+        """By type of effect: the layer that gets it, `TO_HOST`, or the function that delivers it."""
         self.stepped = True
-        """It had a step since its last `Drained`."""
+        """True if the layer had a step since its last `Drained`."""
         self.deadline_known = False
-        """`due_ns` is its current deadline."""
-        self._deadline = deadline
+        """`due_ns` is its current deadline, so the node need not compute it."""
+        self.deadline = deadline
         self.due_ns: int | None = None
         """Its deadline, if `deadline_known`."""
 
-    def route(self, deliver: Callable[[Any], None], *kinds: type) -> None:
-        """Deliver effects of these types with this function."""
-        self.routes.update(dict.fromkeys(kinds, deliver))
+    def route(self, route: Route, *kinds: type) -> None:
+        """Deliver effects of these types on this route."""
+        self.routes.update(dict.fromkeys(kinds, route))
 
-    def deadline(self) -> int | None:
-        if not self.deadline_known:
-            self.due_ns = self._deadline()
-            self.deadline_known = True
-        return self.due_ns
+
+Route: TypeAlias = LayerSlot | Literal[_Destination.HOST] | Callable[[Any], None]

@@ -21,7 +21,7 @@ class RemovedNodes:
         self.still_served_by = still_served_by
         """Layers that exchange messages with lingering nodes."""
         self._expelled: frozenset[bytes] = frozenset()
-        self._heard: dict[bytes, tuple[int, int]] = {}
+        self.connected: dict[bytes, tuple[int, int]] = {}
         """Connected nodes that are not removed, by instance: identifier, and when gossip was last informed."""
         self._lingering: dict[bytes, None] = {}
         """Instances that were removed while they were connected."""
@@ -30,11 +30,11 @@ class RemovedNodes:
         return not peer.client and peer.key in self._expelled
 
     def enter(self, now_ns: int, peer: Peer) -> None:
-        self._heard[peer.instance] = (peer.identifier, now_ns)
+        self.connected[peer.instance] = (peer.identifier, now_ns)
 
     def exit(self, peer: Peer) -> bool:
         """Whether the peer was connected and not removed."""
-        return self._heard.pop(peer.instance, None) is not None
+        return self.connected.pop(peer.instance, None) is not None
 
     def expel(self, keys: frozenset[bytes], peers: Iterable[Peer]) -> list[Peer]:
         """Return the connected peers that are removed now and linger from now on."""
@@ -54,9 +54,7 @@ class RemovedNodes:
         return lingered
 
     def record_heard(self, now_ns: int, instance: bytes) -> int:
-        """The identifier of which to inform gossip, or 0."""
-        heard = self._heard.get(instance)
-        if heard is None or now_ns - heard[1] < HEARD_EVERY_NS:
-            return 0
-        self._heard[instance] = (heard[0], now_ns)
-        return heard[0]
+        """Gossip is informed of a sign of life of this connected node. Returns the node's identifier."""
+        identifier, _ = self.connected[instance]
+        self.connected[instance] = (identifier, now_ns)
+        return identifier

@@ -36,7 +36,7 @@ class NodeSettings(Frozen, frozen=True):
     link: LinkSettings
     mesh: MeshSettings
     gossip: GossipSettings
-    desk: ClientServiceSettings = ClientServiceSettings()
+    client_service: ClientServiceSettings = ClientServiceSettings()
     clients: ClientSettings = ClientSettings()
     beacon: bool = False
     """Whether to discover neighbours by UDP beacons, too."""

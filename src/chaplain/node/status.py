@@ -53,7 +53,7 @@ def of_ring(node: NodeCore) -> dict[str, object]:
 def counts(node: NodeCore) -> Counter[str]:
     """The counters of all layers, prefixed with the layer's name."""
     by_layer = {"link": node.link.counts, "mesh": node.mesh.counts, "gossip": node.gossip.counts}
-    by_layer["desk"], by_layer["node"] = node.desk.counts, node.client_counts
+    by_layer["client_service"], by_layer["node"] = node.client_service.counts, node.client_counts
     by_layer.update({layer.name.lower(): upper.counts for layer, upper in node.uppers.items()})
     if node.recorder is not None:
         by_layer["recorder"] = node.recorder.counts

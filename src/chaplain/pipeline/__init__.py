@@ -11,7 +11,7 @@ Users call the names below. The modules, in reading order:
 - Reports: `reporting/report`, `reporting/page`, `reporting/plots`.
 """
 
-from chaplain.pipeline.data_source import register
+from chaplain.pipeline.data_source import offsets_behind_latest, register
 from chaplain.pipeline.landing.fold import fold
 from chaplain.pipeline.landing.land import land
 from chaplain.pipeline.reporting.report import report
@@ -27,6 +27,7 @@ __all__ = [
     "fold",
     "land",
     "local_session",
+    "offsets_behind_latest",
     "prove",
     "register",
     "report",

@@ -8,10 +8,11 @@ because Spark would reuse a filtered reader for the whole table.
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -26,7 +27,17 @@ from pyspark.sql.datasource import (
     InputPartition,
 )
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
-from pyspark.sql.types import StructType
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
 
 from chaplain.errors import ConfigError, Missing
 from chaplain.pipeline.sink.sink import SinkWriter, StreamWriter, parse_sink
@@ -42,16 +53,30 @@ from chaplain.pipeline.source.options import (
     resolve,
     resolve_end,
     skip_dropped,
+    table_options,
 )
 from chaplain.pipeline.source.rows import OffsetRange, Range, fields, schema_text
 
-__all__ = ["ChaplainSource", "limit_rows", "register"]
+__all__ = ["ChaplainSource", "limit_rows", "offsets_behind_latest", "register"]
 
 _PARTITIONS = 2
 """Partitions of a stream if `minPartitions` is not set."""
 _ROWS_A_TASK = 1_000_000
 """Larger ranges are split into more partitions."""
 Offsets = dict[str, dict[str, int]]
+_OPTIONS = "chaplain.options"
+"""Metadata key of the options of a table that was made by CREATE TABLE."""
+_TYPES: dict[str, DataType] = {
+    "binary": BinaryType(),
+    "string": StringType(),
+    "int": IntegerType(),
+    "bigint": LongType(),
+    "timestamp": TimestampType(),
+    "array<struct<key:string,value:binary>>": ArrayType(
+        StructType([StructField("key", StringType()), StructField("value", BinaryType())])
+    ),
+}
+"""The types in the schema text. Only a process with Java could parse it."""
 
 
 class _Partition(InputPartition):
@@ -66,21 +91,41 @@ class ChaplainSource(DataSource):
     def name(cls) -> str:
         return "chaplain"
 
-    def schema(self) -> str:
-        check(self.options)  # reports wrong options already at `load`, not at the first action
-        return schema_text(self.options.get("includeHeaders", "false").lower() == "true")
+    def schema(self) -> str | StructType:
+        options = table_options(self.options)
+        given = self.options if options is None else options
+        check(given)  # reports wrong options already at `load`, not at the first action
+        headers = next((value for key, value in given.items() if key.lower() == "includeheaders"), "false")
+        text = schema_text(headers.lower() == "true")
+        return text if options is None else _with_options(fields(headers.lower() == "true"), options)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        return _Reader(parse(self.options, streaming=False), schema)
+        return _Reader(parse(self._given(schema), streaming=False), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 Spark's name
-        return _StreamReader(parse(self.options, streaming=True), schema)
+        return _StreamReader(parse(self._given(schema), streaming=True), schema)
+
+    def _given(self, schema: StructType) -> dict[str, str]:
+        """Return the options of the query, or those of its table: Spark reads a table of its catalog without any."""
+        stored = next((field.metadata[_OPTIONS] for field in schema.fields if _OPTIONS in field.metadata), "{}")
+        return {**json.loads(stored), **self.options}
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         return SinkWriter(parse_sink(self.options, streaming=False), schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802 Spark's name
         return StreamWriter(parse_sink(self.options, streaming=True), schema, overwrite)
+
+
+def _with_options(columns: Sequence[str], options: Mapping[str, str]) -> StructType:
+    """Return the schema of a table, with the options of CREATE TABLE in the metadata of its first column.
+
+    The catalog stores the schema of a table, but Spark does not pass the table's options to the reader. They contain no
+    secret: an identity is a path.
+    """
+    found = [StructField(name, _TYPES[kind]) for name, kind in (column.split(" ", 1) for column in columns)]
+    found[0].metadata = {_OPTIONS: json.dumps(dict(options))}
+    return StructType(found)
 
 
 def register(spark: SparkSession) -> None:
@@ -104,8 +149,8 @@ def _use_this_python(spark: SparkSession) -> None:
         context.pythonExec = sys.executable
 
 
-def _columns(schema: StructType, options: Options) -> tuple[str, ...]:
-    known = dict(field.split(" ", 1) for field in fields(options.headers))
+def _columns(schema: StructType) -> tuple[str, ...]:
+    known = dict(field.split(" ", 1) for field in fields(headers=True))  # a schema with headers asks for them
     unknown = [name for name in schema.fieldNames() if name not in known]
     if unknown:
         raise ConfigError(f"there are no columns {', '.join(unknown)}: choose from {', '.join(known)}")
@@ -125,7 +170,7 @@ def _split(backend: SourceBackend, stream: str, start: int, end: int, least: int
 class _Reader(DataSourceReader):
     def __init__(self, options: Options, schema: StructType) -> None:
         self._options = options
-        self._columns = _columns(schema, options)
+        self._columns = _columns(schema)
 
     def partitions(self) -> list[InputPartition]:
         options = self._options
@@ -171,7 +216,7 @@ def _suggestion(folder: Path) -> str:
 class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: Options, schema: StructType) -> None:
         self._options = options
-        self._columns = _columns(schema, options)
+        self._columns = _columns(schema)
         self._backend: SourceBackend | None = None
         self._available_now_end: Offsets | None = None
         self._triggered_s: float | None = None
@@ -282,3 +327,23 @@ def limit_rows(start: Offsets, latest: Offsets, most: int) -> Offsets:
         left -= share
         ends[name] = {PARTITION: start.get(name, {PARTITION: 0})[PARTITION] + share}
     return ends
+
+
+def offsets_behind_latest(progress: Mapping[str, Any]) -> dict[str, int]:
+    """Return by stream how many offsets a streaming query was behind when it made this progress, `query.lastProgress`.
+
+    PySpark has no interface with which a source in Python reports metrics of its own.
+    """
+    behind: dict[str, int] = {}
+    for source in progress["sources"]:
+        latest, end = (_offsets(source[name]) for name in ("latestOffset", "endOffset"))
+        for stream, place in latest.items():
+            reached = end.get(stream, {PARTITION: 0})[PARTITION]
+            behind[stream] = behind.get(stream, 0) + max(0, place[PARTITION] - reached)
+    return behind
+
+
+def _offsets(found: Any) -> Offsets:
+    """Return the offsets of a progress report, which contains them as JSON or as an object."""
+    decoded: Offsets = json.loads(found) if isinstance(found, str) else found
+    return decoded or {}

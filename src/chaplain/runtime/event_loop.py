@@ -293,7 +293,7 @@ class EventLoop:
             self._log.write("clock was set", detail, level="error")
 
     def _log_descriptor_waits(self, background_tasks: BackgroundTasks) -> None:
-        waits = sum(pool.counts["labour_waits_for_descriptors"] for pool in background_tasks.pools)
+        waits = sum(pool.counts["worker_waits_for_descriptors"] for pool in background_tasks.pools)
         if waits > self._descriptor_waits:
             detail = {"reason": "this process cannot open more files: reads of the log wait", "waits": waits}
             self._log.write("no descriptors left", detail, level="error")

@@ -59,7 +59,9 @@ class RequestScheduler:
         self._share = share
         self._clock_ns = clock_ns
         self._rest_until_ns = 0
-        """When the loop's busy time falls back to `share` of the elapsed time, if the loop stays idle until then."""
+        """The time at which the loop's busy time will be `share` of the elapsed time again, if the loop is idle until
+        then.
+        """
         self._served_ns = 0
         """When the scheduler last allowed any client, not only a light one."""
 

@@ -57,7 +57,7 @@ class WorkerPool(Generic[Result]):
             self._changed.wait_for(lambda: len(self._waiting) < WAITING_MAX)
             self._waiting.append(task)
             self._changed.notify_all()
-        self.counts["labour_pieces"] += 1
+        self.counts["worker_tasks"] += 1
 
     def completed(self) -> list[Result]:
         """Return the results since the last call. Raises an exception of a task here, in the loop's thread."""
@@ -87,7 +87,7 @@ class WorkerPool(Generic[Result]):
 
     def _put_back(self, task: Callable[[], Result]) -> None:
         with self._changed:
-            self.counts["labour_waits_for_descriptors"] += 1
+            self.counts["worker_waits_for_descriptors"] += 1
             self._waiting.append(task)
             self._changed.wait_for(lambda: self._closing, PAUSE_S)
 

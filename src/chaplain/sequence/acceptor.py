@@ -129,7 +129,7 @@ class Acceptor:
     def on_fill(self, peer: SequencePeer, asker: Bearing) -> None:
         """Send entries after the asker's decided index, as many as fit into one message.
 
-        Undecided entries are sent all or none, because the ballot of the last one identifies the log.
+        Either all undecided entries are sent or none, because the ballot of the last one identifies the log.
         """
         context = self._context
         log = context.log

@@ -1,8 +1,8 @@
 """Catch-up: a node without a seat copies the window of a member, then asks for a seat.
 
 It starts from the window base of the member that answered SEQRES, its source, and requests page after page, one at a
-time, so that the source is not kept from its work. If the source does not answer or exits, the next one follows. Pages
-taken so far stay valid, because decided entries are the same on every node.
+time, so that the source has time for its other work. If the source does not answer or exits, the next one follows.
+Pages taken so far stay valid, because decided entries are the same on every node.
 
 Decides which member is asked, and when to give up. Does not know what a page contains.
 
@@ -40,8 +40,8 @@ class CatchUp:
         self._source_seen_ns = 0
         """When there last was a source."""
         self._seat_request_ns: int | None = None
-        """When to ask for a seat again; None until the source once had nothing that we lacked. Later entries
-        are few.
+        """When to ask for a seat again. None until the source once had no entry that we lacked; from then on only few
+        entries are missing.
         """
 
     def start(self, source: SequencePeer) -> None:
@@ -88,8 +88,8 @@ class CatchUp:
         ]
 
     def _works_elsewhere(self, sources: list[SequencePeer]) -> bool:
-        """True if no member of this history works and a member of another does: this history would never give us a
-        seat.
+        """True if no member of this history is in WRK, but a member of another history is. Then this history can never
+        give us a seat.
         """
         if any(one.bearing.state is SequenceState.WRK for one in sources):
             return False

@@ -9,8 +9,9 @@ written.
 
 Invariants: a promise is never broken; a lock is granted only to a member that knows everything that the granter knows
 to be decided; the new holder adopts the longest log of the highest ballot among its own and those of its granters, and
-a quorum of every work set in that log has granted. So the granters include a member of whichever quorum decided an
-entry behind a change that the new holder does not know to be decided (docs/decisions/sequence-order.md).
+a quorum of every work set in that log has granted. Some entry after a change may be decided although the new holder
+does not know it. The quorum that decided it shares a member with the granters, so the grants contain the entry
+(docs/decisions/sequence-order.md).
 """
 
 from __future__ import annotations
@@ -91,7 +92,7 @@ class SequenceLock:
             self._start_attempt()
 
     def shorten_wait(self) -> None:
-        """Recompute the wait: a peer connected or left."""
+        """Recompute the wait, because a peer connected or left."""
         self._waiting_at = None
 
     def _wait_ns(self) -> int:

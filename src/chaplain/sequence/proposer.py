@@ -22,8 +22,8 @@ from chaplain.sequence.window.entries import HeldEntry
 from chaplain.sequence.work_set import successor
 
 _ALONE_SUFFICES = 2
-"""In a work set of at most this size one member may be a quorum, if the other is dead: then no acknowledgement is
-awaited.
+"""In a work set of at most this size, one member is a quorum if the other is dead. The proposer then awaits no
+acknowledgement.
 """
 
 
@@ -68,7 +68,9 @@ class Proposer:
             self._undecided_ns = context.now_ns
 
     def _has_displaced(self) -> bool:
-        """True if another entry must be decided to settle displaced publishes of ours."""
+        """True if publishes of ours were displaced from the log, and only another decided entry can tell whether they
+        are decided.
+        """
         queue = self._context.publish_queue
         return bool(queue.displaced_chains) and queue.is_displaced_after(self._context.log.head.index)
 

@@ -30,8 +30,8 @@ class PublishQueue:
         self._placed: dict[int, list[PlacedRun]] = {}
         """By entry index: our publishes in that entry."""
         self.displaced_chains: list[deque[LostEntry]] = []
-        """Chains of entries that were displaced undecided, each linked to the one before; at least one entry of a chain
-        is ours.
+        """Chains of entries that were displaced before they were decided. Each entry of a chain is linked to the one
+        before, and at least one of them is ours.
         """
 
     def __bool__(self) -> bool:
@@ -73,7 +73,7 @@ class PublishQueue:
             self.displaced_chains.append(chain)
 
     def is_displaced_after(self, index: int) -> bool:
-        """True if the fate of a publish of ours depends on an entry after this index."""
+        """True if the outcome of a publish of ours depends on the entry that is decided after this index."""
         return any(chain[-1].at > index for chain in self.displaced_chains)
 
     def decided(self, index: int, digest: bytes) -> list[PlacedRun]:

@@ -1,8 +1,8 @@
 """The sequence layer of a node: the core, client calls, waiting readers, and an optional tap.
 
-Decides when a call is answered. Does not know how events get their numbers. A tap is a node's own record of the events
-that it delivered. Nothing waits for the tap: while its disk is too far behind, it leaves events out and reports their
-number.
+Decides when a call is answered. Does not know how events get their numbers. The tap (`recorder`) writes the events that
+the node delivers to its disk. No call waits for the tap: if the disk is too slow, the tap leaves events out and reports
+their number.
 
 Invariants: every call is settled exactly once or withdrawn; a page contains only delivered events, in order and without
 gaps.

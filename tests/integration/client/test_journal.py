@@ -19,7 +19,7 @@ from chaplain import AsyncClient, Client
 from chaplain.client.api.journal_calls import WRITER_BYTES_MAX
 from chaplain.client.protocol.journal.batch_builder import CHUNK_BYTES
 from chaplain.client.protocol.journal.reader import WINDOW_BYTES
-from chaplain.errors import Closed, Missing, Refused, Unknown
+from chaplain.errors import Closed, Forbidden, Missing, Refused, Unknown
 from chaplain.link.auth.identity import Identity
 from chaplain.runtime.cluster.local import pid_of
 from tests.support.command_line import chaplain, eventually, pids
@@ -169,7 +169,7 @@ def test_who_may_read_but_not_write(directory: Path) -> None:
                 lambda stream: reader.pool(stream).broadcast(b"no"),
             ]
             for write in writes:
-                with pytest.raises(Refused, match=r"may not write .*stream.*: ask an admin"):
+                with pytest.raises(Forbidden, match=r"may not write .*stream.*: ask an admin"):
                     write("news")
                 write("own-notes")
             reads: list[Callable[[], object]] = [
@@ -179,7 +179,7 @@ def test_who_may_read_but_not_write(directory: Path) -> None:
                 lambda: reader.pool("hidden").join(),
             ]
             for read in reads:
-                with pytest.raises(Refused, match="may not read stream 'hidden': ask an admin"):
+                with pytest.raises(Forbidden, match="may not read stream 'hidden': ask an admin"):
                     read()
         assert [event.value for event in admin.graph("news").read()] == [b"graph"]
         assert [event.value for event in admin.sequence("news").read()] == [b"sequence"]
@@ -210,14 +210,14 @@ def test_a_writer_raises_what_went_wrong(directory: Path) -> None:
         with connected() as other:
             writer = other.journal("theirs").writer()
             writer.write(b"x")
-            with pytest.raises(Refused, match="may not write"):
+            with pytest.raises(Forbidden, match="may not write"):
                 writer.flush()
             with pytest.raises(Refused, match="may not write"):
                 writer.write(b"y")
             assert other.journal("mine-1").write(b"z").offset == 0
-            with pytest.raises(Refused, match="may not read"):
+            with pytest.raises(Forbidden, match="may not read"):
                 next(other.journal("theirs").read())
-            with pytest.raises(Refused, match="only an admin"):
+            with pytest.raises(Forbidden, match="only an admin"):
                 other.clients()
         [record] = [one for one in client.clients() if one.name == "writer"]
         assert (record.status, record.writes, record.admin) == ("active", ("mine*",), False)

@@ -39,11 +39,11 @@ def node_with_another_key(kind: str, cluster: Cluster) -> Iterator[None]:
     file = directory / "node-1" / NODE_FILE
     text = re.sub(r"(?m)^cluster = .*$", f'cluster = "{cluster.file.cluster}"', file.read_text())
     file.write_text(re.sub(r"(?m)^neighbours = .*$", f'neighbours = ["{cluster.endpoint(2)}"]', text))
-    refused = cluster[2].count("link_knocks_refused")
+    refused = cluster[2].count("link_tokens_refused")
     command = [*PROGRAM, "node", "run", "--config", str(file)]
     started = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        until(lambda: cluster[2].count("link_knocks_refused") > refused, "it knocks")
+        until(lambda: cluster[2].count("link_tokens_refused") > refused, "it knocks")
         yield
     finally:
         started.kill()
@@ -114,5 +114,5 @@ def _counted(node: Node) -> dict[str, int]:
     """Unproven connections, and those turned away: by a shut door, a wrong password or a wrong key."""
     metrics = node.metrics()
     accepted = int(metrics.get("link_accepted", 0) - metrics.get("link_admitted", 0))
-    names = ("link_door_shut", "link_refused", "link_knocks_refused")
+    names = ("link_accept_blocked", "link_refused", "link_tokens_refused")
     return {"accepted, not admitted": accepted, **{name: int(metrics.get(name, 0)) for name in names}}

@@ -11,7 +11,7 @@ from tests.support.process_cluster import Cluster, until
 from tests.support.traffic_capture import talking, wait_to_hear
 
 PER_SECOND = 100.0
-FRAMES_WRONG = ("link_frames_rejected", "link_replays_rejected", "mesh_said_by_nobody")
+FRAMES_WRONG = ("link_frames_rejected", "link_replays_rejected", "mesh_frames_without_session")
 """What would count frames that came without the greeting that has to come first."""
 
 

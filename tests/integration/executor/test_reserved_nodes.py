@@ -51,7 +51,7 @@ def is_at_rest(node: Node) -> bool:
 def tries_out(client: Client, node: Node) -> bool:
     """Whether the client has come to this node: it begins with whichever greets it first."""
     client.sql(STREAM).execute("delete from t")
-    return node.count("executor_rehearsals_passed") > 0
+    return node.count("executor_dry_runs_passed") > 0
 
 
 def refuses_early(client: Client, other: Node, node: Node) -> bool:
@@ -85,8 +85,8 @@ def test_one_node_for_alice(cluster: Cluster, capsys: pytest.CaptureFixture[str]
         until(lambda: refuses_early(client, first, third), "what would fail is refused at once", limit_s=180)
         assert sql.execute("insert into t values (2, 'two')").changes == 1
         assert [row["b"] for row in sql.query("select b from t order by a")] == ["one", "two"]
-        until(lambda: third.count("executor_rehearsals_refused") >= 1, "metrics, which are up to a second old, say so")
-        assert first.count("executor_rehearsals_passed") == 0
+        until(lambda: third.count("executor_dry_runs_refused") >= 1, "metrics, which are up to a second old, say so")
+        assert first.count("executor_dry_runs_passed") == 0
         until(lambda: len(fingerprints(cluster)) == 3 and len({*fingerprints(cluster)}) == 1, "all are equal")
 
         with pytest.raises(SystemExit):

@@ -49,6 +49,7 @@ def test_statements_results_and_queries(cluster: Cluster) -> None:
         assert moved.changes == 2
         (row,) = sql.query("select a, b from t where a = :a", {"a": 1})
         assert (row, row["b"], row[1]) == ({"a": 1, "b": "z"}, "z", "z")
+        assert [result.ok for result in sql.results(delete=False)] == [True, True, False, True]
         assert [result.ok for result in sql.results()] == [True, True, False, True]
         assert sql.results() == []
         kept = [sql.execute("insert into t(b) values (?)", [value]) for value in ("p", "q", "r")]
@@ -159,7 +160,8 @@ def test_command_line(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> N
     assert (result["ok"], result["changes"], result["stream"]) == (True, 1, "cli")
     assert run("query", "select * from t") == (0, [{"a": 5, "b": "five"}])
     assert run("exec", "insert into absent values (1)") == (1, None)
-    code, results = run("results")
+    assert run("results") == run("results"), "only --delete deletes"
+    code, results = run("results", "--delete")
     assert isinstance(results, list)
     assert [one["ok"] for one in results] == [True, True, False]
     assert run("results") == (0, [])
@@ -258,9 +260,10 @@ def test_a_cluster_without_databases_takes_no_statements(tmp_path: Path) -> None
     bring_up(directory, lambda _: None)
     try:
         with Client.connect(directory, timeout=30) as client:
-            for write in (lambda: client.sql("main").execute("create table t(a)"), client.sql("main").writer):
+            sql = client.sql("main")
+            for write in (sql.execute, sql.writer().execute):
                 with pytest.raises(NotExecutor, match="executes no statements: its database is set to none"):
-                    write()
+                    write("create table t(a)")
             with pytest.raises(Missing):
                 list(client.journal("main").read())
             assert not (directory / "node-1" / "databases").exists()

@@ -41,6 +41,8 @@ def commands() -> None:
     assert json.loads(chaplain(again)) == {"stream": "rows", "landed": 0}
     for whole in ("--cluster c", "--cluster c --node 2 --tables tables"):
         assert chaplain(f"pipeline verify {whole} --stream rows") == ""
+    for whole in ("--cluster c --signatures", "--cluster c --node 2", "--path c/node-3/segments"):
+        assert chaplain(f"verify {whole} --stream rows") == ""
     for place in ("--tables tables", "--path c/node-1/segments"):
         [latest] = chaplain(f"pipeline fold {place} --stream rows").splitlines()
         assert (json.loads(latest)["key"], json.loads(latest)["value"]) == ("k", "first of rows")
@@ -59,6 +61,7 @@ def breaks() -> None:
         stream.write(b"F")
     found = chaplain("pipeline verify --path broken/node-1/segments", code=3).splitlines()
     assert found
+    assert chaplain("verify --path broken/node-1/segments", code=3).splitlines() == found
     assert all(set(json.loads(line)) >= {"stream", "offset", "kind", "expected", "found"} for line in found)
     assert [(json.loads(line)["node"], json.loads(line)["file"]) for line in found] == [(1, file.name)] * len(found)
 

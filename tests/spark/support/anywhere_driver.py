@@ -10,13 +10,14 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from chaplain.pipeline import local_session
+from chaplain.pipeline.session import EXECUTOR_WAIT
 
 
 def session(where: str) -> SparkSession:
     if where.startswith("sc:"):
         return local_session(remote=where, name="anywhere")
     if where.startswith("spark:"):
-        small = {"spark.driver.host": "127.0.0.1", "spark.executor.memory": "512m"}
+        small = {"spark.driver.host": "127.0.0.1", "spark.executor.memory": "512m", EXECUTOR_WAIT: "120"}
         return local_session(where, memory="512m", name="anywhere", settings=small)
     return local_session(memory="512m", name="anywhere")
 

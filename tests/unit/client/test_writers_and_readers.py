@@ -9,17 +9,19 @@ from contextlib import suppress
 import pytest
 
 from chaplain.client.aio.journal import AsyncReader, AsyncWriter
-from chaplain.client.api.journal_calls import read
+from chaplain.client.api.journal_calls import WRITER_BYTES_MAX, read
 from chaplain.client.io.call_registry import CallRegistry
 from chaplain.client.protocol.call_events import Returned
 from chaplain.client.protocol.journal.batch_builder import CHUNK_BYTES, BatchBuilder
-from chaplain.client.protocol.journal.events import ReadChunk, ReadCommand, WritesAcknowledged
+from chaplain.client.protocol.journal.events import Batch, ReadChunk, ReadCommand, WritesAcknowledged
 from chaplain.client.protocol.journal.packing import REQUEST_BYTES_MAX
 from chaplain.client.protocol.journal.unpacking import messages_of
 from chaplain.client.sync import journal
 from chaplain.client.sync.journal import Reader, Writer
+from chaplain.client.two_phase import TwoPhaseWriter
 from chaplain.client.types.receipts import ReceiptPlace
 from chaplain.errors import Closed, Misused
+from chaplain.journal.execution.two_phase import STAGED
 from chaplain.segment.pack import Pack, encode_pack
 
 LARGE = CHUNK_BYTES + 1
@@ -142,7 +144,7 @@ def test_a_writer_of_a_closed_client_says_so_at_once(kind: type) -> None:
         writer.write(b"1")
 
 
-def test_chunk_whose_hand_over_is_interrupted_is_submitted_with_the_next_message(
+def test_chunk_whose_hand_over_is_interrupted_is_submitted_later(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Ctrl-C must not lose what the writer has collected."""
@@ -158,7 +160,50 @@ def test_chunk_whose_hand_over_is_interrupted_is_submitted_with_the_next_message
     with pytest.raises(KeyboardInterrupt):
         writer.write(bytes(LARGE))
     writer.write(b"second")
+    context.answer(0)
     assert [[len(value) for value, _ in batch] for batch in context.rows] == [[5], [LARGE], [6]]
+
+
+def test_message_whose_hand_over_is_interrupted_is_submitted_with_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    context = Context()
+    writer = Writer(context, "s", False)
+
+    def interrupt(act: object) -> None:
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(context, "hand_over", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        writer.write(b"first")
+    writer.write(b"second")
+    assert [value for batch in context.rows for value, _ in batch] == [b"first", b"second"]
+
+
+@pytest.mark.parametrize("staged", [False, True])
+def test_writer_waits_for_the_engine_before_it_collects_too_much(staged: bool) -> None:
+    """The engine's thread may be slow to get the interpreter: what it has not submitted counts, too."""
+    context = Context()
+    writer = TwoPhaseWriter(context) if staged else Writer(context, "s", False)
+    waits: list[int] = []
+    acts: list = []
+    context.hand_over = acts.append
+
+    def wait_for(take, timeout_s) -> None:
+        waits.append(writer._unsent_bytes())
+        acts[-1]()
+        for number in range(len(context.wishes)):
+            if context.wishes[number].call in context.registry._sinks:
+                context.answer(number)
+        assert take()
+
+    writer._changed.wait_for = wait_for
+    size_bytes = CHUNK_BYTES
+    for _ in range(2 * WRITER_BYTES_MAX // size_bytes):
+        if staged:
+            writer.stage(Batch("s", [bytes(size_bytes)], size_bytes=size_bytes, message_type=STAGED))
+        else:
+            writer.write(bytes(size_bytes))
+    assert waits == [WRITER_BYTES_MAX + size_bytes]
 
 
 def test_what_an_interrupted_message_left_is_thrown_away() -> None:

@@ -47,7 +47,7 @@ def stage() -> Stage:
 def test_a_database_with_nothing_to_do_tries_it_out(stage: Stage) -> None:
     assert stage.step(wish(5)) == [TryOut(5, "main", (INSERT,), stage.now_ns)]
     assert stage.step(Tried(5, "main", done=True)) == [DryRunDone(5)]
-    assert stage.core.counts["rehearsals_passed"] == 1
+    assert stage.core.counts["dry_runs_passed"] == 1
 
 
 def test_why_it_would_fail_is_told_with_the_node_that_found_it(stage: Stage) -> None:
@@ -55,7 +55,7 @@ def test_why_it_would_fail_is_told_with_the_node_that_found_it(stage: Stage) -> 
     (answer,) = stage.step(Tried(5, "main", True, "constraint", "UNIQUE constraint failed: t.a"))
     reason = "UNIQUE constraint failed: t.a (found by node 1; it was not ordered)"
     assert answer == DryRunDone(5, "constraint", reason)
-    assert stage.core.counts["rehearsals_refused"] == 1
+    assert stage.core.counts["dry_runs_refused"] == 1
 
 
 def test_nothing_is_applied_meanwhile_and_nothing_is_forgotten(stage: Stage) -> None:
@@ -96,7 +96,7 @@ def test_what_waits_too_long_goes_its_way(stage: Stage) -> None:
     assert due <= PATIENCE_NS
     stage.now_ns = PATIENCE_NS
     assert DryRunDone(5) in stage.step(Woken())
-    assert stage.core.counts["rehearsals_passed_over"] == 1
+    assert stage.core.counts["dry_runs_skipped"] == 1
 
 
 @pytest.mark.parametrize(

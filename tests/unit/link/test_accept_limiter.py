@@ -92,7 +92,7 @@ def test_every_bit_of_a_knock_matters(stage: Stage, bob: Actor) -> None:
         off = bytearray(name + proof)
         off[position // 8] ^= 1 << position % 8
         assert not stage.knock(bob, bytes(off[: len(name)]), bytes(off[len(name) :]))
-    assert bob.core.counts["knocks_refused"] == 8 * (len(name) + len(proof))
+    assert bob.core.counts["tokens_refused"] == 8 * (len(name) + len(proof))
     assert stage.knock(bob, name, proof)
 
 

@@ -139,7 +139,7 @@ def test_the_round_trip_of_a_ping_is_told() -> None:
     core.step(6 * SECOND, said(TASK, Alive(2, b"x")))
     assert core.step(7 * SECOND, said(TASK, DecenAck(3))) == [Answered(TASK, 2 * SECOND)]
     assert core.step(8 * SECOND, said(TASK, DecenAck(4))) == []
-    assert core.counts["answers_unasked"] == 1
+    assert core.counts["answers_unrequested"] == 1
 
 
 def test_a_client_gets_no_heartbeat_but_is_pinged_and_given_up() -> None:

@@ -23,6 +23,7 @@ from chaplain.mesh.settings import MeshSettings
 from chaplain.node import status
 from chaplain.node.core import NodeCore
 from chaplain.node.keyring_store import KEYRING_FILE
+from chaplain.node.layer_slot import LayerSlot
 from chaplain.node.settings import NodeSettings
 from chaplain.wire import parcel
 from chaplain.wire.parcel import Layer, Parcel
@@ -91,7 +92,7 @@ def test_every_effect_of_every_layer_has_a_place_to_go() -> None:
         (node._link, LinkEffect),
         (node._mesh, MeshEffect),
         (node._gossip, GossipEffect),
-        (node._desk, ClientServiceEffect),
+        (node._service, ClientServiceEffect),
     ):
         assert set(place.routes) == set(get_args(effects))
 
@@ -148,7 +149,9 @@ def test_nothing_is_said_before_what_waits_for_the_link() -> None:
     node = Cluster().node("one")
     node._work.append((node._link, Meet("tcp://10.0.0.9:7171")))
     say = Say(bytes(16), b"later")
-    node._say(say)
+    speaker = LayerSlot(lambda _now_ns, _event: [say], lambda: None)
+    speaker.route(node._link, Say)
+    node._step(speaker, None)
     assert node._work[-1] == (node._link, say)
 
 
@@ -245,9 +248,9 @@ def test_a_layer_above_gossip_hears_its_like_and_its_members() -> None:
 def test_a_layer_above_gossip_writes_under_tickets_of_its_own() -> None:
     cluster = Postmen()
     node, postman = cluster.node("one"), cluster.postmen["one"]
-    node.desk.step(0, Entered(CLIENT, {}))
+    node.client_service.step(0, Entered(CLIENT, {}))
     ask = messages.encode(CLIENT.identifier, LookUp(7, Layer.GRAPH, b"body"))
-    for effect in node.desk.step(0, Whispered(CLIENT, ask)):
+    for effect in node.client_service.step(0, Whispered(CLIENT, ask)):
         assert isinstance(effect, ForLayer)
         node._work.append((node._uppers[effect.layer], effect.event))
     (persist,) = node.step(cluster.world.now_ns, Drained())

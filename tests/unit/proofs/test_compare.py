@@ -42,6 +42,26 @@ def directory(honest, tmp_path_factory):
     return found
 
 
+def test_partial_tiles_of_higher_levels_are_computed_from_full_ones(honest, tmp_path):
+    edge = TileEdge()
+    for tile, octets in edge.extend(honest):
+        if tile.level == 0:
+            (tmp_path / tile.path).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / tile.path).write_bytes(octets)
+    size = 70_000 // 256 * 256
+    (tmp_path / "tile/1").mkdir()
+    (tmp_path / "tile/1/000").write_bytes(edge_tile(honest))
+    found = compare(signed(honest, 512), signed(honest, size), None, nodes_in(tmp_path, size))
+    assert found.new_size == size
+    with pytest.raises(Missing, match=r"no tile tile/0/273\.p/112 .*; a node serves it"):
+        compare(signed(honest, 512), signed(honest, 70_000), None, nodes_in(tmp_path, 70_000))
+
+
+def edge_tile(leaves):
+    """The first tile of level 1."""
+    return b"".join(merkle.root_of(leaves[at : at + 256]) for at in range(0, 65_536, 256))
+
+
 def nodes_in(directory, size):
     return tiles.node_source(size, directory_source(directory))
 

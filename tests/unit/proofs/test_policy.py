@@ -59,6 +59,10 @@ def test_a_wrong_signature_of_a_known_key_makes_the_checkpoint_invalid():
     mixed = SignedCheckpoint(ONE, (*sign(ONE, (1, 2)).signatures, other.signatures[1]))
     with pytest.raises(Unproven, match=f"signature of chaplain/{CLUSTER}/3 on the checkpoint is wrong"):
         policy.check(a_policy(), mixed)
+    right, wrong = (sign(one, (2,)).signatures[1] for one in (ONE, Checkpoint(ONE.origin, 8, ONE.root)))
+    twice = SignedCheckpoint(ONE, (*sign(ONE, (1,)).signatures, right, wrong))
+    with pytest.raises(Unproven, match="/2 on the checkpoint is wrong"):
+        policy.check(a_policy(), twice)
 
 
 def test_the_log_must_have_signed_and_be_the_right_one():

@@ -95,7 +95,7 @@ def test_work_that_finds_no_descriptor_is_done_again_behind_the_rest():
         labour.submit(lambda: read("read at last"))
         labour.submit(lambda: "checked meanwhile")
         assert answers(labour, 2) == ["checked meanwhile", "read at last"]
-        assert labour.counts["labour_waits_for_descriptors"] == 2
+        assert labour.counts["worker_waits_for_descriptors"] == 2
     finally:
         labour.close()
 
@@ -126,13 +126,13 @@ def test_a_node_without_descriptors_reads_later_and_says_so(tmp_path: Path):
     with none_left():
         tasks.run(ReadEvents(7, ()))
         until = threading.Event()
-        while not labour.counts["labour_waits_for_descriptors"]:
+        while not labour.counts["worker_waits_for_descriptors"]:
             until.wait(0.01)
         host._run_once()
     assert select.select([labour.fd], [], [], PATIENCE_S)[0]
     assert labour.completed() == [EventsRead(7, ())]
     assert [json.loads(line)["event"] for line in lines.getvalue().splitlines()] == ["no descriptors left"]
-    assert host.measures()[0]["labour_waits_for_descriptors"] >= 1
+    assert host.measures()[0]["worker_waits_for_descriptors"] >= 1
     host.close()
 
 

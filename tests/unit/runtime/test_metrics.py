@@ -10,8 +10,10 @@ from chaplain.runtime.metrics import COUNTERS, GAUGES, PREFIXES, help_of, page
 SOURCE = Path(chaplain.__file__).parent
 PAGE = Path(__file__).parents[3] / "docs/reference/metrics.md"
 COUNTED = re.compile(r'counts\["(\w+)"\] (?:\+?=)')
-LAYERS = {layer: layer for layer in ("link", "mesh", "gossip", "executor", "sequence", "graph", "node")}
-LAYERS |= {"client_service": "desk", "runtime": ""}
+LAYERS = {
+    layer: layer for layer in ("link", "mesh", "gossip", "executor", "sequence", "graph", "node", "client_service")
+}
+LAYERS |= {"runtime": ""}
 """The prefix of a package's counters, by package."""
 
 

@@ -48,7 +48,7 @@ def append(text: str, stream: str, lines: bool, cluster: str, node: int | None, 
 
 @graph.command(epilog="Example: chaplain graph read notes --only-read --cluster demo")
 @named("--stream", "The stream to read.")
-@click.option("--only-read", is_flag=True, help="Only events that half of the members or more have.")
+@click.option("--only-read", is_flag=True, help="Only events that more than half of the members have on disk.")
 @click.option("--follow", is_flag=True, help="Continue with new events, in order of arrival.")
 @click.option(
     "--timeout", type=click.FloatRange(0), help="With --follow: stop after this many seconds without an event."

@@ -83,7 +83,7 @@ def query(
         _put_rows(rows)
 
 
-@sql.command(epilog="Example: chaplain sql results --cluster demo")
+@sql.command(epilog="Example: chaplain sql results --delete --cluster demo")
 @_stream
 @click.option(
     "--through",
@@ -92,11 +92,16 @@ def query(
     metavar="LANE ID",
     help="Only requests of this lane (client_id) up to this request (client_message_id).",
 )
+@click.option("--delete", is_flag=True, help="Show all of them, and delete what was shown.")
 @cluster_options
-def results(stream: str, through: tuple[int, int] | None, cluster: str, node: int | None, output: str) -> None:
-    """Show the stored results of statements, including those that `sql exec` has shown, then delete them."""
+def results(
+    stream: str, through: tuple[int, int] | None, delete: bool, cluster: str, node: int | None, output: str
+) -> None:
+    """Show the stored results of statements, including those that `sql exec` has shown: the oldest ones first, as many
+    as fit into one answer of a node.
+    """
     with connected(cluster, node) as client:
-        found = client.sql(stream).results(through)
+        found = client.sql(stream).results(through, delete=delete)
     if output == "json":
         print_json([result_json(result) for result in found])
     else:

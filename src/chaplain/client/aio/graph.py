@@ -30,7 +30,7 @@ class AsyncGraph:
         """Iterate over the events that exist now, in the agreed order.
 
         With `follow`, iterate over all events in the order of arrival, including new ones, until `timeout` seconds pass
-        without one. `only_read` skips events that fewer than half of the members have on disk.
+        without one. `only_read` skips events that are not on the disks of more than half of the members.
         """
         reader = GraphReader(self.stream, only_read=only_read, follow=follow, timeout_s=self._context.timeout_s)
         return self._pages(reader, validation.wait_s(timeout))

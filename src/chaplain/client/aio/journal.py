@@ -179,6 +179,8 @@ class AsyncWriter(NotPicklable):
         self._changed = AsyncNotifier()
         self._chunks = deque([BatchBuilder()])
         """Messages that are not submitted. The last chunk collects more; full ones are before it."""
+        self._handed_over = False
+        """True while the engine has to submit them."""
         self._all_submitted = True
         """False from a flush until everything that was written before it is submitted."""
         self._unanswered_bytes = 0
@@ -186,6 +188,10 @@ class AsyncWriter(NotPicklable):
         self._error: BaseException | None = None
         self._closed = False
         self._ranges: list[ReceiptPlace] | None = [] if receipts else None
+
+    def __repr__(self) -> str:
+        state = "failed" if self._error is not None else "closed" if self._closed else "open"
+        return f"<{type(self).__name__} of {self.stream!r}: {state}, {self.count} receipts>"
 
     async def write(self, value: bytes, key: bytes | None = None, headers: Headers | None = None) -> None:
         """Submit one message. Blocks only while more than 8 MiB have no receipt yet."""
@@ -196,9 +202,9 @@ class AsyncWriter(NotPicklable):
             chunk.add(value, key, headers)
             if chunk.full:
                 self._chunks.append(BatchBuilder())
-            elif self._unanswered and len(self._chunks) == 1:
-                return
-            self._context.hand_over(self._submit_chunks)
+            elif self._unanswered or self._handed_over:
+                return  # the next receipt, or the engine, submits it
+            self._hand_over()
             if self._error is not None:
                 self._raise_if_failed()
         if not self._has_room():
@@ -210,7 +216,7 @@ class AsyncWriter(NotPicklable):
         with self._changed.lock:
             self._raise_if_failed()
             self._all_submitted = False
-            self._context.hand_over(self._submit_chunks)
+            self._hand_over()
         await self._changed.wait_for(self._is_flushed, None)
 
     async def close(self) -> None:
@@ -253,10 +259,20 @@ class AsyncWriter(NotPicklable):
         if self._closed:
             raise Closed("this writer is closed: make another")
 
+    def _hand_over(self) -> None:
+        self._handed_over = True
+        try:
+            self._context.hand_over(self._submit_chunks)
+        except BaseException:  # also of a signal handler: then another call hands them over
+            self._handed_over = False
+            raise
+
     def _has_room(self) -> bool | None:
         self._raise_if_failed()
-        size_bytes = self._unanswered_bytes + sum(chunk.size_bytes for chunk in self._chunks)
-        return size_bytes <= WRITER_BYTES_MAX or None
+        return self._unanswered_bytes + self._unsent_bytes() <= WRITER_BYTES_MAX or None
+
+    def _unsent_bytes(self) -> int:
+        return sum(chunk.size_bytes for chunk in self._chunks)
 
     def _is_flushed(self) -> bool | None:
         self._raise_if_failed()
@@ -267,6 +283,7 @@ class AsyncWriter(NotPicklable):
     def _submit_chunks(self) -> None:
         """Submit all collected messages."""
         with self._changed.lock:
+            self._handed_over = False
             chunks, self._chunks = self._chunks, deque([BatchBuilder()])
             for chunk in chunks:
                 if len(chunk):
@@ -321,6 +338,10 @@ class AsyncReader(NotPicklable):
         self._call = context.registry.submit_call(
             lambda number: prepared.build(number, int(context.timeout_s * 1e9)), self._sink
         )
+
+    def __repr__(self) -> str:
+        state = "failed" if self._sink.error is not None else "ended" if self._sink.ended else "open"
+        return f"<{type(self).__name__} of {self.stream!r}: {state}>"
 
     def __aiter__(self) -> AsyncIterator[Message]:
         return self

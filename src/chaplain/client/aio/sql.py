@@ -89,12 +89,13 @@ class AsyncSql:
         """
         return await self._context.run(sql_calls.query(self.stream, sql, parameters, self._known(), local))
 
-    async def results(self, through: Sequence[int] | None = None) -> list[Result]:
+    async def results(self, through: Sequence[int] | None = None, delete: bool = True) -> list[Result]:
         """Return and delete the stored results of this identity's requests, oldest first.
 
         The results that `execute` has returned are included: only this method deletes results. With `through`, the id
         of a request, it returns only the results of that lane up to this request, and those of requests that were
-        executed together with it.
+        executed together with it. With `delete=False` it deletes nothing, and returns only the oldest results: as many
+        as fit into one answer of a node.
         """
         found: dict[RequestId, Result] = {}
         wanted = sql_calls.span(through)
@@ -102,6 +103,8 @@ class AsyncSql:
             found |= {
                 one.id: one for one in part
             }  # after a change of nodes, results that were already read may come again
+            if not delete:
+                break
             await self._context.run(sql_calls.read_through(self.stream, part))
             wanted = sql_calls.span(through, part)
         return list(found.values())

@@ -39,7 +39,7 @@ class GraphEvent(Record, frozen=True):
     """The author's clock when the event was written, in nanoseconds since 1970."""
     value: bytes
     read: bool
-    """True if at least half of the members, including the author, have it on disk."""
+    """True if more than half of the members, including the author, have it on disk."""
     confirms: int
     """How many members other than the author are known to have it."""
     writer: str = ""

@@ -33,6 +33,10 @@ class Cursor:
             self.close()
             raise
 
+    def __repr__(self) -> str:
+        state = "closed" if self._lock.closed else f"next offset {self.offset}"
+        return f"<Cursor {str(self._file)!r} of {self._names['stream']!r}: {state}>"
+
     def commit(self, offset: int) -> None:
         """Record that everything before `offset` is processed. The offset is on disk when this returns."""
         offset = validation.number("an offset", offset)

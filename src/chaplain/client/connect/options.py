@@ -13,6 +13,7 @@ from random import SystemRandom
 from typing import TypeAlias
 
 from chaplain.client.connect.identity_file import IdentityFile, parse_identity_file
+from chaplain.client.connect.url import SCHEME, parse_url
 from chaplain.client.protocol.core import ClientCore
 from chaplain.client.protocol.events import Settings
 from chaplain.client.protocol.journal.core import ClientJournal
@@ -29,11 +30,12 @@ Secret: TypeAlias = Identity | str | Path
 """An identity, or the path of its file."""
 
 CLUSTER_VARIABLE = "CHAPLAIN_CLUSTER"
+URL_VARIABLE = "CHAPLAIN_URL"
 IDENTITY_VARIABLE = "CHAPLAIN_IDENTITY"
 DEFAULT_CLUSTER = "chaplain"
 _NO_CLUSTER = (
-    f"nothing to connect to: give a cluster's directory, set {CLUSTER_VARIABLE} to it, or give endpoints, identity and"
-    " node_keys (an identity file made by `chaplain client add` has the keys in it)"
+    f"nothing to connect to: give a cluster's directory or URL, set {CLUSTER_VARIABLE} to it, or give endpoints,"
+    " identity and node_keys (an identity file made by `chaplain client add` has the keys in it)"
 )
 
 _REPORTS_PER_SECOND_MAX = 1000
@@ -88,9 +90,13 @@ def prepare(
         validation.name("a cluster's name", name)
     if node is not None:
         node = validation.number("a node's id", node, 1)
-    path = cluster if cluster is not None else os.environ.get(CLUSTER_VARIABLE)
-    cluster_file = None if not path else load_cluster(validation.path(path))
+    place = cluster if cluster is not None else os.environ.get(CLUSTER_VARIABLE) or os.environ.get(URL_VARIABLE)
+    url = parse_url(place) if isinstance(place, str) and place.startswith(SCHEME) else None
+    cluster_file = None if not place or url is not None else load_cluster(validation.path(place))
     nodes = () if cluster_file is None else cluster_file.nodes
+    if url is not None:
+        endpoints = url.endpoints if endpoints is None else endpoints
+        identity, name = identity or url.identity, name or url.name
     if isinstance(endpoints, str):
         endpoints = [endpoint.strip() for endpoint in endpoints.split(",")]
     chosen = _endpoints_of(nodes, node) if endpoints is None else tuple(validation.several("endpoints", endpoints))

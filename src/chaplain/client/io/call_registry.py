@@ -37,6 +37,7 @@ from chaplain.errors import (
     Closed,
     DiskFull,
     Dropped,
+    Forbidden,
     Missing,
     NotExecutor,
     Refused,
@@ -57,6 +58,7 @@ _ERRORS: dict[Failure, type[ChaplainError]] = {
     Failure.STATEMENT: StatementFailed,
     Failure.DROPPED: Dropped,
     Failure.NOT_EXECUTOR: NotExecutor,
+    Failure.NO_RIGHT: Forbidden,
 }
 
 
@@ -150,12 +152,8 @@ class CallRegistry:
 
     def check_usable(self) -> None:
         """Raise `Closed` if this process or loop must not use the client. Call it before waiting for anything."""
-        if not self._in_own_process:
+        if os.getpid() != self._pid:
             raise Closed(FORKED)
-
-    @property
-    def _in_own_process(self) -> bool:
-        return os.getpid() == self._pid
 
     def register(self, sink: Sink) -> int:
         """Give a call that is about to be submitted its number."""
@@ -189,13 +187,13 @@ class CallRegistry:
 
     def cancel(self, call: int) -> None:
         """Cancel a call. Does nothing if the call or the client has ended."""
-        if self._in_own_process and self._remove(call) is not None:
+        if os.getpid() == self._pid and self._remove(call) is not None:
             with suppress(Closed):
                 self._submit(Cancelled(call))
 
     def cancel_sink(self, sink: Sink) -> None:
         """Cancel the call of this sink, if it has one: an interrupted caller may not know the number."""
-        if not self._in_own_process:
+        if os.getpid() != self._pid:
             return
         with self._lock:
             calls = [call for call, one in self._sinks.items() if one is sink]

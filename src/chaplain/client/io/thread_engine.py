@@ -47,8 +47,10 @@ class ThreadEngine:
         self._acts: dict[Callable[[], None], None] = {}
         self._awake = True
         """False while the thread waits on the sockets, or is about to: then a submission must wake it."""
+        self._stopping = False
         self._ended = False
         self._pid = os.getpid()
+        self._thread_id = 0
         self._thread = threading.Thread(target=self._run, name="chaplain-client", daemon=True)
 
     def start(self, receiver: Receiver) -> None:
@@ -73,18 +75,22 @@ class ThreadEngine:
 
         A function that was accepted is called even if the engine ends.
         """
+        if os.getpid() != self._pid:
+            raise Closed(FORKED)
         with self._lock:
             if self._ended:
                 raise Closed(CLOSED)
-            if not self._awake:
-                self._sockets.wake()
-            self._acts[act] = None
+            if act not in self._acts:
+                if not self._awake:
+                    self._sockets.wake()
+                self._acts[act] = None
 
     def stop(self, wait: bool = True) -> None:
         """End the thread and close the sockets; pending calls fail with `Closed`. Idempotent."""
         if os.getpid() != self._pid:
             return
-        with suppress(Closed):
+        with self._lock, suppress(Closed):
+            self._stopping = True
             self.submit(Stopping())
         if wait and threading.current_thread() is not self._thread:
             self._thread.join(JOIN_TIMEOUT_S)
@@ -95,13 +101,14 @@ class ThreadEngine:
 
     def check_may_wait(self) -> None:
         """Raise `RuntimeError` in the engine's own thread, which would wait for itself: a finalizer may run there."""
-        if threading.get_ident() == self._thread.ident:
+        if threading.get_ident() == self._thread_id:
             raise RuntimeError("a finalizer ran inside a call of this client: it cannot wait for the same client")
 
     # The engine's thread.
 
     def _run(self) -> None:
         assert self._receiver is not None
+        self._thread_id = threading.get_ident()
         error = Closed(CLOSED)
         try:
             while not self._ended:
@@ -126,17 +133,18 @@ class ThreadEngine:
             return 0 if self._queue or self._acts else until_due_ns
 
     def _act(self) -> None:
+        """Call the functions that `call_soon` was given."""
         with self._lock:
             acts, self._acts = self._acts, {}
         for act in acts:
             act()
 
     def _submitted(self) -> list[ClientInput]:
+        """What callers have submitted until now."""
         self._awake = True
         if self._acts:
             self._act()
         with self._lock:
             events, self._queue = self._queue, []
-            if any(isinstance(event, Stopping) for event in events):
-                self._ended = True
+            self._ended = self._stopping
         return events

@@ -21,6 +21,16 @@ class Failure(Enum):
     STATEMENT = "statement"
     DROPPED = "dropped"
     NOT_EXECUTOR = "not_executor"
+    NO_RIGHT = "no_right"
+
+
+_RIGHTS = (Failure.NO_RIGHT.value, "not_allowed")
+"""Kinds of refusal, as nodes name them, for a client that lacks a right, or is no admin."""
+
+
+def refusal(kind: str) -> Failure:
+    """The failure of a request that a node refused with this kind."""
+    return Failure.NO_RIGHT if kind in _RIGHTS else Failure.REFUSED
 
 
 class Cancelled(Frozen, frozen=True):

@@ -147,11 +147,7 @@ class ConnectionManager:
             late = [since + self._settings.greet_within_ns for since in self._connecting().values()]
             self._connect_due_ns = soonest((self._endpoints.next_ns(), *late))
             self._connect_due_stale = False
-        first = soonest((self._connect_due_ns, self._link.deadline()))
-        for session in self.sessions.values():
-            due_ns = session.next_ns()
-            first = due_ns if first is None or due_ns < first else first
-        return first
+        return soonest((self._connect_due_ns, self._link.deadline(), *[one.due_ns for one in self.sessions.values()]))
 
     def _choose(self, now_ns: int) -> None:
         self._connect_due_stale = True

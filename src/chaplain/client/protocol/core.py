@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from random import Random
 from typing import assert_never
 
+from chaplain.client.protocol.call_events import refusal
 from chaplain.client.protocol.connections import ConnectionManager, SessionEvent
 from chaplain.client.protocol.deadlines import Deadlines
 from chaplain.client.protocol.endpoints import Endpoints
@@ -163,7 +164,8 @@ class ClientCore:
     def deadline(self) -> int | None:
         """When to step with `Woken`; None if nothing is due."""
         journal = None if self._journal is None or self._stopped else self._journal.deadline()
-        return soonest((self._connections.deadline(), self._deadlines.next_ns(), journal))
+        calls = self._deadlines.next_ns() if self._calls else None
+        return soonest((self._connections.deadline(), calls, journal))
 
     # The journal.
 
@@ -456,7 +458,7 @@ class ClientCore:
 
 def _failure_of(kind: str) -> Failure:
     """The failure of this kind. A later version of a node may send unknown kinds: they count as a refusal."""
-    return next((failure for failure in Failure if failure.value == kind), Failure.REFUSED)
+    return next((failure for failure in Failure if failure.value == kind), refusal(kind))
 
 
 def _call_in(dropped: bytes) -> int:

@@ -24,6 +24,8 @@ class ClientSession:
         self._heard_ns = now_ns
         self._pings: deque[tuple[int, int | None]] = deque()
         """PINGs without an answer, oldest first: when each was sent, and for which call."""
+        self.due_ns = now_ns + settings.ping_after_ns
+        """When `needs_ping` or `is_silent` may become true. It is kept up to date: the host asks after every turn."""
 
     def alive(self, content: bytes) -> Say:
         """An ALIVE command with this content."""
@@ -32,6 +34,7 @@ class ClientSession:
     def ping(self, now_ns: int, call: int | None = None) -> Say:
         """A PING, for a call that measures the round trip or for none."""
         self._pings.append((now_ns, call))
+        self._set_due()
         return Say(self.instance, command.encode(Ping(self._next())), urgent=True)
 
     def acknowledge(self) -> Say:
@@ -41,17 +44,20 @@ class ClientSession:
     def mark_heard(self, now_ns: int) -> None:
         """The node sent something."""
         self._heard_ns = now_ns
+        self._set_due()
 
     def take_ping_answer(self, now_ns: int) -> tuple[int | None, int] | None:
         """Match a DECENACK to the oldest PING. Returns its call and the round trip in ns."""
         if not self._pings:
             return None
         sent_ns, call = self._pings.popleft()
+        self._set_due()
         return call, now_ns - sent_ns
 
     def forget_pings(self) -> None:
         """A command of the node was lost, perhaps an answer: later answers would match the wrong PING."""
         self._pings.clear()
+        self._set_due()
 
     def needs_ping(self, now_ns: int) -> bool:
         """True if the node was silent for `ping_after_ns` and no PING is pending."""
@@ -61,9 +67,8 @@ class ClientSession:
         """True if a PING has been unanswered for too long."""
         return bool(self._pings) and now_ns >= self._silent_at_ns()
 
-    def next_ns(self) -> int:
-        """When `needs_ping` or `is_silent` may become true."""
-        return self._silent_at_ns() if self._pings else self._heard_ns + self._settings.ping_after_ns
+    def _set_due(self) -> None:
+        self.due_ns = self._silent_at_ns() if self._pings else self._heard_ns + self._settings.ping_after_ns
 
     def _silent_at_ns(self) -> int:
         """When the node counts as silent.

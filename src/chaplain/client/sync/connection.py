@@ -54,7 +54,8 @@ class ClientContext(NotPicklable):
         future = CallFuture()
         sink = Completion(future)
         try:
-            self.registry.submit_call(lambda number: prepared.build(number, int(timeout_s * 1e9)), sink)
+            call = self.registry.register(sink)
+            self.engine.submit(prepared.build(call, int(timeout_s * 1e9)))
             outcome = future.result()
         except BaseException:
             if not future.done():  # no caller will take the answer

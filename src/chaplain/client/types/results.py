@@ -12,6 +12,15 @@ import msgspec
 
 from chaplain.core import Frozen
 
+SHOWN_BYTES_MAX = 64
+"""`repr` shows longer values in part: a message may have megabytes."""
+
+
+def _brief(value: Any) -> str:
+    if not isinstance(value, bytes) or len(value) <= SHOWN_BYTES_MAX:
+        return repr(value)
+    return f"<{len(value)} bytes: {value[:SHOWN_BYTES_MAX]!r}...>"
+
 
 class Record(Frozen, frozen=True):
     """A frozen struct whose fields are also items."""
@@ -26,6 +35,10 @@ class Record(Frozen, frozen=True):
 
     def keys(self) -> tuple[str, ...]:
         return self.__struct_fields__
+
+    def __repr__(self) -> str:
+        fields = ", ".join(f"{name}={_brief(getattr(self, name))}" for name in self.__struct_fields__)
+        return f"{type(self).__name__}({fields})"
 
 
 class Answer(Record, frozen=True):

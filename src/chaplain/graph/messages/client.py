@@ -1,7 +1,7 @@
 """Client messages of the graph layer: bodies of `LookUp` and `Instruct`, and pages of events.
 
-Bodies are tagged MessagePack arrays, as in the gateway. A missing or extra field, or one of another type, is
-`Malformed`. A page contains the exact bytes of each event, whose hash is the event's id: a client can verify them
+Bodies are tagged MessagePack arrays, as those of the client service. A missing or extra field, or one of another type,
+is `Malformed`. A page contains the exact bytes of each event, whose hash is the event's id: a client can verify them
 without trusting the node.
 
 Reads are paged, and a reader may continue at another node. In the *agreed* order it reads a snapshot identified by its

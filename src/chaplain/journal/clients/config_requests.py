@@ -82,10 +82,11 @@ class ConfigRequests:
         self._roles = LocalRoles(settings, execution)
         self._disk_full = False
         """The disk has no room for the decision."""
-        self._waiting: dict[bytes, _Waiting] = {}
+        self.pending: dict[bytes, _Waiting] = {}
+        """Requests of clients that are not decided yet, by digest."""
         self._waiting_per_client: Counter[bytes] = Counter()
         """Number of waiting requests that count against each client."""
-        self._signatures: SignatureQueue[bytes | _Forwarded] = SignatureQueue(settings.checks_inline_max, tokens)
+        self.signatures: SignatureQueue[bytes | _Forwarded] = SignatureQueue(settings.checks_inline_max, tokens)
         """Requests whose signatures are being checked: digests of clients' requests, and forwarded requests."""
         self._forwarded: dict[bytes, int] = {}
         """Forwarded requests that are being checked: by digest, the node that sent each."""
@@ -99,16 +100,11 @@ class ConfigRequests:
     @property
     def waiting(self) -> int:
         """Number of client requests that are not decided yet."""
-        return len(self._waiting)
-
-    @property
-    def has_unchecked(self) -> bool:
-        """True if signature checks have to be requested at the end of the round."""
-        return bool(self._signatures.pending)
+        return len(self.pending)
 
     @property
     def due_ns(self) -> int | None:
-        return soonest([waiting.due_ns for waiting in self._waiting.values()]) if self._waiting else None
+        return soonest([waiting.due_ns for waiting in self.pending.values()]) if self.pending else None
 
     def on_disk_space(self, event: DiskSpace) -> None:
         self._disk_full = event.free_bytes < self._settings.order.room_bytes_min
@@ -129,7 +125,7 @@ class ConfigRequests:
             self._fail(asker, DISK_FULL, full_reason(self._settings.node))
             return
         digest = sha256(petition.data).digest()
-        waiting = self._waiting.get(digest)
+        waiting = self.pending.get(digest)
         if waiting is not None and instance in waiting.askers:
             waiting.askers[instance] = call
             return
@@ -142,8 +138,8 @@ class ConfigRequests:
             waiting.charged.append(client)
             return
         until_ns = now_ns + self._settings.petition_ns
-        self._waiting[digest] = _Waiting(petition, {instance: call}, [client], until_ns, until_ns)
-        self._signatures.add(digest, (check,))
+        self.pending[digest] = _Waiting(petition, {instance: call}, [client], until_ns, until_ns)
+        self.signatures.add(digest, (check,))
 
     def _why_busy(self, client: bytes) -> str:
         if self._waiting_per_client[client] >= self._settings.petitions_per_client_max:
@@ -184,25 +180,25 @@ class ConfigRequests:
         check = self._check_of(petition)
         if isinstance(check, ConfigCheck):
             self._forwarded[digest] = node
-            self._signatures.add(_Forwarded(node, petition, digest), (check,))
+            self.signatures.add(_Forwarded(node, petition, digest), (check,))
 
     def check_signatures(self, now_ns: int) -> None:
         """Have the signatures of all new requests checked; a few of them at once."""
-        if self._signatures.pending:
-            requested = self._signatures.request_checks()
+        if self.signatures.pending:
+            requested = self.signatures.request_checks()
             if isinstance(requested, Verify):
                 self.effects.append(requested)
             else:
                 self.on_verified(now_ns, requested)
 
     def on_verified(self, now_ns: int, event: Verified) -> None:
-        for item, (holds,) in self._signatures.on_verified(event):
+        for item, (holds,) in self.signatures.on_verified(event):
             if isinstance(item, _Forwarded):
                 del self._forwarded[item.digest]
                 if holds and self._master == self._settings.node:
                     self._offer(item.petition)
                 continue
-            waiting = self._waiting.get(item)
+            waiting = self.pending.get(item)
             if waiting is None:
                 continue  # given up, or decided because another node forwarded it
             if holds:
@@ -217,7 +213,7 @@ class ConfigRequests:
 
     def _end(self, digest: bytes) -> _Waiting | None:
         """Remove a request."""
-        waiting = self._waiting.pop(digest, None)
+        waiting = self.pending.pop(digest, None)
         if waiting is not None:
             self._waiting_per_client.subtract(waiting.charged)
             self._waiting_per_client += Counter()  # drops clients without waiting requests
@@ -231,12 +227,12 @@ class ConfigRequests:
         """Send all waiting requests to a new master, which does not know them."""
         if event.master != self._master:
             self._master = event.master
-            for waiting in self._waiting.values():
+            for waiting in self.pending.values():
                 if waiting.checked:
                     self._send(now_ns, waiting)
 
     def woken(self, now_ns: int) -> None:
-        for digest, waiting in list(self._waiting.items()):
+        for digest, waiting in list(self.pending.items()):
             if now_ns >= waiting.until_ns:
                 self._give_up(self._end(digest))
             elif now_ns >= waiting.due_ns:
@@ -257,12 +253,12 @@ class ConfigRequests:
     def on_applied(self, executed: AppliedMessage) -> None:
         """Answer the clients whose requests were decided."""
         for entry in executed.verdict.entries:
-            if isinstance(entry, ConfigVerdict) and entry.request_digest in self._waiting:
+            if isinstance(entry, ConfigVerdict) and entry.request_digest in self.pending:
                 self._answer(self._end(entry.request_digest), entry)
 
     def session_closed(self, instance: bytes) -> None:
         """A client disconnected. Its request goes on, and still counts against its bound."""
-        for waiting in self._waiting.values():
+        for waiting in self.pending.values():
             waiting.askers.pop(instance, None)
 
     def _decided(self, call: int, verdict: ConfigVerdict) -> Decided:

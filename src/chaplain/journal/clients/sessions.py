@@ -136,7 +136,7 @@ class ClientSessions:
 
     def on_log_synced(self) -> None:
         """More of the log may be on disk: parts that wait to read it try again."""
-        if self.subscriptions.has_unwritten:
+        if self.subscriptions.unwritten:
             self.subscriptions.retry_unwritten()
         if self._execution.state.staged_packs.committed:
             self.commit_replay.replay_next()
@@ -158,10 +158,9 @@ class ClientSessions:
     @property
     def due_ns(self) -> int | None:
         """When a lingering session ends, or a configuration request is sent again."""
-        requests_ns = self.config_requests.due_ns
-        if not self._lingering:
-            return requests_ns
-        return soonest((*(until_ns for _, until_ns in self._lingering.values()), requests_ns))
+        if not self._lingering and not self.config_requests.pending:
+            return None
+        return soonest((*(until_ns for _, until_ns in self._lingering.values()), self.config_requests.due_ns))
 
     def woken(self, now_ns: int) -> list[Admitted]:
         self.config_requests.woken(now_ns)
@@ -200,8 +199,10 @@ class ClientSessions:
     def on_applied(self, executed: AppliedMessage) -> Iterator[tuple[bytes, NodeMessage]]:
         """A message was executed: return the messages to clients, besides the effects of the parts."""
         yield from self._lane_subscriptions.answers(executed)
-        self.config_requests.on_applied(executed)
-        self.subscriptions.on_applied(executed)
+        if self.config_requests.pending:
+            self.config_requests.on_applied(executed)
+        if self.subscriptions.by_stream:
+            self.subscriptions.on_applied(executed)
         if self._execution.state.staged_packs.committed:
             self.commit_replay.replay_next()
         if executed.clients_changed:
@@ -215,10 +216,16 @@ class ClientSessions:
         client = self._execution.client_of_key(self.peers[instance].key)
         return client if client is not None and client.status == IdentityStatus.ACTIVE else None
 
-    def dispatch(
-        self, now_ns: int, peer: Peer, message: ClientMessage, payload: bytes
-    ) -> Iterator[PackWritten | NodeMessage]:
-        """Handle a message of a client. Returns direct answers and packs; the parts add effects of their own."""
+    def write(self, peer: Peer, message: Write, payload: bytes) -> PackWritten | NodeMessage:
+        """Handle a pack of a client. Returns the input of ingest, or a refusal."""
+        client = self._identity(peer.instance)
+        if client is None:
+            return self._refuse_identity(peer, message, payload)
+        self._subscribe_lane(peer.instance, client, client_id_of(payload))
+        return PackWritten(peer.instance, client.acl, message.stream, payload, message.check)
+
+    def dispatch(self, now_ns: int, peer: Peer, message: ClientMessage, payload: bytes) -> Iterator[NodeMessage]:
+        """Handle any other message of a client. Returns direct answers; the parts add effects of their own."""
         client = self._identity(peer.instance)
         if client is None:
             yield self._refuse_identity(peer, message, payload)
@@ -226,8 +233,7 @@ class ClientSessions:
         instance = peer.instance
         match message:
             case Write():
-                self._subscribe_lane(instance, client, client_id_of(payload))
-                yield PackWritten(instance, client.acl, message.stream, payload, message.check)
+                raise AssertionError("handled by `write`")
             case Open():
                 names = (self._settings.node, self._execution.cluster, client.acl, client.name)
                 bound, reserved = self._settings.pack_bytes_max, self._roles.accepted_clients

@@ -88,11 +88,12 @@ class Subscriptions:
         self._index = index
         self._locate = locate
         self._readers: dict[_Key, _Reader] = {}
-        self._by_stream: dict[str, dict[_Key, _Reader]] = {}
+        self.by_stream: dict[str, dict[_Key, _Reader]] = {}
+        """Readers by stream."""
         self._by_instance: dict[bytes, dict[_Key, _Reader]] = {}
         self._by_owner: Counter[bytes] = Counter()
         """Number of reads of each identity."""
-        self._unwritten: dict[_Key, _Reader] = {}
+        self.unwritten: dict[_Key, _Reader] = {}
         """Readers whose next message is agreed and not yet on this disk."""
         self._reads: dict[int, tuple[_Key, int, bytes]] = {}
         """Spans under way, by token: the reader, the first index, and the identity."""
@@ -125,7 +126,7 @@ class Subscriptions:
     def _add(self, reader: _Reader) -> None:
         key = (reader.instance, reader.call)
         self._readers[key] = reader
-        self._by_stream.setdefault(reader.stream, {})[key] = reader
+        self.by_stream.setdefault(reader.stream, {})[key] = reader
         self._by_instance.setdefault(reader.instance, {})[key] = reader
         self._by_owner[reader.owner] += 1
 
@@ -133,11 +134,11 @@ class Subscriptions:
         reader = self._readers.pop(key, None)
         if reader is None:
             return
-        self._unwritten.pop(key, None)
+        self.unwritten.pop(key, None)
         self._queued.get(reader.owner, {}).pop(key, None)
-        del self._by_stream[reader.stream][key]
-        if not self._by_stream[reader.stream]:
-            del self._by_stream[reader.stream]
+        del self.by_stream[reader.stream][key]
+        if not self.by_stream[reader.stream]:
+            del self.by_stream[reader.stream]
         del self._by_instance[reader.instance][key]
         if not self._by_instance[reader.instance]:
             del self._by_instance[reader.instance]
@@ -189,20 +190,15 @@ class Subscriptions:
     def on_applied(self, executed: AppliedMessage) -> None:
         """Send a new message from memory to the readers at the end of its streams."""
         for written in executed.verdict.streams:
-            readers = [one for one in self._by_stream.get(written.stream, {}).values() if not one.reading]
+            readers = [one for one in self.by_stream.get(written.stream, {}).values() if not one.reading]
             if readers:
                 batches = [record for record in executed.batches if record.stream == written.stream]
                 for reader in readers:
                     self._send_batches(reader, executed.position, batches)
 
-    @property
-    def has_unwritten(self) -> bool:
-        """True if readers wait for more of the log to be on disk."""
-        return bool(self._unwritten)
-
     def retry_unwritten(self) -> None:
         """More of the log may be on disk now: try the readers that wait for it."""
-        unwritten, self._unwritten = self._unwritten, {}
+        unwritten, self.unwritten = self.unwritten, {}
         for reader in unwritten.values():
             self._request_span(reader)
 
@@ -252,7 +248,7 @@ class Subscriptions:
         index = self._index.find(reader.stream, reader.next_offset)
         span = self._locate(index, min(self._settings.read_bytes_max, reader.credit_bytes))
         if span is None:
-            self._unwritten[reader.instance, reader.call] = reader  # `retry_unwritten` goes on
+            self.unwritten[reader.instance, reader.call] = reader  # `retry_unwritten` goes on
             return
         if self._spans[reader.owner] >= self._settings.spans_per_identity_max:
             self._queued.setdefault(reader.owner, {})[reader.instance, reader.call] = reader

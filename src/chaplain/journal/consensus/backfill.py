@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from chaplain.errors import Malformed
 from chaplain.journal.consensus.context import ConsensusContext
+from chaplain.journal.consensus.events import Backfilled
 from chaplain.journal.consensus.repair import BACKOFF_MAX, Pin, check_pinned
 from chaplain.journal.messages.consensus import Recall, Recalled, RecalledMessage
 from chaplain.journal.model.verdict_chain import previous_of
@@ -164,6 +165,7 @@ class Backfill:
             self._batch[-1][0].index == log.segment_index.first - 1
         ):  # otherwise retention has dropped the message after it
             log.backfill(self._batch, self._writing)
+            self._context.barrier.emit(Backfilled(tuple(self._batch)))
         self._reset()
         if not self.missing:
             self._reported = False

@@ -136,6 +136,12 @@ class Agreed(Frozen, frozen=True):
     payloads: tuple[bytes, ...]
 
 
+class Backfilled(Frozen, frozen=True):
+    """These messages are on disk and directly precede the former first message of the log. Each is its records."""
+
+    messages: tuple[list[Record], ...]
+
+
 class NeedPayload(Frozen, frozen=True):
     """A payload is missing: request it from its ingest node, or from `master`. The digest is empty if no proposal has
     named it.
@@ -172,7 +178,7 @@ class ReadLog(Frozen, frozen=True):
 
 
 ConsensusEffect: TypeAlias = (
-    SendMessage | Persist | Resumed | Agreed | NeedPayload | RoleChanged | ReadLog | Report | Halt
+    SendMessage | Persist | Resumed | Agreed | Backfilled | NeedPayload | RoleChanged | ReadLog | Report | Halt
 )
 
 

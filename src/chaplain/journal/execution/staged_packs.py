@@ -35,8 +35,8 @@ class StagedPacks:
         self._committed_hash = SetHash()
         self._transactions_hash = MappingHash(lambda: self.transactions)
         self.hashes: tuple[SetHash, ...] = (self._staged_hash, self._committed_hash, self._transactions_hash)
-        """Hashes of everything here except `replayed`. They do not depend on the order of the collections, and need
-        not: timestamp, ticket and timestamp determine it.
+        """Hashes of everything here except `replayed`. They do not depend on the order of the collections, which
+        follows from the timestamps of staged packs and transactions, and from the tickets of committed packs.
         """
         for staged in record.staged:
             self.stage(staged.key, staged)

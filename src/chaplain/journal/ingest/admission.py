@@ -54,6 +54,7 @@ class Admission:
 
     def __init__(self, settings: JournalSettings, execution: JournalExecution, credit: CreditBook) -> None:
         self._settings = settings
+        self._pack_bytes_max = settings.pack_bytes_max
         self._execution = execution
         self._credit = credit
         self._queues: dict[int, _LaneQueue] = {}
@@ -83,8 +84,8 @@ class Admission:
         if not affordable or self.stopping:
             why = "too many bytes wait, or this node is stopping: wait for credit, or use another node"
             return _not_written(heading, BUSY, why, lane.last_id + 1)
-        if heading.size_bytes > self._settings.pack_bytes_max:
-            why = f"the pack has {heading.size_bytes} octets, and this cluster takes {self._settings.pack_bytes_max}"
+        if heading.size_bytes > self._pack_bytes_max:
+            why = f"the pack has {heading.size_bytes} octets, and this cluster takes {self._pack_bytes_max}"
             return _not_written(heading, kind_of(Reason.TOO_LARGE), f"{why}: make smaller ones", lane.last_id + 1)
         if event.raw[COLUMNS_AT] & HEADERS:
             try:

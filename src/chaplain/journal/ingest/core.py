@@ -83,6 +83,7 @@ class IngestCore:
     ) -> None:
         """`stored` is the content of the ingest file; None on a new disk. `tokens` numbers signature checks."""
         self._settings = settings
+        self._pack_bytes_max = settings.pack_bytes_max
         self._execution = execution
         self._journal = _next_journal(stored, chance)
         self._index = 0
@@ -227,7 +228,7 @@ class IngestCore:
 
     def _on_signature_valid(self, taken: AcceptedPack) -> None:
         """The pack's signature is valid: queue it for the next ingest message, or for a dry run."""
-        if self._dry_runs.queue_behind(taken):
+        if self._dry_runs.lanes and self._dry_runs.queue_behind(taken):
             return
         if taken.check:
             self._effects.append(self._dry_runs.begin(taken))
@@ -300,7 +301,7 @@ class IngestCore:
         for entry in entries:
             size += len(entry.raw)
             heads += ENTRY_OVERHEAD_BYTES + len(entry.stream)
-            if count and (size > settings.batch_bytes_max or size + heads > settings.pack_bytes_max):
+            if count and (size > settings.batch_bytes_max or size + heads > self._pack_bytes_max):
                 break
             count += 1
         return count

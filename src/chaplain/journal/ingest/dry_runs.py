@@ -17,22 +17,22 @@ class DryRunQueue:
 
     def __init__(self) -> None:
         self._ticket = 0
-        self._lanes: dict[int, int] = {}
+        self.lanes: dict[int, int] = {}
         """By lane: the ticket of its dry run."""
         self._groups: dict[int, list[AcceptedPack]] = {}
         """By ticket: the pack in the dry run, and those that wait behind it."""
 
     def begin(self, taken: AcceptedPack) -> DryRun:
         """Start a dry run of this pack."""
-        assert taken.heading.client_id not in self._lanes, "two packs of a lane are in a dry run"
+        assert taken.heading.client_id not in self.lanes, "two packs of a lane are in a dry run"
         self._ticket += 1
-        self._lanes[taken.heading.client_id] = self._ticket
+        self.lanes[taken.heading.client_id] = self._ticket
         self._groups[self._ticket] = [taken]
         return DryRun(self._ticket, taken.entry.stream, bytes(taken.entry.raw))
 
     def queue_behind(self, taken: AcceptedPack) -> bool:
         """If a pack of the lane is in a dry run, queue this one behind it and return True."""
-        ticket = self._lanes.get(taken.heading.client_id)
+        ticket = self.lanes.get(taken.heading.client_id)
         if ticket is not None:
             self._groups[ticket].append(taken)
         return ticket is not None
@@ -41,12 +41,12 @@ class DryRunQueue:
         """The pack of this dry run and those behind it; empty if they were returned meanwhile."""
         group = self._groups.pop(ticket, [])
         if group:
-            del self._lanes[group[0].heading.client_id]
+            del self.lanes[group[0].heading.client_id]
         return group
 
     def clear(self) -> list[AcceptedPack]:
         """Remove and return all packs."""
         groups = list(self._groups.values())
         self._groups.clear()
-        self._lanes.clear()
+        self.lanes.clear()
         return [taken for group in groups for taken in group]

@@ -2,9 +2,9 @@
 
 Decides which peer gets which message, and when. Does not know the contents of messages, or where they are ordered.
 
-An acknowledgement (journal.txt) is immediate: it reports reception, for resending and flow control. No durability
-depends on it. A message that has not been ordered for a long time is sent to all peers again, acknowledged or not,
-because a peer may have dropped it since.
+An acknowledgement (journal.txt) reports reception only, for resending and flow control; durability does not depend on
+it. It waits a short time, so that several are sent together. A message that has not been ordered for a long time is
+sent to all peers again, acknowledged or not, because a peer may have dropped it since.
 
 Invariants: this node's messages are sent again until they are ordered. At most `resend_bytes_max` bytes, or one
 message, are resent to a peer at a time.

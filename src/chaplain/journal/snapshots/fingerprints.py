@@ -26,12 +26,14 @@ class Fingerprints:
         self._latest = (-1, b"")
         """Position and fingerprint of the latest request."""
 
-    def on_applied(self, index: int) -> None:
-        """Store a fingerprint if this message is a multiple of `APART`. The state must be the one directly after it."""
-        if index % APART == 0:
-            self._kept[index] = self._fingerprint()
-            while len(self._kept) > KEPT:
-                del self._kept[next(iter(self._kept))]
+    def add(self, index: int) -> None:
+        """Store a fingerprint. The state must be the one directly after this message, whose index is a multiple of
+        `APART`.
+        """
+        assert index % APART == 0, "a fingerprint at a position that other nodes do not have"
+        self._kept[index] = self._fingerprint()
+        while len(self._kept) > KEPT:
+            del self._kept[next(iter(self._kept))]
 
     def at(self, index: int) -> dict[int, bytes]:
         """The fingerprints that are available at this index, by position."""

@@ -25,6 +25,7 @@ from chaplain.journal.snapshots.checkpointer import CheckpointEffect, Checkpoint
 from chaplain.journal.snapshots.install import InstallEffect, SnapshotInstaller
 from chaplain.journal.storage.offset_index import StreamIndex
 from chaplain.journal.storage.verdict import read_applied
+from chaplain.segment.record import Record
 
 SnapshotMessage: TypeAlias = SnapshotOffer | AskState | StatePiece
 SnapshotEffect: TypeAlias = CheckpointEffect | InstallEffect
@@ -84,7 +85,6 @@ class SnapshotService:
             teachers=lambda: context.latest_known_quorum,
             confirms=serializer.is_confirmed_by,
         )
-        self._execution = execution
         self._streams = streams
         self._log = context.log
         self._first = self._log.segment_index.first
@@ -94,10 +94,9 @@ class SnapshotService:
         due_ns, install_ns = self.checkpointer.due_ns, self._installer.due_ns
         return install_ns if due_ns is None or (install_ns is not None and install_ns < due_ns) else due_ns
 
-    def on_applied(self, executed: AppliedMessage) -> None:
-        """Make a checkpoint if the message asks for one. The state must be the one directly after this message."""
-        if executed.checkpoint:
-            self.checkpointer.add(checkpoint_after(executed, self._execution))
+    def add(self, own: Checkpoint) -> None:
+        """A message that asks for a checkpoint was applied, and `own` is the state directly after it."""
+        self.checkpointer.add(own)
 
     def start(self) -> None:
         self.checkpointer.start()
@@ -123,6 +122,11 @@ class SnapshotService:
             case _:
                 assert_never(message)
 
+    def on_backfilled(self, messages: Iterable[list[Record]]) -> None:
+        """Messages that precede the former first one were fetched again."""
+        self._streams.prepend([read_applied(records) for records in messages])
+        self.checkpointer.broadcast_offer()
+
     def on_timer(self, now_ns: int) -> None:
         self.checkpointer.on_timer(now_ns)
         self._installer.on_timer(now_ns)
@@ -141,10 +145,6 @@ class SnapshotService:
         if log.segment_index.first != self._first:
             self._first = log.segment_index.first
             self._streams.drop_before(self._first)
-        if log.backfilled:
-            self._streams.prepend([read_applied(records) for records in log.backfilled])
-            log.backfilled.clear()
-            checkpointer.broadcast_offer()
         if not checkpointer.effects and not installer.effects:
             return []
         effects: list[tuple[Part, SnapshotEffect]] = [(Part.CHECKPOINTER, effect) for effect in checkpointer.effects]

@@ -86,10 +86,6 @@ class ReplicatedLog:
         """
         self.verdict_before_first = self._find_verdict_before_first(recovered, execution)
         """Hash of the verdict on the message before the first one; empty where verdicts are not stored."""
-        self.backfilled: list[list[Record]] = []
-        """Records of messages that were fetched again and now precede the former first message. `SnapshotService` adds
-        them to the stream index and clears the list.
-        """
         for ending in recovered.survey.endings:
             if ending.header.base <= self._writer.written:  # segments after a truncation are created anew
                 self.segment_index.add_segment(ending.header)
@@ -428,7 +424,6 @@ class ReplicatedLog:
         self.segment_index.prepend(spans)
         self.hash_before_first = messages[0][0].previous_hash if self.segment_index.first > 1 else b""
         self.verdict_before_first = previous_of(verdict_of(messages[0][0]))
-        self.backfilled += messages
 
     def relocate(self, index: int, start: int, end: int) -> None:
         """Read the message with this index from this span from now on."""

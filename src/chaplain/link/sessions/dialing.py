@@ -68,7 +68,9 @@ class DialAttempt:
     def __init__(self, endpoint: str, wanted: bool) -> None:
         self.endpoint = endpoint
         self.wanted = wanted
-        """The layer above asked for it with `Meet`. Otherwise the call only answers the peer's."""
+        """True if the layer above requested the call with `Meet`. Otherwise the call only answers a greeting of the
+        peer.
+        """
         self.advertised = ""
         """The endpoint that the peer itself advertises, if it differs."""
         self.state = DialState.WAITING
@@ -76,7 +78,7 @@ class DialAttempt:
         self.outgoing: OutgoingChannel | None = None
         self.due_ns = 0
         self.give_up_ns = 0
-        """When a call that only answers the peer's is dropped, unless it has a session by then."""
+        """The time at which a call that only answers a greeting is dropped, unless it has a session by then."""
 
     def backoff_ns(self, settings: LinkSettings, rng: Random) -> int:
         """Exponential back-off with jitter, so that many nodes that lost one peer do not all reconnect at once."""

@@ -74,7 +74,9 @@ class Handshake:
         tables.out.append(Dial(outgoing.channel, call.endpoint, name, proof))
 
     def schedule_redial(self, now_ns: int, call: DialAttempt) -> None:
-        """The channel is gone. Redial later, or drop a call that only answered the peer's and is past its time."""
+        """The channel is gone. Redial later; but drop the call if it only answered a greeting of the peer and its time
+        is over.
+        """
         tables = self._tables
         assert call.outgoing is not None
         tables.close_outgoing(call.outgoing)
@@ -299,7 +301,7 @@ class Handshake:
             oldest = next(iter(tables.half_greeted.values()))
             tables.out.append(HangUp(oldest.channel))
             tables.close_outgoing(oldest)
-            tables.counts["half_greeted_hung_up"] += 1
+            tables.counts["handshakes_crowded_out"] += 1
         outgoing = tables.open_route(channel, greeting.peer.key)
         tables.set_timer(outgoing, now_ns + tables.settings.greeting_timeout_ns)
         return outgoing

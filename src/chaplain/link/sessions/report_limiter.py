@@ -16,7 +16,9 @@ class Reports:
     def __init__(self, per_second_max: int) -> None:
         self._per_second_max = per_second_max
         self._windows: dict[tuple[str, str], tuple[int, int, int]] = {}
-        """By event and reason: the second, reports made in it, reports omitted since the last one."""
+        """By event and reason: the current second, the reports made in that second, and the reports omitted since the
+        last one that was made.
+        """
 
     def make(
         self, now_ns: int, event: str, reason: str, peer: str = "", detail: dict[str, str | int] | None = None

@@ -84,8 +84,9 @@ class LinkSession:
         self.pending_bytes = 0
         """Their size if each had its own frame: an upper bound for the shared frame."""
         self.confirmed_sent_ns = offered_ns
-        """The peer was present and received from us after this time. It is when we made the offer that the peer
-        accepted, or sent the last command that it has confirmed. Maintained for clients only."""
+        """The peer received something from us after this time: the time at which we made the offer that the peer
+        accepted, or sent the last command that it has confirmed. Maintained for clients only.
+        """
         self._send_times: deque[tuple[int, int]] = deque(maxlen=SEND_TIMES_MAX)
         """Counter and time of sent commands that are not confirmed yet."""
 

@@ -33,12 +33,18 @@ from chaplain.errors import ConfigError
 from chaplain.link.endpoint import split_bind_endpoint
 from chaplain.link.zmq.stalled_messages import StalledMessages
 from chaplain.link.zmq.strangers import BlockedSources, Strangers
+from chaplain.units import MILLISECOND_NS
 
 STRANGERS_MAX = 192
 """Unauthenticated connections within one handshake interval. Times 64 KiB and buffers: below 16 MiB."""
 
 HANDSHAKE_MS = 2000
 """ZeroMQ ends a connection that has not authenticated itself within this time."""
+
+FORGET_MS = 2 * HANDSHAKE_MS
+"""A connection counts until ZeroMQ reports its end, at most this long. ZeroMQ's timers are late on a busy machine, and
+a connection takes memory until it is closed: counting it for `HANDSHAKE_MS` only would admit up to twice as many.
+"""
 
 _BACKLOG = 4096
 """Connections that the kernel holds because they have sent nothing, or are not accepted yet: 300 octets each."""
@@ -122,13 +128,13 @@ class AcceptLimiter:
         self.stalled.check_if_due(now_ns)
         for descriptor in self.stalled.take_proven():
             self._strangers.remove(descriptor)
-        self._strangers.expire(now_ns - HANDSHAKE_MS * 1_000_000)
+        self._strangers.expire(now_ns - FORGET_MS * MILLISECOND_NS)
         self._update_filter()
 
     def _update_filter(self) -> None:
         blocked = self._strangers.blocked()
         if blocked != self._blocked:
-            self._counts["link_door_shut"] += not self._blocked
+            self._counts["link_accept_blocked"] += not self._blocked
             self._blocked = blocked
             self._set_filter(blocked)
 

@@ -83,7 +83,7 @@ class StalledMessages:
             self.all_drained()
 
     def all_drained(self) -> None:
-        """No message waits on any connection."""
+        """Record that the socket was drained: no message waits on any connection."""
         self.wants_drain = False
         self._round += 1
         self._round_messages = 0

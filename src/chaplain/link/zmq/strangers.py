@@ -59,7 +59,7 @@ class Strangers:
                 del self._counts[source]
 
     def expire(self, before_ns: int) -> None:
-        """Remove connections accepted before this time: they are authenticated, or ZeroMQ has ended them."""
+        """Remove connections accepted before this time: ZeroMQ has ended all that are not authenticated."""
         while self._open_since:
             connection, (accepted_ns, _) = next(iter(self._open_since.items()))
             if accepted_ns >= before_ns:

@@ -39,7 +39,7 @@ class ZapHandler:
             self.answer(Refuse(asker, "only PLAIN is spoken here"))
             return None
         if len(self._waiting) > KNOCKS_MAX:
-            self._counts["link_knocks_crowded_out"] += 1
+            self._counts["link_tokens_crowded_out"] += 1
             del self._waiting[next(iter(self._waiting))]
         return Knocked(asker, secrets[0], secrets[1], address.decode("ascii", "replace"))
 

@@ -18,7 +18,7 @@ import uuid
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 import msgspec
 import pyarrow.parquet as pq
@@ -182,8 +182,9 @@ class LiveLog:
         return self._live.known_offsets(stream).first
 
     def batch_end(self, stream: str, start: int, rows: int) -> int:
-        """Return the end of the stream: the ends of packs are unknown before the packs are read."""
-        return self._live.known_offsets(stream).next
+        """Return the end of a batch: the end of a pack, which a node is asked for."""
+        end = self._live.known_offsets(stream).next
+        return end if end - start <= rows else self._live.pack_end(stream, start, start + rows)
 
     def split(self, stream: str, start: int, end: int, parts: int) -> list[LiveRange]:
         return [one for one in self._live.split(stream, start, end, parts) if isinstance(one, LiveRange)]
@@ -241,14 +242,19 @@ def land(
         once: Return when the table contains everything that the stream has now.
         format: `"delta"` or `"parquet"`.
         storage_options: Options of delta-rs for tables in an object store.
-        batch_rows: Rows of a batch. Each batch is one commit.
+        batch_rows: About how many rows a batch has. Each batch is one commit, and ends with a whole pack.
         tell: Called after each batch with the number of messages landed so far in this call.
         until: Called after each batch and while the stream is idle.
         fail_on_malformed_headers: Raise `Malformed` for malformed headers. If false, they land as one header with an
             empty name.
 
-    Raises `Missing` if the stream does not exist (with `once`) or if the log dropped messages before they were landed.
+    Raises `ConfigError` for an unknown format; `Missing` if the stream does not exist (with `once`) or if the log
+    dropped messages before they were landed.
     """
+    if format not in get_args(Format):
+        raise ConfigError(f"format is {' or '.join(get_args(Format))}, not {format!r}")
+    if batch_rows < 1:
+        raise ConfigError(f"batch_rows must be positive, not {batch_rows}")
     log = open_log(cluster, path)
     if spark is not None:
         spark.dataSource.register(LandSource)

@@ -37,6 +37,7 @@ class Share(Frozen, frozen=True):
     """What one client, or one node, wrote to one stream."""
 
     who: str
+    """Name of the client, or its lane if no log is given that contains the name."""
     stream: str
     rows: int
     octets: int
@@ -136,7 +137,7 @@ def _head(facts: Facts, title: str) -> str:
         (f"<b>{number(octets)}B</b>", "of values"),
         (f"<b>{len({one.stream for one in facts.buckets})}</b>", "streams"),
         (f"<b>{len({one.who for one in facts.clients})}</b>", "writers"),
-        (f"<b>{max(0, len(facts.regimes) - 1)}</b>", "failovers"),
+        (f"<b>{max(0, len(facts.regimes) - 1)}</b>", "changes of master"),
         (whole, "as proven from the rows"),
     ]
     listed = "".join(f"<div>{value}<span>{name}</span></div>" for value, name in tiles)
@@ -196,14 +197,17 @@ def _regimes(facts: Facts) -> str:
             f"<td class=n>{span.rows:,}<td class=n>{gap}</tr>"
         )
     head = "<tr><th>regime<th>first message<th>last message<th class=n>messages<th class=n>since the one before</tr>"
-    words = "A new regime is a new master. The last column is the time in which nothing was ordered."
+    words = (
+        "A new regime is a new master. Only regimes with messages in these tables are shown. The last column is the"
+        " time from the last message of one regime to the first of the next: the failover and the wait for a write."
+    )
     return f"<h2>Regimes and failovers</h2><p>{words}</p>{plot}<table>{head}{''.join(rows)}</table>"
 
 
 def _shares(shares: Sequence[Share], who: str) -> str:
     rows = "".join(
         f"<tr><td>{escape(one.who)}<td>{escape(one.stream)}<td class=n>{one.rows:,}<td class=n>{number(one.octets)}B"
-        f"<td>{_clock(one.first_s)}<td>{_clock(one.last_s)}</tr>"
+        f"<td>{_moment(one.first_s)}<td>{_moment(one.last_s)}</tr>"
         for one in sorted(shares, key=lambda one: -one.rows)[:50]
     )
     head = f"<tr><th>{who}<th>stream<th class=n>messages<th class=n>values<th>first<th>last</tr>"
@@ -237,5 +241,10 @@ def _gaps(facts: Facts) -> str:
     else:
         found = '<p class="good">No offset is missing or repeated, and every pack matches its digest.</p>'
     pauses = "".join(f"<tr><td>{_moment(at)}<td class=n>{seconds:.3f} s</tr>" for at, seconds in facts.pauses)
-    quiet = f"<table><tr><th>longest pauses<th></tr>{pauses}</table>" if pauses else ""
+    quiet = (
+        f"<p>The longest times in which nothing was written to any of these streams.</p>"
+        f"<table><tr><th>last message before<th class=n>pause</tr>{pauses}</table>"
+        if pauses
+        else ""
+    )
     return f"<h2>Gaps</h2>{found}{quiet}"

@@ -24,6 +24,10 @@ NEUTRAL = "#7d8891"
 """Readable on white and on black: the page follows the reader's colour scheme, a chart cannot."""
 MARK_ROWS = 3
 """Labels of neighbouring vertical marks use this many heights in turn, so that they do not cover each other."""
+MARKS_MAX = 12
+"""Of more vertical marks, only as many at equal distances are labelled."""
+ROUNDED_UP = 0.9995
+"""From this share of a unit on, three digits show the unit: 999.6 is 1 k, not 1e+03."""
 _NO_METADATA = dict.fromkeys(("Creator", "Date", "Format", "Type"))
 
 Point = tuple[float, float]
@@ -47,8 +51,9 @@ class VerticalMark(Frozen, frozen=True):
 def number(value: float) -> str:
     """Format a number with three significant digits and a unit prefix: 1.2 M, 35 k, 0.5."""
     for size, unit in ((1e9, " G"), (1e6, " M"), (1e3, " k")):
-        if abs(value) >= size:
-            return f"{value / size:.3g}{unit}"
+        if abs(value) >= size * ROUNDED_UP:
+            scaled = value / size
+            return f"{scaled:.0f}{unit}" if abs(scaled) >= 1e3 * ROUNDED_UP else f"{scaled:.3g}{unit}"
     return f"{value:.3g}"
 
 
@@ -137,7 +142,10 @@ def _chart(
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: x_format(value)))
         for place, mark in enumerate(marks):
             axes.axvline(mark.x, color=COLOURS[1], linestyle="--", linewidth=0.8)
-            height = 1 - 0.08 * (place % MARK_ROWS)
+            every = -(-len(marks) // MARKS_MAX)
+            if place % every:
+                continue
+            height = 1 - 0.08 * (place // every % MARK_ROWS)
             axes.annotate(
                 mark.word,
                 (mark.x, height),

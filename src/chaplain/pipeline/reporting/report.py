@@ -6,15 +6,16 @@ page for a thousand. `page` decides what it looks like.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812 the usual name
 
 from chaplain.errors import Missing
+from chaplain.pipeline.reporting.client_names import client_names
 from chaplain.pipeline.reporting.page import Facts, RegimeSpan, ReportBucket, Share, page
 from chaplain.pipeline.tables import Storage, landed_streams, table, table_path
 from chaplain.pipeline.verification.table_proof import find_table_breaks
@@ -45,7 +46,7 @@ def report(
         tables: The folder of the landed tables.
         out: The HTML file to write.
         stream: Report on this stream only. Default: all streams in `tables`.
-        cluster: A cluster's folder: verify its log as well, and show the breaks.
+        cluster: A cluster's folder: verify its log as well, show the breaks, and name the clients.
         path: A node's folder of segments to verify, instead of `cluster`.
         title: The page's title.
         storage_options: Options of delta-rs for tables in an object store.
@@ -61,13 +62,14 @@ def report(
     breaks = find_table_breaks(spark, tables, stream)
     if cluster or path:
         breaks += [one for one in prove(spark, cluster=cluster, path=path).breaks if stream in ("", one.stream)]
-    facts = gather(frames, breaks)
+    names = client_names(cluster, path) if cluster or path else {}
+    facts = gather(frames, breaks, names)
     facts = msgspec.structs.replace(facts, latencies=tuple(latencies), promises=tuple(promises))
     Path(out).parent.mkdir(parents=True, exist_ok=True)
     Path(out).write_text(page(facts, title))
 
 
-def gather(frames: Sequence[DataFrame], breaks: list[Any]) -> Facts:
+def gather(frames: Sequence[DataFrame], breaks: list[Any], names: Mapping[int, str] | None = None) -> Facts:
     columns = ("topic", "offset", "value", "client_id", "ingest_node", "regime", "message_index")
     rows = frames[0].select(*columns, F.unix_micros("timestamp").alias("at"))
     for frame in frames[1:]:
@@ -80,8 +82,8 @@ def gather(frames: Sequence[DataFrame], breaks: list[Any]) -> Facts:
         _buckets(grouped, low / _MICRO, width),
         width,
         _regime_spans(grouped),
-        _shares(grouped, "client_id", "lane"),
-        _shares(grouped, "ingest_node", "node"),
+        _shares(grouped, "client_id", "lane", names or {}),
+        _shares(grouped, "ingest_node", "node", {}),
         breaks,
         _pauses(rows),
     )
@@ -124,11 +126,12 @@ def _regime_spans(grouped: list[Any]) -> list[RegimeSpan]:
     return [found[regime] for regime in sorted(found)]
 
 
-def _shares(grouped: list[Any], column: str, word: str) -> list[Share]:
-    found: dict[tuple[int, str], Share] = {}
+def _shares(grouped: list[Any], column: str, word: str, names: Mapping[int, str]) -> list[Share]:
+    """Add up what each client or node wrote to each stream. A client that has a name may have used many lanes."""
+    found: dict[tuple[str, str], Share] = {}
     for row in grouped:
-        name = (row[column], row.topic)
-        who = f"{word} {row[column]}"
+        who = names.get(row[column], f"{word} {row[column]}")
+        name = (who, row.topic)
         old = found.get(name, Share(who, row.topic, 0, 0, row.first / _MICRO, row.last / _MICRO))
         first, last = min(old.first_s, row.first / _MICRO), max(old.last_s, row.last / _MICRO)
         found[name] = Share(who, row.topic, old.rows + row.rows, old.octets + row.octets, first, last)
@@ -136,14 +139,8 @@ def _shares(grouped: list[Any], column: str, word: str) -> list[Share]:
 
 
 def _pauses(rows: DataFrame) -> list[tuple[float, float]]:
-    """Return the longest intervals between consecutive messages."""
-    times = rows.select("message_index", "at").distinct().orderBy("at").select("at")
-    found: list[tuple[float, float]] = []
-    before: int | None = None
-    for row in times.toLocalIterator():
-        if before is not None:
-            found.append((before / _MICRO, (row.at - before) / _MICRO))
-            if len(found) > 10 * PAUSES:
-                found = sorted(found, key=lambda one: -one[1])[:PAUSES]
-        before = row.at
-    return sorted(found, key=lambda one: -one[1])[:PAUSES]
+    """Return the longest intervals without a message, longest first. Executors find them: a log has millions."""
+    before = F.lag("at").over(Window.orderBy("at"))
+    pauses = rows.select("at").distinct().select(before.alias("since"), (F.col("at") - before).alias("span"))
+    longest = pauses.where("span > 0").orderBy(F.desc("span"), "since").limit(PAUSES)
+    return [(row.since / _MICRO, row.span / _MICRO) for row in longest.collect()]

@@ -107,8 +107,10 @@ def stage(options: SinkOptions, rows: Iterator[Any]) -> StagedRows:
             for batch in buffer.flush():
                 stager.stage(batch)
             return StagedRows(stager.spans(), count)
-        except BaseException:
+        except Exception:
             with suppress(ChaplainError):  # the task failed for another reason; what stays behind expires
+                stager.flush()  # raises at once if the writer itself failed
+            with suppress(ChaplainError):
                 discard(client._context, stager.known_spans())
             raise
 

@@ -136,6 +136,18 @@ class LiveBackend:
     def known_offsets(self, stream: str) -> KnownOffsets:
         return LiveOffsets(self._firsts.get(stream, 0), self._heads.get(stream, 0), (), self._target, stream)
 
+    def pack_end(self, stream: str, start: int, offset: int) -> int:
+        """Return where a range from `start` to about `offset` ends with a whole pack. It is never empty."""
+        chunk = _chunk_at(self._target, stream, offset)
+        at = chunk.first_offset
+        for head in heads_of(chunk.packs):
+            if at + head.count > offset and at > start:
+                return at
+            at += head.count
+            if at > offset:
+                return at
+        return at
+
     def split(self, stream: str, start: int, end: int, parts: int) -> list[OffsetRange]:
         return [LiveRange(stream, low, high, self._target, self._reconnect_s) for low, high in cuts(start, end, parts)]
 

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Literal
+from urllib.parse import unquote, urlsplit
 
 from chaplain.core import Frozen
 from chaplain.errors import ConfigError, Missing
@@ -197,7 +198,23 @@ def parse_target(given: Mapping[str, str]) -> Target:
 
 
 def _absolute(path: str) -> str:
+    if path.startswith("file:"):  # as Spark's catalog stores the path of a table
+        path = unquote(urlsplit(path).path)
     return str(Path(path).absolute()) if path else ""
+
+
+_TABLE = "option."
+"""Prefix under which Spark repeats the options of CREATE TABLE."""
+
+
+def table_options(given: Mapping[str, str]) -> dict[str, str] | None:
+    """Return the options of a CREATE TABLE statement without Spark's own additions; None for any other query."""
+    found = {key.removeprefix(_TABLE): value for key, value in given.items() if key.startswith(_TABLE)}
+    if not found:
+        return None
+    if path := given.get("path"):  # Spark moves this option, and has made it a URL
+        found["path"] = path
+    return found
 
 
 def reconnect_s(found: Mapping[str, str], default_s: float = RECONNECT_S) -> float:

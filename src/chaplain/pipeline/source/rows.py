@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from chaplain.core import Frozen
-from chaplain.errors import ChaplainError, Dropped, Malformed, Missing, StorageError
+from chaplain.errors import ChaplainError, Dropped, Inaccessible, Malformed, Missing, StorageError
 from chaplain.pipeline.source.offset_index import RecordPlace, read_places
 from chaplain.segment import arrow
 from chaplain.segment.files import list_segments
@@ -154,9 +154,8 @@ def _records(wanted: Range, fail_on_loss: bool, dropped: DroppedRows) -> Iterato
         except (ChaplainError, OSError) as error:
             here = f"{wanted.stream!r}: offsets {wanted.start} to {wanted.end - 1}"
             if not _is_dropped(places[read]):
-                raise StorageError(
-                    f"{here} cannot be read here ({error}): read another node, or verify the log"
-                ) from error
+                kind = Inaccessible if isinstance(error, OSError) else StorageError
+                raise kind(f"{here} cannot be read here ({error}): read another node, or verify the log") from error
             if fail_on_loss:
                 raise Dropped(f"{here} were dropped: choose others, or set failOnDataLoss to false") from error
         if read == len(places):

@@ -1,9 +1,9 @@
 """The log of row changes of one database, in segments that Spark reads: a key, and the row now under it.
 
 Changes are numbered, and the database's state contains their count. They are written here before the database commits.
-So a process that dies in between leaves too many changes here, never too few. When the message is executed again, it
-makes the same changes, and those already here are skipped. Only after a machine failure may this log end before the
-database does. Then the database is rebuilt from the journal (`is_behind`).
+So a process that dies between the two steps leaves changes here that the database lacks, but never the other way round.
+When the message is executed again, it makes the same changes, and those already here are skipped. Only after a machine
+failure may this log end before the database does. Then the database is rebuilt from the journal (`is_behind`).
 
 Invariant: offset n of the stream is always the database's change n.
 """
@@ -46,8 +46,9 @@ CHANGES = "rows"
 
 ESCAPE = "%"
 SUFFIX_BYTES_MAX = len(".sqlite.kept.damaged-wal")
-"""The longest suffix of a file beside a database. A database whose escaped name left less room could never be copied,
-so no node ever dropped the log that it was built from: under its new, shortened name it is rebuilt from that log.
+"""The longest suffix of a file beside a database. An escaped stream name that leaves less space for a suffix is
+shortened. Databases under such unshortened names could never be copied, so their logs were never dropped, and they are
+rebuilt under the shortened name.
 """
 
 

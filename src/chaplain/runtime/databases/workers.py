@@ -122,7 +122,9 @@ class Databases:
         return Looked(errand.token, encode_any(rows))
 
     def stop(self, errand: StopQuery) -> Cleared:
-        """Cancel a query, also one that waits for a thread. A flag for a finished query is dropped later."""
+        """Cancel a query, also one that waits for a thread. The flag of a query that has already finished is dropped
+        later.
+        """
         self._stopped.setdefault(errand.token, threading.Event()).set()
         while len(self._stopped) > STOPPED_MAX:
             self._stopped.pop(min(self._stopped), None)

@@ -241,7 +241,7 @@ def make_settings(config: NodeConfig, endpoint: str, node_ids: dict[int, int]) -
             headers=config.headers,
         ),
         gossip=GossipSettings(silence_ns=config.span_ns("gossip.silence_seconds"), always_met=frozenset(node_ids)),
-        desk=ClientServiceSettings(spread_per_second_max=config.number("bounds.spread_per_second")),
+        client_service=ClientServiceSettings(spread_per_second_max=config.number("bounds.spread_per_second")),
         clients=ClientSettings(
             paced=True,
             identity_bytes_max=config.number("bounds.identity_waiting_bytes_max"),

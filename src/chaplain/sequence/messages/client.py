@@ -1,4 +1,4 @@
-"""Client requests to the sequence, and pages of events. Bodies are MessagePack arrays, as in the gateway.
+"""Client requests to the sequence, and pages of events. Bodies are MessagePack arrays, as those of the client service.
 
 The values of a publish are concatenated in the payload; the body contains their lengths. A page has a
 maximum size. The reader may request the next page from the same node or from another.

@@ -127,7 +127,7 @@ def test_a_refusal_is_told_and_later_writes_go_on_elsewhere(cluster) -> None:
     bench = Bench(cluster, 1, 2)
     calls = [bench.write(b"a"), bench.write(b"b", stream="_reserved"), bench.write(b"c")]
     refused = bench.end(calls[1])
-    assert (refused.failure, "may not write" in refused.reason) == (Failure.REFUSED, True)
+    assert (refused.failure, "may not write" in refused.reason) == (Failure.NO_RIGHT, True)
     assert [bench.end(calls[number]).place.base_offset for number in (0, 2)] == [0, 1]
     assert lane_of(bench) == 2
     bench.settle()
@@ -141,7 +141,7 @@ def test_a_group_ends_with_its_first_refusal(cluster) -> None:
     other = bench.write(b"d")
     bench.deaf = False
     assert isinstance(bench.end(calls[0]), WritesAcknowledged)
-    assert bench.end(calls[1]).failure is bench.end(calls[2]).failure is Failure.REFUSED
+    assert (bench.end(calls[1]).failure, bench.end(calls[2]).failure) == (Failure.NO_RIGHT, Failure.REFUSED)
     assert bench.end(bench.write(b"e", group=7)).failure is Failure.REFUSED
     bench.end(other)
     assert values(bench) == [b"a", b"d"]
@@ -323,7 +323,7 @@ def test_a_client_that_was_removed_is_told(cluster) -> None:
     acl = admin.end(admin.wish(lambda call: ConfigRequestCommand(call, message, 60 * 10**9))).payload
     eve = Bench(cluster, 1, identity=EVE, name="eve")
     eve.end(eve.write(b"a"))
-    assert eve.end(eve.wish(lambda call: AskCommand(call, ListClients(0), 10**9))).failure is Failure.REFUSED
+    assert eve.end(eve.wish(lambda call: AskCommand(call, ListClients(0), 10**9))).failure is Failure.NO_RIGHT
     admin.end(admin.wish(lambda call: ConfigRequestCommand(call, RemoveIdentity(acl), 60 * 10**9)))
     outcome = eve.end(eve.write(b"b"))
     assert (outcome.failure, "removed" in outcome.reason) == (Failure.REFUSED, True)

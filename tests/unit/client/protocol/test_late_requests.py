@@ -99,7 +99,7 @@ def test_who_still_waits_when_it_is_too_late_is_told_that_it_was_not_done() -> N
     )
     talk.broadcast(ann, 4, b"3")
     assert talk.ear.heard == [b"1", b"3"]
-    assert talk.node.counts["desk_requests_late"] == 1
+    assert talk.node.counts["client_service_requests_late"] == 1
 
 
 def test_what_only_reads_is_never_too_late() -> None:

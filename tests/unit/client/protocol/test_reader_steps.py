@@ -128,7 +128,7 @@ def test_a_client_without_the_right_is_refused(cluster) -> None:
     eve = Bench(cluster, 1, identity=EVE, name="eve")
     eve.end(eve.write(b"a"))
     outcome = eve.end(eve.read())
-    assert (outcome.failure, "may not read" in outcome.reason) == (Failure.REFUSED, True)
+    assert (outcome.failure, "may not read" in outcome.reason) == (Failure.NO_RIGHT, True)
     twice = admin.end(admin.wish(lambda call: ConfigRequestCommand(call, message, 60 * 10**9)))
     assert (twice.failure, "has this name" in twice.reason) == (Failure.REFUSED, True)
 

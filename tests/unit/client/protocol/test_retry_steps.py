@@ -174,7 +174,7 @@ def test_a_retry_that_is_refused_is_told_so(cluster) -> None:
     bench, other = Bench(cluster, 1), Bench(cluster, 2)
     request = unwritten(bench)
     refused = other.end(other.retry(request, b"x", stream="_no"))
-    assert refused.failure is Failure.REFUSED
+    assert refused.failure is Failure.NO_RIGHT
     assert bench.end(bench.retry(request, b"x")).place.base_offset == 1
     assert values(bench) == [b"warm", b"x"]
 

@@ -79,7 +79,7 @@ def refusals(effects: list) -> list[str]:
 def test_petition_is_offered_only_after_its_signature_was_checked_elsewhere(desk: Desk) -> None:
     desk.lead(NODE)
     assert not desk.submit(numbered(1))
-    assert desk.petitions.has_unchecked
+    assert desk.petitions.signatures.pending
     assert [type(one) for one in desk.check()] == [ConfigOffered]
 
 

@@ -190,7 +190,7 @@ def test_knocks_that_nobody_answers_are_bounded(monkeypatch):
         knocks = []
         server.turn = lambda timeout_ms=1: knocks.extend(server.sockets.wait(1_000_000))  # type: ignore[method-assign]
         until(lambda: len(knocks) == 3, server, caller)
-        assert server.sockets.counts["link_knocks_crowded_out"] == 2
+        assert server.sockets.counts["link_tokens_crowded_out"] == 2
         for knock in knocks:
             server.sockets.perform(sockets.Admit(knock.request, "late"))
         assert server.sockets.counts["link_admitted"] == 1

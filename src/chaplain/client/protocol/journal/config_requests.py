@@ -89,7 +89,7 @@ class ConfigRequestClient:
         self._selector = selector
         self._identity = identity
         self._random = random
-        self._pending: dict[int, PendingConfigRequest] = {}
+        self.pending: dict[int, PendingConfigRequest] = {}
         self._last = 0
 
     def submit(
@@ -98,39 +98,39 @@ class ConfigRequestClient:
         """Submit a request. Returns its number for `withdraw`."""
         request = PendingConfigRequest(message, nonce or self.new_nonce(), on_decided)
         self._last += 1
-        self._pending[self._last] = request
+        self.pending[self._last] = request
         self._send(now_ns, request)
         return self._last
 
     @property
     def full(self) -> bool:
         """True if users may submit no more. The few requests of lanes are always accepted."""
-        return len(self._pending) >= CONFIG_REQUESTS_MAX
+        return len(self.pending) >= CONFIG_REQUESTS_MAX
 
     def new_nonce(self) -> bytes:
         return self._random.randbytes(NONCE_BYTES)
 
     def withdraw(self, number: int) -> None:
         """The submitter no longer waits for the decision."""
-        request = self._pending.pop(number, None)
+        request = self.pending.pop(number, None)
         if request is not None:
             self._selector.forget(request.call)
 
     def on_switched(self, now_ns: int) -> None:
         """Another session is used: send all pending requests on it."""
-        for request in self._pending.values():
+        for request in self.pending.values():
             self._send(now_ns, request)
 
     def on_timer(self, now_ns: int) -> None:
         """Resend what is due."""
-        for request in self._pending.values():
+        for request in self.pending.values():
             if now_ns >= request.due_ns:
                 self._send(now_ns, request)
 
     def due_ns(self) -> int | None:
-        if not self._pending or self._selector.chosen is None:
+        if not self.pending or self._selector.chosen is None:
             return None
-        return min((request.due_ns for request in self._pending.values()), default=None)
+        return min((request.due_ns for request in self.pending.values()), default=None)
 
     def _send(self, now_ns: int, request: PendingConfigRequest) -> None:
         """Sign the request if necessary, and send it."""
@@ -171,8 +171,8 @@ class ConfigRequestClient:
             message = msgspec.structs.replace(message, reason=why)
         if isinstance(message, Decided) and _is_valid(message):
             self._selector.forget(request.call)
-            for number in [number for number, one in self._pending.items() if one is request]:
-                del self._pending[number]
+            for number in [number for number, one in self.pending.items() if one is request]:
+                del self.pending[number]
             self._selector.disk_full_reason = ""
             request.on_decided(now_ns, message)
 

@@ -13,7 +13,7 @@ from typing import TypeAlias, assert_never
 
 from msgspec.structs import replace
 
-from chaplain.client.protocol.call_events import Cancelled, Failure, Raised, Returned
+from chaplain.client.protocol.call_events import Cancelled, Failure, Raised, Returned, refusal
 from chaplain.client.protocol.deadlines import Deadlines
 from chaplain.client.protocol.journal.config_requests import APPLIED, EXPIRED, ConfigRequestClient
 from chaplain.client.protocol.journal.events import (
@@ -102,6 +102,8 @@ class ClientJournal:
         self._deadlines = Deadlines()
         self._switches_seen = 0
         """`NodeSelector.switches` when the parts were last informed."""
+        self.unusable_sessions: frozenset[bytes] = frozenset()
+        """Sessions whose nodes accept none of our writes."""
 
     def step(self, now_ns: int, event: JournalInput) -> list[JournalEffect]:
         """Process one input and return the effects."""
@@ -141,6 +143,7 @@ class ClientJournal:
                 assert_never(event)
         if self._switches_seen != self._selector.switches:
             self._resend_after_switch(now_ns)
+        self.unusable_sessions = self._selector.unusable
         if not self._effects:
             return []
         effects = list(self._effects)
@@ -152,25 +155,25 @@ class ClientJournal:
         return effects
 
     @property
-    def unusable_sessions(self) -> frozenset[bytes]:
-        """Sessions whose nodes accept none of our writes."""
-        return self._selector.unusable
-
-    @property
     def has_waiters(self) -> bool:
         """True if a caller waits for an outcome."""
-        return bool(self._pending) or self._writers.queue.has_waiters or self._readers.has_readers
+        return bool(self._pending) or self._writers.queue.has_waiters or bool(self._readers.readers)
 
     def deadline(self) -> int | None:
         """When to step with `Woken`; None if nothing is due."""
-        parts = (
-            self._selector.due_ns(),
-            self._config_requests.due_ns(),
-            self._writers.due_ns(),
-            self._readers.due_ns(),
-        )
-        retries_ns = self._retrier.due_ns() if self._retrier.retries else None
-        return soonest((self._deadlines.next_ns(), retries_ns, *parts))
+        # The host asks after every turn, and mostly nothing but writes is pending.
+        due = [self._writers.due_ns()]
+        if self._selector.unopened:
+            due.append(self._selector.due_ns())
+        if self._config_requests.pending:
+            due.append(self._config_requests.due_ns())
+        if self._readers.readers:
+            due.append(self._readers.due_ns())
+        if self._retrier.retries:
+            due.append(self._retrier.due_ns())
+        if self._pending:
+            due.append(self._deadlines.next_ns())
+        return soonest(due)
 
     def _resend_after_switch(self, now_ns: int) -> None:
         """Send everything that is pending on the session that is chosen now."""
@@ -299,7 +302,7 @@ class ClientJournal:
             case PaidAre():
                 self._finish(pending, Returned(pending.command.call, encode(message)))
             case Failed():
-                self._fail(pending, Failure.REFUSED, message.reason)
+                self._fail(pending, refusal(message.kind), message.reason)
 
     def _on_decided(self, pending: _PendingRequest, decided: Decided) -> None:
         """The cluster has decided on a configuration request."""
@@ -308,7 +311,7 @@ class ClientJournal:
         elif decided.kind == EXPIRED:
             self._fail(pending, Failure.UNKNOWN, decided.reason)
         else:
-            self._fail(pending, Failure.REFUSED, decided.reason)
+            self._fail(pending, refusal(decided.kind), decided.reason)
 
     def _expire(self, pending: _PendingRequest) -> None:
         waited = f"no answer within {pending.command.timeout_ns / 1e9:g} s"

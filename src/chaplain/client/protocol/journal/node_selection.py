@@ -91,7 +91,7 @@ class NodeSelector:
         self.cluster = cluster
         """Signatures are valid for this cluster only, whatever a node says of itself."""
         self._sessions: dict[bytes, NodeSession] = {}
-        self._unopened: dict[bytes, NodeSession] = {}
+        self.unopened: dict[bytes, NodeSession] = {}
         """Sessions that are not ready."""
         self._in_use = False
         """True once the program has used the journal."""
@@ -131,14 +131,14 @@ class NodeSelector:
 
     def on_session_up(self, now_ns: int, instance: bytes) -> None:
         """A session is up."""
-        session = self._sessions[instance] = self._unopened[instance] = NodeSession(instance)
+        session = self._sessions[instance] = self.unopened[instance] = NodeSession(instance)
         if self._in_use:
             self._send_open(now_ns, session)
 
     def on_session_down(self, instance: bytes, reason: str) -> None:
         """A session has ended: forget its requests, and choose another if it was in use."""
         self._sessions.pop(instance, None)
-        self._unopened.pop(instance, None)
+        self.unopened.pop(instance, None)
         self.unusable -= {instance}
         for call in [call for call, (pending, _) in self._handlers.items() if pending == instance]:
             del self._handlers[call]
@@ -283,7 +283,7 @@ class NodeSelector:
             return
         self.forget(session.call)
         session.ready = True
-        self._unopened.pop(session.instance, None)
+        self.unopened.pop(session.instance, None)
         session.credit_bytes = max(session.credit_bytes, message.credit_bytes)
         self.acl, session.epoch = message.acl, message.epoch
         if message.pack_bytes_max >= PACK_BYTES_LEAST:
@@ -299,12 +299,12 @@ class NodeSelector:
 
     def on_timer(self, now_ns: int) -> None:
         """Repeat `Open` where it is due."""
-        for session in self._unopened.values() if self._in_use else ():
+        for session in self.unopened.values() if self._in_use else ():
             if now_ns >= session.due_ns:
                 self._send_open(now_ns, session)
 
     def due_ns(self) -> int | None:
         """When `on_timer` has something to do."""
-        if not self._unopened or not self._in_use:
+        if not self.unopened or not self._in_use:
             return None
-        return min(session.due_ns for session in self._unopened.values())
+        return min(session.due_ns for session in self.unopened.values())

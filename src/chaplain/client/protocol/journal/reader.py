@@ -13,7 +13,7 @@ Invariants:
 
 from __future__ import annotations
 
-from chaplain.client.protocol.call_events import Failure, Raised, Returned
+from chaplain.client.protocol.call_events import Failure, Raised, Returned, refusal
 from chaplain.client.protocol.journal.events import JournalEffect, ReadChunk, ReadCommand, TakenCommand
 from chaplain.client.protocol.journal.node_selection import NodeSelector
 from chaplain.core import soonest
@@ -85,17 +85,17 @@ class StreamReaders:
     def __init__(self, effects: list[JournalEffect], selector: NodeSelector) -> None:
         self._effects = effects
         self._selector = selector
-        self._readers: dict[int, _Reader] = {}
+        self.readers: dict[int, _Reader] = {}
         self._heads: dict[str, int] = {}
         """Known minimum lengths of streams: a node that reports less lags behind and is asked again."""
 
     def begin(self, now_ns: int, command: ReadCommand) -> None:
         """Start a read."""
-        if len(self._readers) >= READS_MAX:
+        if len(self.readers) >= READS_MAX:
             reason = f"{READS_MAX} reads are open, which is the limit: close one first"
             self._effects.append(Raised(command.call, Failure.BUSY, reason))
             return
-        reader = self._readers[command.call] = _Reader(command)
+        reader = self.readers[command.call] = _Reader(command)
         reader.due_ns = now_ns + command.timeout_ns
         reader.trusted_after_ns = now_ns + LAG_MAX_NS
         self._send_read(reader)
@@ -109,7 +109,7 @@ class StreamReaders:
 
     def on_taken(self, command: TakenCommand) -> None:
         """The caller has consumed bytes: grant them to the node again."""
-        reader = self._readers.get(command.call)
+        reader = self.readers.get(command.call)
         if reader is None:
             return
         reader.held_bytes -= command.size_bytes
@@ -123,24 +123,24 @@ class StreamReaders:
 
     def cancel(self, call: int) -> None:
         """The caller no longer reads."""
-        reader = self._readers.get(call)
+        reader = self.readers.get(call)
         if reader is not None:
             self._drop(reader)
 
     def on_switched(self) -> None:
         """Another session is used: continue all reads there."""
-        for reader in self._readers.values():
+        for reader in self.readers.values():
             self._send_read(reader)
 
     def resend(self) -> None:
         """Messages may have been lost: request everything again from the next offset on."""
-        for reader in self._readers.values():
+        for reader in self.readers.values():
             self._stop(reader)
             self._send_read(reader)
 
     def on_timer(self, now_ns: int, unavailable_reason: str) -> None:
         """Retry and expire what is due."""
-        for reader in list(self._readers.values()):
+        for reader in list(self.readers.values()):
             if reader.retry_ns is not None and now_ns >= reader.retry_ns:
                 self._send_read(reader)
             if reader.due_ns is not None and now_ns >= reader.due_ns:
@@ -158,22 +158,17 @@ class StreamReaders:
         self._fail(reader, Failure.UNREACHABLE, reason)
 
     def due_ns(self) -> int | None:
-        if not self._readers:
+        if not self.readers:
             return None
-        return soonest(time for reader in self._readers.values() for time in (reader.retry_ns, reader.due_ns))
-
-    @property
-    def has_readers(self) -> bool:
-        """True if a read is open."""
-        return bool(self._readers)
+        return soonest(time for reader in self.readers.values() for time in (reader.retry_ns, reader.due_ns))
 
     def fail_all(self, reason: str) -> None:
         """All nodes refuse this client: fail every read."""
-        for reader in list(self._readers.values()):
+        for reader in list(self.readers.values()):
             self._fail(reader, Failure.REFUSED, reason)
 
     def stop(self) -> None:
-        for reader in list(self._readers.values()):
+        for reader in list(self.readers.values()):
             self._fail(reader, Failure.CLOSED, "the client was closed")
 
     # Requests.
@@ -274,7 +269,7 @@ class StreamReaders:
             self._selector.forget(reader.request_call)
             reader.request_call, reader.retry_ns = 0, now_ns + RETRY_NS
         else:
-            self._fail(reader, Failure.REFUSED, f"read {reader.command.stream!r}: {reason}")
+            self._fail(reader, refusal(kind), f"read {reader.command.stream!r}: {reason}")
 
     def _on_dropped(self, reader: _Reader, ended: Ended) -> None:
         """The next message was deleted by retention.
@@ -301,7 +296,7 @@ class StreamReaders:
         self._effects.append(Raised(reader.command.call, failure, reason))
 
     def _drop(self, reader: _Reader) -> None:
-        del self._readers[reader.command.call]
+        del self.readers[reader.command.call]
         if not reader.finished:
             self._stop(reader)
         self._selector.forget(reader.request_call)

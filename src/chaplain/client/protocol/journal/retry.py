@@ -26,7 +26,7 @@ from functools import partial
 
 import msgspec
 
-from chaplain.client.protocol.call_events import Failure, Raised
+from chaplain.client.protocol.call_events import Failure, Raised, refusal
 from chaplain.client.protocol.journal import packing
 from chaplain.client.protocol.journal.config_requests import APPLIED, ConfigRequestClient
 from chaplain.client.protocol.journal.error_kinds import (
@@ -246,5 +246,5 @@ class Retrier:
             reason = f"{message.reason}; another copy may or may not be written"
             self._end(retry, Raised(retry.call, Failure.UNKNOWN, reason, retry.id))
             return
-        failure = Failure.STATEMENT if kind == INVALID else Failure.REFUSED
+        failure = Failure.STATEMENT if kind == INVALID else refusal(kind)
         self._end(retry, Raised(retry.call, failure, message.reason, kind=statement_kind))

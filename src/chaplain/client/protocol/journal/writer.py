@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from enum import Enum, auto
 
-from chaplain.client.protocol.call_events import Failure
+from chaplain.client.protocol.call_events import Failure, refusal
 from chaplain.client.protocol.journal import packing
 from chaplain.client.protocol.journal.config_requests import APPLIED, ConfigRequestClient
 from chaplain.client.protocol.journal.error_kinds import (
@@ -257,10 +257,9 @@ class LaneWriters:
     def _refuse(self, packed: Packed[PendingWrite], message: NotWritten) -> None:
         """End the writes of a pack with a definite refusal."""
         kind, _, statement_kind = message.kind.partition(":")
+        failure = Failure.STATEMENT if kind == INVALID else refusal(kind)
         for write in packed.items:
-            self.queue.refuse(
-                write, message.reason, Failure.STATEMENT if kind == INVALID else Failure.REFUSED, statement_kind
-            )
+            self.queue.refuse(write, message.reason, failure, statement_kind)
 
     def _pause(self, now_ns: int) -> None:
         """Do not repeat at once what was just refused as too early."""

@@ -84,7 +84,7 @@ FAULTS = (
 
 
 class NeedsCare(Exception):
-    """The request must not run in a transaction with others."""
+    """The request must not share a transaction with other requests."""
 
 
 class SqliteRunner:
