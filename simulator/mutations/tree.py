@@ -119,4 +119,18 @@ BUGS = [
         " if one.tile.level != BUNDLES)\n",
         SIGNED,
     ),
+    caught_by_tests(
+        "a snapshot is written before the tiles that it covers",
+        "journal.snapshots.checkpointer",
+        "(*self._before(), Replace(file, data))",
+        "(Replace(file, data),)",
+        SIGNED,
+    ),
+    caught_by_tests(
+        "a checkpoint is returned before it covers the message",
+        "journal.tree.service",
+        "            if index <= self.signer.covers or len(self._waiting) >= WAITING_MAX:\n",
+        "            if self.signer.complete is not None:\n",
+        SIGNED,
+    ),
 ]

@@ -6,11 +6,17 @@ import pytest
 
 from chaplain.core import Persist, Woken
 from chaplain.errors import Malformed
+from chaplain.journal.execution.state import load
 from chaplain.journal.messages import peer as peer_messages
+from chaplain.journal.messages.client import AskTree, Failed, TreePart
 from chaplain.journal.messages.peer import TreeSignature
+from chaplain.journal.model.bootstrap import Policy
+from chaplain.journal.snapshots import checkpoint
+from chaplain.journal.snapshots.checkpoint import checkpoint_name
 from chaplain.journal.tree import signed_record
 from chaplain.journal.tree.signed_record import SLOT_BYTES, SignedRecord
 from chaplain.mesh.events import Whisper
+from chaplain.proofs import checkpoint as checkpoints
 from chaplain.proofs import policy
 from chaplain.proofs.checkpoint import Checkpoint, origin_of
 from chaplain.proofs.cosignature import signed_octets
@@ -294,3 +300,60 @@ def test_node_does_not_sign_the_root_of_another_node_that_was_there_first():
     write(cluster, client, lane, 2)
     covered(cluster, 2)
     assert follower.core.tree.signer.last.root == follower.core.execution.state.tree.root()
+
+
+def test_tiles_are_on_disk_before_the_snapshot_that_covers_their_leaves():
+    cluster, client, lane = started(policy=Policy(checkpoint_bytes=4 * 1024))
+    snapshots = 0
+    for node in cluster.nodes.values():
+        perform = node._perform
+        name = checkpoint_name(node.core.settings.order)
+
+        def watched(effect, perform=perform, node=node, name=name) -> None:
+            nonlocal snapshots
+            perform(effect)
+            if isinstance(effect, Persist) and any(one.file == name for one in effect.operations):
+                snapshots += 1
+                state = load(cluster.founding, checkpoint.decode(bytes(node.files[name]))[1])
+                full = {f"tree/tile/entries/{index:03}" for index in range(state.tree.size // 256)}
+                assert full <= set(node.files), "a restart could not make these tiles again"
+
+        node._perform = watched
+    write(cluster, client, lane, 1, 600)
+    assert snapshots > 6
+    covered(cluster, 600)
+
+
+def test_restart_from_a_snapshot_serves_the_same_tiles():
+    cluster, client, lane = started(policy=Policy(checkpoint_bytes=16 * 1024))
+    write(cluster, client, lane, 1, 700)
+    covered(cluster, 700)
+    victim = next(number for number in (1, 2, 3) if number != cluster.master)
+    cluster.kill(victim)
+    cluster.start(victim)
+    cluster.until(lambda: cluster.nodes[victim].core.tree.size == 700)
+    asker = Client(cluster).connect(victim)
+    for name, size in (("tile/0/000", 256), ("tile/0/001", 256), ("tile/0/002.p/188", 188), ("tile/0/001.p/7", 7)):
+        message, data = asker.ask(AskTree(len(name) + size, name))
+        assert isinstance(message, TreePart), name
+        assert len(data) == 32 * size
+    message, data = asker.ask(AskTree(1, "checkpoint", 5))
+    assert checkpoints.parse(data).checkpoint.size == 700
+    for number, name in enumerate(("tile/0/003", "tile/7/000", "tile/0/0", "../signed", "tile/entries/002"), 10):
+        message, _ = asker.ask(AskTree(number, name))
+        assert isinstance(message, Failed), name
+
+
+def test_question_for_a_checkpoint_waits_until_it_covers_the_message():
+    cluster, client, lane = started()
+    write(cluster, client, lane, 1)
+    covered(cluster, 1)
+    cluster.spoil = lambda *_: True
+    client.say(AskTree(77, "checkpoint", cluster.nodes[cluster.master].core.execution.applied_index + 1))
+    cluster.settle()
+    assert not [one for one in client.told(TreePart) if one.call == 77]
+    cluster.spoil = None
+    write(cluster, client, lane, 2)
+    cluster.until(lambda: bool([one for one in client.told(TreePart) if one.call == 77]))
+    answer = next(data for message, data in client.inbox if isinstance(message, TreePart) and message.call == 77)
+    assert checkpoints.parse(answer).checkpoint.size == 2
