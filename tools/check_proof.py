@@ -53,7 +53,7 @@ def from_base64(text):
 
 
 def number(text):
-    require(re.fullmatch("0|[1-9][0-9]{0,18}", text, re.ASCII), f"{text[:40]!r} is not a number")
+    require(re.fullmatch("0|[1-9][0-9]{0,18}", text) and int(text) < 1 << 63, f"{text[:40]!r} is not a number")
     return int(text)
 
 
@@ -148,14 +148,16 @@ def has_signed(key, text, lines):
 def check_checkpoint(note, policy):
     """Cluster, size and root of a checkpoint that enough keys of the policy signed, and their names."""
     logs, witnesses, groups, quorum = policy
+    require(not re.search("[\x00-\x09\x0b-\x1f]", note), "the checkpoint has control characters")
     text, _, signatures = note.rpartition("\n\n")
     origin, size, root = text.split("\n")
     text += "\n"
     lines = []
     for line in signatures[:-1].split("\n"):
         dash, name, octets = line.split(" ")
-        require(dash == "\u2014" and signatures.endswith("\n"), "the checkpoint has an odd signature line")
+        odd = dash != "\u2014" or not name or re.search(r"[\s+]", name) or not signatures.endswith("\n")
         lines.append((name, from_base64(octets)))
+        require(not odd and len(lines[-1][1]) > 4, "the checkpoint has an odd signature line")
     require(any(key[0] == origin for key in logs), f"the policy is not for {origin}")
     # All signatures are checked: one that is wrong makes the checkpoint invalid, even if the others are enough.
     by_log = [has_signed(key, text, lines) for key in logs if key[0] == origin]

@@ -77,6 +77,14 @@ BUGS = [
         "unit/journal/storage/test_verdict_chain.py",
     ),
     caught_by_tests(
+        "followers of the journal are drained before they get what it applied",
+        "node.core",
+        "                self._step(slot, event)\n                self._run()  # the journal",
+        "                self._work.append((slot, event))  # the journal",
+        "unit/node/test_node.py",
+        "drained",
+    ),
+    caught_by_tests(
         "petitions are passed on unchecked",
         "journal.clients.config_requests",
         "        self.signatures.add(digest, (check,))\n",

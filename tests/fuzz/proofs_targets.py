@@ -5,6 +5,7 @@ from __future__ import annotations
 from chaplain.errors import Malformed, Unproven
 from chaplain.proofs import checkpoint, groups, leaf, merkle, note, policy, proof, tiles, witness
 from tests.support.proof_log import CLUSTER, ProofLog, a_policy, node_keys
+from tests.support.second_checker import check_twice
 
 LOG = ProofLog()
 for number in range(5):
@@ -12,6 +13,7 @@ for number in range(5):
 SIGNED = LOG.signed()
 PROOF = LOG.prove("orders", 5)
 POLICY = a_policy()
+POLICY_TEXT = policy.cluster_policy(CLUSTER, node_keys()).rpartition("# seal")[0].encode()
 EXTRA = proof._encode_extra(PROOF)
 EDGE = tiles.TileEdge()
 EDGE.extend([bytes(32)] * 300)
@@ -21,10 +23,10 @@ RIGHT_EDGE.extend([bytes(32)] * 7)
 SEEDS = {
     "target_proof": [PROOF.text.encode(), LOG.prove("orders", 2).text.encode()],
     "target_sealed_proof": [EXTRA],
-    "target_policy": [
-        policy.cluster_policy(CLUSTER, node_keys()).encode(),
-        policy.cluster_policy(CLUSTER, node_keys()).rpartition("# seal")[0].encode(),
-    ],
+    "target_extra_for_both_checkers": [EXTRA],
+    "target_path_and_checkpoint_for_both_checkers": [PROOF.text.split("\n", 2)[2].encode()],
+    "target_policy_for_both_checkers": [POLICY_TEXT],
+    "target_policy": [policy.cluster_policy(CLUSTER, node_keys()).encode(), POLICY_TEXT],
     "target_note": [SIGNED.text.encode()],
     "target_checkpoint": [SIGNED.text.encode()],
     "target_verifier_key": [key.text().encode() for key in POLICY.logs],
@@ -63,6 +65,31 @@ def _check(found: proof.Proof) -> None:
     except (Malformed, Unproven):
         return
     assert proven.value in (b"12 apples", b"")
+
+
+def target_extra_for_both_checkers(data: bytes) -> None:
+    """`tools/check_proof.py` and chaplain accept the same files."""
+    rest = PROOF.text.split("\n", 2)[2]
+    _check_twice(data, rest, POLICY_TEXT)
+
+
+def target_path_and_checkpoint_for_both_checkers(data: bytes) -> None:
+    try:
+        _check_twice(EXTRA, data.decode(), POLICY_TEXT)
+    except UnicodeDecodeError:
+        return
+
+
+def target_policy_for_both_checkers(data: bytes) -> None:
+    _check_twice(EXTRA, PROOF.text.split("\n", 2)[2], data)
+
+
+def _check_twice(extra: bytes, rest: str, policy_data: bytes) -> None:
+    sealed = note.to_base64(extra + proof._seal(extra, rest))
+    try:
+        check_twice(f"{proof.FIRST_LINE}\nextra {sealed}\n{rest}".encode(), policy_data)
+    except (Malformed, Unproven):
+        return
 
 
 def target_policy(data: bytes) -> None:

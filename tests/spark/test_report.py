@@ -15,7 +15,10 @@ from chaplain.pipeline.reporting.page import Facts, RegimeSpan, ReportBucket, Sh
 from chaplain.pipeline.reporting.plots import Series, VerticalMark, number
 from chaplain.pipeline.reporting.report import _shares, bucket_width
 from chaplain.verification.violations import Break
+from tests.spark.support.journal import NODE_TOML, recorded
 from tests.spark.support.scene import Scene
+from tests.spark.support.stage import put
+from tests.support.execution_stage import Stage, pack
 
 START = 1_700_000_000.0
 
@@ -131,6 +134,17 @@ def test_writers_are_shown_by_name(tmp_path: Path) -> None:
     grouped = [columns("orders", lane, lane, 10, 0, lane) for lane in (1, 2, 3, 9)]
     shares = _shares(grouped, "client_id", "lane", names)
     assert [(one.who, one.rows) for one in shares] == [("bob", 2), ("default", 4), ("lane 9", 9)]
+
+
+def test_lane_that_was_leased_after_a_write_has_a_name(tmp_path: Path) -> None:
+    stage = Stage()
+    first = stage.lane(1)
+    stage.write(pack(first, 1))
+    second = stage.lane(2)
+    stage.write(pack(second, 1))
+    segments = put(tmp_path / "node-1" / "segments", recorded(stage))
+    (segments.parent / "node.toml").write_text(NODE_TOML)
+    assert client_names("", segments) == {first: "default", second: "default"}
 
 
 def test_numbers_and_widths() -> None:

@@ -1,8 +1,9 @@
 """The executor of one node: passes agreed statements to databases, answers clients, and compares itself with other
 executors.
 
-Decides which database gets which message, and when a query may be answered. The journal reports every agreed message
-(`executed`). The host runs the databases; the core reaches them through errands. The core does not know SQL.
+Decides which database gets which message, and when a query may be answered. Every agreed message is an input
+(`AppliedMessage`); those found on disk at the start are passed to `replay`. The host runs the databases; the core
+reaches them through errands. The core does not know SQL.
 
 Invariants: only agreed messages are applied, in order, each once; at most one `Apply` per database is in flight; a
 stopped executor applies nothing and answers no query; a node without the executor role answers no query either.
@@ -79,7 +80,7 @@ PAUSE_NS = 1_000_000_000
 """Pause after a read of the log that brought no progress."""
 NO_DATABASE = "this node has no databases: ask another"
 
-ExecutorInput: TypeAlias = LayerInput | DryRun | ExecutorAnswer
+ExecutorInput: TypeAlias = LayerInput | AppliedMessage | DryRun | ExecutorAnswer
 ExecutorEffect: TypeAlias = Whisper | Settled | Report | Persist | DryRunDone | ExecutorErrand
 
 
@@ -145,9 +146,12 @@ class ExecutorCore(LayerCore):
         queue = self._queues[stream] = ApplyQueue(stream, self._executors, self._claims.given_up(stream))
         return queue
 
-    # Called by the journal for every message that it has applied; before `attach`, for those on its disk.
+    def replay(self, executed: AppliedMessage) -> None:
+        """The journal found this message on its disk. Called before `attach`, in the order of the messages."""
+        assert self._journal is None, "a message that was applied after the start is an input of `step`"
+        self._add_message(executed)
 
-    def executed(self, executed: AppliedMessage) -> None:
+    def _add_message(self, executed: AppliedMessage) -> None:
         self._settled = executed.position.index
         if self.bare:
             return
@@ -180,6 +184,8 @@ class ExecutorCore(LayerCore):
         match event:
             case Drained():
                 self._drained(now_ns)
+            case AppliedMessage():
+                self._add_message(event)
             case Requested():
                 self._requested(event)
             case Withdrawn():
@@ -224,6 +230,9 @@ class ExecutorCore(LayerCore):
                 pass
             case _:
                 assert_never(event)
+        return self._take_effects()
+
+    def _take_effects(self) -> list[ExecutorEffect]:
         for part in (self._queries, self._dry_runs, self._transfer, self._integrity, self._claims):
             self._out += part.effects
             part.effects.clear()

@@ -116,12 +116,13 @@ class JournalCore:
         last_known_members: bytes | None = None,
         signed: bytes | None = None,
         wrapping: Wrapping | None = None,
-        observer: Callable[[AppliedMessage], None] | None = None,
+        replay: Callable[[AppliedMessage], None] | None = None,
         needed_by: Iterable[Callable[[], int]] = (),
     ) -> None:
-        """Start from the contents of the disk. `observer` is called for each applied message, first for those found on
-        disk. `identity` signs this node's votes. `identifier` names this node in parcels. Each function of `needed_by`
-        returns the first message that a component outside the journal needs.
+        """Start from the contents of the disk. `replay` is called for each message found on disk; with it, every
+        message applied later is an effect (`AppliedMessage`). `identity` signs this node's votes. `identifier` names
+        this node in parcels. Each function of `needed_by` returns the first message that a component outside the
+        journal needs.
         """
         self.settings = settings
         self._identifier = identifier
@@ -133,7 +134,7 @@ class JournalCore:
         self._started = False
         self.removed = False
         """True once this node has been removed from the cluster."""
-        self._observer = observer
+        self._replay = replay
         tokens = count(1)
         """Numbers of log reads and signature checks."""
         found = found_checkpoint(founding, checkpoint)
@@ -212,7 +213,9 @@ class JournalCore:
         """The last message to a peer, and its parcel: the same message usually goes to several peers in a row."""
 
     def _on_applied(self, executed: AppliedMessage) -> None:
-        """Execution has applied a message: update the indexes, and notify snapshots and the observer."""
+        """Execution has applied a message: update the indexes, and make what needs the state directly
+        after it.
+        """
         self._streams.add(executed)
         self.tree.on_applied(executed)
         if self._started:
@@ -228,8 +231,8 @@ class JournalCore:
                 self.fingerprints.add(executed.position.index)
         elif executed.checkpoint:
             self._replayed = [*self._replayed[-1:], checkpoint_after(executed, self.execution)]
-        if self._observer is not None:
-            self._observer(executed)
+        if self._replay is not None and not self._started:
+            self._replay(executed)
 
     @property
     def under_way(self) -> tuple[int, int]:
@@ -497,6 +500,8 @@ class JournalCore:
         self._sessions_called = True
         executed = self._applied.popleft()
         assert executed.position.index == agreed.body.index, "the agreed message is not the one that was applied"
+        if self._replay is not None:
+            self._out.append(executed)
         references = tuple([entry.reference for entry in agreed.body.data_entries])
         self._step_ingest(now_ns, Ordered(references, executed))
         self._to_clients(self._sessions.on_applied(executed))

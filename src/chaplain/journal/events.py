@@ -135,6 +135,7 @@ JournalEffect: TypeAlias = (
     | ReadLog
     | ReadFile
     | Admitted
+    | AppliedMessage
     | RoleChanged
     | Report
     | Halt

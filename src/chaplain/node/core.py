@@ -43,6 +43,7 @@ from chaplain.journal import events
 from chaplain.journal.consensus.events import ConsensusStarted, DiskSpace, LogRead, ReadLog, Role, RoleChanged
 from chaplain.journal.core import JournalCore
 from chaplain.journal.events import Admitted, DryRun, DryRunDone, FileRead, ReadFile, Verified, Verify
+from chaplain.journal.model.results import AppliedMessage
 from chaplain.link import events as link
 from chaplain.link.auth.identity import Identity, route_of
 from chaplain.link.auth.keyring import KeyRing
@@ -301,7 +302,8 @@ class NodeCore:
         ordered = journal is not None and journal.stepped
         for slot in self._upper_slots:
             if slot.stepped or (ordered and slot.follows_journal):
-                self._work.append((slot, event))
+                self._step(slot, event)
+                self._run()  # the journal comes first: its followers get what it applied before they are drained
         if self._recorder is not None:
             self._work.append((self._recorder, event))
         self._run()
@@ -354,7 +356,7 @@ class NodeCore:
         slot.route(self._gossip, gossip.Assembled)
         slot.route(self._on_role_changed, RoleChanged)
         slot.route(self._expel, Expel)
-        slot.route(lambda effect: self._work.append((self._uppers[Layer.EXECUTOR], effect)), DryRun)
+        slot.route(lambda effect: self._work.append((self._uppers[Layer.EXECUTOR], effect)), DryRun, AppliedMessage)
         return slot
 
     def _upper_slot(self, upper: LayerCore) -> LayerSlot:

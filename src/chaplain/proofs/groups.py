@@ -16,13 +16,17 @@ from __future__ import annotations
 
 import struct
 from bisect import bisect_right
-from collections.abc import Sequence
 from hashlib import sha256
 from itertools import accumulate, pairwise
+from typing import TYPE_CHECKING
 
 from chaplain.core import Frozen
 from chaplain.errors import Malformed
 from chaplain.proofs.merkle import inclusion_proof, nodes_of, root_of
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 GROUP_MESSAGES = 16
 GROUP_BYTES = 1024
@@ -31,6 +35,8 @@ ABSENT = 0xFFFFFFFF
 HEAD_BYTES = 32
 """The octets of a pack's head before its digest."""
 COLUMNS_MAX = 3
+BOUNDS_AT_ONCE = 1 << 14
+"""Messages whose sizes are added up at once, which bounds memory: a hostile pack may have millions of them."""
 PYTHON_SIZES_MAX = 64
 """Up to this many sizes are added up in Python: that is faster than numpy's first call."""
 _PACK_LABEL = b"chaplain pack 2\0"
@@ -53,27 +59,37 @@ def pack_digest_from(head: bytes, requests_digest: bytes, root: bytes) -> bytes:
     return sha256(b"".join((_PACK_LABEL, head, requests_digest, root))).digest()
 
 
-def group_bounds(lengths: Sequence[int], isolated: bool = False) -> list[int]:
+def group_bounds(lengths: list[int] | npt.NDArray[np.int64], isolated: bool = False) -> list[int]:
     """Return where groups begin, and the number of messages at the end. `lengths` are the octets of each message: of
     its value, key and headers.
     """
     count = len(lengths)
     if isolated or not count:
         return list(range(count + 1))
-    longest, shortest = max(lengths), min(lengths)
+    if isinstance(lengths, list):
+        longest, shortest = max(lengths), min(lengths)
+    else:
+        longest, shortest = int(lengths.max()), int(lengths.min())
     if longest * GROUP_MESSAGES <= GROUP_BYTES or longest == shortest:
         step = min(GROUP_MESSAGES, max(1, GROUP_BYTES // longest)) if longest else GROUP_MESSAGES
         return [*range(0, count, step), count]
-    ends = list(accumulate(lengths))
     bounds = [0]
+    while bounds[-1] < count:
+        some = lengths[bounds[-1] : bounds[-1] + BOUNDS_AT_ONCE]
+        _add_bounds(bounds, some if isinstance(some, list) else some.tolist(), count)
+    return bounds
+
+
+def _add_bounds(bounds: list[int], lengths: list[int], count: int) -> None:
+    """Append the bounds of those groups that are whole within these messages, which begin at the last bound."""
+    base, here = bounds[-1], len(lengths)
+    ends = list(accumulate(lengths))
     start = before = 0
-    while start < count:
-        last = min(start + GROUP_MESSAGES, count)
-        end = bisect_right(ends, before + GROUP_BYTES, start, last)
+    while start + GROUP_MESSAGES <= here or (start < here and base + here == count):
+        end = bisect_right(ends, before + GROUP_BYTES, start, min(start + GROUP_MESSAGES, here))
         start = end if end > start else start + 1
         before = ends[start - 1]
-        bounds.append(start)
-    return bounds
+        bounds.append(base + start)
 
 
 def small_root(size: int, value: bytes | memoryview) -> bytes:
@@ -94,15 +110,17 @@ class PackGroups:
     ) -> None:
         if not 1 <= columns <= COLUMNS_MAX or count < 1 or len(sizes) != 4 * count * columns:
             raise Malformed(f"pack: {len(sizes)} octets of sizes are not {columns} columns of {count} messages")
+        # _starts: positions in the data at which each group's part of each column begins.
         if count * columns <= PYTHON_SIZES_MAX:
             positions, totals = _positions(sizes, count, columns)
+            _check_end(positions[-1], data)
+            self.bounds = group_bounds(totals, isolated)
+            self._starts = [[positions[column * count + at] for at in self.bounds] for column in range(columns)]
         else:
-            positions, totals = _positions_of_many(sizes, count, columns)
-        if positions[-1] > len(data):
-            raise Malformed(f"pack: its sizes add up to {positions[-1]} octets, {len(data)} left")
-        self.bounds = group_bounds(totals, isolated)
-        # Positions in the data at which each group's part of each column begins.
-        self._starts = [[positions[column * count + at] for at in self.bounds] for column in range(columns)]
+            many, lengths = _positions_of_many(sizes, count, columns)
+            _check_end(int(many[-1]), data)
+            self.bounds = group_bounds(lengths, isolated)
+            self._starts = [many[[column * count + at for at in self.bounds]].tolist() for column in range(columns)]
         self._sizes = memoryview(sizes)
         self._data = memoryview(data)
         self._columns = columns
@@ -157,7 +175,9 @@ def _positions(sizes: bytes | memoryview, count: int, columns: int) -> tuple[lis
     return list(accumulate(cells, initial=0)), [sum(cells[message::count]) for message in range(count)]
 
 
-def _positions_of_many(sizes: bytes | memoryview, count: int, columns: int) -> tuple[list[int], list[int]]:
+def _positions_of_many(
+    sizes: bytes | memoryview, count: int, columns: int
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     import numpy as np  # noqa: PLC0415  checking a proof needs no numpy
 
     cells = np.frombuffer(sizes, "<u4").astype(np.int64)
@@ -165,7 +185,12 @@ def _positions_of_many(sizes: bytes | memoryview, count: int, columns: int) -> t
         later = cells[count:]
         later[later == ABSENT] = 0
     totals = cells.reshape(columns, count).sum(axis=0) if columns > 1 else cells
-    return [0, *np.cumsum(cells).tolist()], totals.tolist()
+    return np.concatenate((np.zeros(1, np.int64), np.cumsum(cells))), totals
+
+
+def _check_end(end: int, data: bytes | memoryview) -> None:
+    if end > len(data):
+        raise Malformed(f"pack: its sizes add up to {end} octets, {len(data)} left")
 
 
 class Group(Frozen, frozen=True):

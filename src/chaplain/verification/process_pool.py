@@ -43,7 +43,7 @@ TASKS_PER_WORKER = 4
 ALLOCATOR = {"MALLOC_TRIM_THRESHOLD_": str(64 << 20), "MALLOC_MMAP_THRESHOLD_": str(32 << 20)}
 """Settings of glibc for workers. Without them it returns the memory of each record to the system, and the page faults
 of the next record take a third of the processor time. Other C libraries ignore them."""
-STOP_S = 5.0
+STOP_S = 30.0
 """How long a worker that has no task may need to end before it is killed."""
 
 _outcomes = msgspec.msgpack.Decoder(Outcome)

@@ -43,8 +43,10 @@ class VerifyResult(Frozen, frozen=True):
         what = f"{counted(self.rows, 'message')}{more}, {counted(len(self.state.tails), 'stream')}"
         ours = [one for one in self.breaks if one.node in (0, self.node)]
         said = f"{whose} read: {what}, {counted(len(ours), 'break')}" if ours else f"{whose} proven: {what}"
-        heads = ", ".join(map(str, self.others))
-        said += f"; nodes {heads} by their heads only: prove them with --node" if heads else ""
+        if len(self.others) == 1:
+            said += f"; node {self.others[0]} by its heads only: prove it with --node"
+        elif self.others:
+            said += f"; nodes {', '.join(map(str, self.others))} by their heads only: prove them with --node"
         return said + "".join(f"; not compared: {reason}" for reason in self.skipped)
 
     def summary(self) -> dict[str, Any]:

@@ -139,7 +139,7 @@ def test_figures_can_be_had_again() -> None:
             assert all((ROOT / file).exists() for file in files), command
 
 
-SOURCES = ("src", "simulator", "campaigns", "tests", "bench")
+SOURCES = ("src", "simulator", "campaigns", "tests", "bench", "tools")
 
 
 def test_pages_name_modules_that_exist() -> None:

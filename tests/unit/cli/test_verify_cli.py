@@ -34,7 +34,7 @@ def test_whole_log_prints_nothing_but_what_was_verified(tmp_path: Path, capsys: 
     scene.write(node=2)
     code, out, told = run(capsys, "verify", "--cluster", tmp_path, "--signatures")
     assert (code, out) == (0, "")
-    assert told.startswith("node 1 proven: 655 messages, 2 streams; nodes 2 by their heads only")
+    assert told.startswith("node 1 proven: 655 messages, 2 streams; node 2 by its heads only")
     code, out, told = run(capsys, "verify", "--cluster", tmp_path, "--node", 2)
     assert (code, out, told) == (0, "", "node 2 proven: 655 messages, 2 streams\n")
 

@@ -78,8 +78,13 @@ class Stage:
         self.now_ns = 0
         self.index = 0
         self.records: dict[int, tuple[Record, ...]] = {}
+        self.attached = False
         if attach:
-            self.core.attach(self.journal)
+            self.attach()
+
+    def attach(self) -> None:
+        self.attached = True
+        self.core.attach(self.journal)
 
     def step(self, event: object) -> list[object]:
         return [*self.core.step(self.now_ns, event)]  # type: ignore[arg-type]
@@ -95,11 +100,12 @@ class Stage:
         self.records[self.index] = tuple(message_records(message, Preview(b"", (batch,))))
         lease = ConfigVerdict(1, 0, client_id=lane, acl=ACL) if lane else ConfigVerdict(1, 0, acl=NO_ACL)  # type: ignore[arg-type]
         self.journal.reach = self.index
-        self.core.executed(
-            AppliedMessage(
-                LogPosition(self.index, 1, self.index, bytes(32)), ExecutionVerdict((lease,), ()), (batch,), False
-            )
-        )
+        moment = LogPosition(self.index, 1, self.index, bytes(32))
+        applied = AppliedMessage(moment, ExecutionVerdict((lease,), ()), (batch,), False)
+        if self.attached:
+            assert not self.step(applied)
+        else:
+            self.core.replay(applied)
         return self.index
 
     def open(self, index: int = 0, stream: str = "main") -> list[object]:

@@ -55,7 +55,7 @@ def test_what_the_disk_holds_is_read_back_from_where_the_database_is() -> None:
     stage = Stage(attach=False)
     for stream in ("main", "main", "other", "main"):
         stage.agree(stream)
-    stage.core.attach(stage.journal)
+    stage.attach()
     effects = read_back(stage, stage.open(index=1))
     assert works(effects) == [2]
     assert works(read_back(stage, stage.done(next(e for e in effects if isinstance(e, Apply))))) == [4]

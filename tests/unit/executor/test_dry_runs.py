@@ -80,7 +80,7 @@ def test_nor_is_one_that_must_first_read_the_log() -> None:
     made = Stage(attach=False)
     for _ in range(2):
         made.agree()
-    made.core.attach(made.journal)
+    made.attach()
     effects = made.open(index=1)
     assert made.step(wish(5)) == []
     (apply,) = [one for one in read_back(made, effects) if isinstance(one, Apply)]

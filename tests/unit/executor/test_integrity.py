@@ -185,7 +185,7 @@ def from_checkpoint(*, offset: int) -> Stage:
         stage.agree()
     stage.journal.base = CheckpointBase(LogPosition(8, 1, 0, b""), {"main": 8}, {})
     stage.journal.first, stage.journal.offset = 3, offset
-    stage.core.attach(stage.journal)
+    stage.attach()
     stage.step(Entered(peer(2), {}))
     stage.step(Drained())
     return stage

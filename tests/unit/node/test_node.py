@@ -155,6 +155,23 @@ def test_nothing_is_said_before_what_waits_for_the_link() -> None:
     assert node._work[-1] == (node._link, say)
 
 
+def test_follower_of_the_journal_gets_what_was_applied_before_it_is_drained() -> None:
+    node = Cluster().node("one")
+    taken: list[object] = []
+
+    def take(_now_ns: int, event: object) -> list[object]:
+        taken.append(event)
+        return []
+
+    journal = LayerSlot(lambda _now_ns, _event: ["applied"], lambda: None)
+    follower = LayerSlot(take, lambda: None, follows_journal=True)
+    journal.route(follower, str)
+    node.step(node.now_ns, Drained())  # the first step starts the layers
+    node._journal, node._upper_slots = journal, [journal, follower]
+    node.step(node.now_ns, Drained())
+    assert taken == ["applied", Drained()]
+
+
 def test_beacons_alone_bring_nodes_together() -> None:
     cluster = Cluster(beacon=True)
     cluster.world.run(5 * SECOND, cluster.all_know_all)

@@ -1,6 +1,7 @@
 from hashlib import sha256
 from random import Random
 
+import numpy as np
 import pytest
 
 from chaplain.errors import Malformed
@@ -47,6 +48,16 @@ def test_groups_of_random_lengths_follow_the_rule():
         most = draw.choice([1, 64, 65, 200, 1024, 1025, 5000])
         lengths = [draw.randrange(most + 1) for _ in range(draw.randrange(1, 120))]
         assert group_bounds(lengths) == slow_bounds(lengths)
+
+
+@pytest.mark.parametrize("at_once", [16, 17, 40])
+def test_groups_do_not_depend_on_how_many_sizes_are_added_up_at_once(monkeypatch, at_once):
+    monkeypatch.setattr(groups, "BOUNDS_AT_ONCE", at_once)
+    draw = Random(at_once)
+    for most in (30, 200, 1500):
+        lengths = [draw.randrange(most + 1) for _ in range(300)] + [65, 0]
+        assert group_bounds(lengths) == slow_bounds(lengths)
+        assert group_bounds(np.array(lengths)) == slow_bounds(lengths)
 
 
 def test_isolated_messages_are_groups_by_themselves():

@@ -1,10 +1,7 @@
 """Proof files: what they prove, and that nothing else can be made of them."""
 
-import importlib.util
-import struct
 import subprocess
 import sys
-from pathlib import Path
 from random import Random
 
 import pytest
@@ -14,12 +11,8 @@ from chaplain.proofs import leaf as leaves
 from chaplain.proofs import merkle, note, policy, proof
 from chaplain.proofs.checkpoint import Checkpoint, SignedCheckpoint
 from tests.support.proof_log import CLUSTER, ProofLog, a_policy, node_keys, sign
+from tests.support.second_checker import NOT_PROVEN, TOOL, check_proof, check_twice
 
-TOOL = Path(__file__).parents[3] / "tools" / "check_proof.py"
-SPEC = importlib.util.spec_from_file_location("check_proof", TOOL)
-check_proof = importlib.util.module_from_spec(SPEC)
-SPEC.loader.exec_module(check_proof)
-NOT_PROVEN = (check_proof.NotProven, ValueError, IndexError, struct.error, RecursionError)
 POLICY_TEXT = policy.cluster_policy(CLUSTER, node_keys())
 
 
@@ -54,21 +47,11 @@ def small_log():
     return log
 
 
-def checked(text, trusted=None, **wanted):
-    """What both programs say about a proof; they must agree."""
-    data, policy_text = text.encode() if isinstance(text, str) else text, trusted or POLICY_TEXT
-    try:
-        line = check_proof.check(data, check_proof.read_policy(policy_text.encode()))
-    except NOT_PROVEN:
-        line = None
-    try:
-        proven = proof.check(proof.parse(data), policy.parse(policy_text.encode()))
-    except (Malformed, Unproven):
-        assert line is None
-        raise
-    assert line == proven.line
+def checked(text, trusted=POLICY_TEXT, **wanted):
+    data = text.encode()
+    proven = check_twice(data, trusted.encode())
     if wanted:
-        proof.check(proof.parse(data), policy.parse(policy_text.encode()), **wanted)
+        proof.check(proof.parse(data), policy.parse(trusted.encode()), **wanted)
     return proven
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from chaplain.client.aio.connection import AsyncClientContext
 from chaplain.client.aio.executor_calls import AsyncExecutorCalls
 from chaplain.client.aio.journal import AsyncWriter
+from chaplain.client.aio.waiting import begin
 from chaplain.client.api import journal_calls, sql_calls
 from chaplain.client.api.sql_calls import Item, Parameters
 from chaplain.client.types import validation
@@ -77,6 +78,7 @@ class AsyncSql:
 
     def writer(self) -> AsyncSqlWriter:
         """Return a writer, the fast way to execute many statements. Use it in an `async with` statement."""
+        begin(self._executors.check)
         writer = AsyncSqlWriter(self._context, self.stream, self._executors)
         self._writers.append(writer)
         return writer

@@ -39,5 +39,5 @@ class AsyncNotifier:
             return None
 
 
-def begin(started: Callable[[], object]) -> None:
-    """Do nothing: `started` would have to be awaited. A listener awaits it at its first use."""
+def begin(first_wait: Callable[[], object]) -> None:
+    """Do nothing: `first_wait` would have to be awaited. A listener or writer awaits it at its first use."""

@@ -10,6 +10,7 @@ from chaplain.client.api.sql_calls import Item, Parameters
 from chaplain.client.sync.connection import ClientContext
 from chaplain.client.sync.executor_calls import ExecutorCalls
 from chaplain.client.sync.journal import Writer
+from chaplain.client.sync.waiting import begin
 from chaplain.client.types import validation
 from chaplain.client.types.journal import RequestId
 from chaplain.client.types.sql import Result, Row, checked
@@ -78,6 +79,7 @@ class Sql:
 
     def writer(self) -> SqlWriter:
         """Return a writer, the fast way to execute many statements. Use it in a `with` statement."""
+        begin(self._executors.check)
         writer = SqlWriter(self._context, self.stream, self._executors)
         self._writers.append(writer)
         return writer

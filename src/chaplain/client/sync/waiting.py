@@ -99,6 +99,6 @@ def _slice_s(end_s: float | None) -> float:
     return SLICE_S if end_s is None else max(0.0, min(SLICE_S, end_s - time.monotonic()))
 
 
-def begin(started: Callable[[], object]) -> None:
-    """Wait until a subscription has started, so that nothing is missed from now on."""
-    started()
+def begin(first_wait: Callable[[], object]) -> None:
+    """Wait now: a caller gets errors at once, and misses nothing that a listener is to receive."""
+    first_wait()

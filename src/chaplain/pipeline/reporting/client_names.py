@@ -48,6 +48,8 @@ class _Names:
             self.names = {acl_id(0, 0, number): name for number, name in enumerate(founders, 1)}
 
     def take(self, record: Record) -> None:
+        if record.part:
+            return  # not the first record of its message, which contains body and verdict
         raw, verdict = split_first(record)
         body, decided = decode_body(raw), verdicts.decode(verdict)
         for entry, result in zip(body.entries, decided.entries, strict=False):

@@ -60,7 +60,7 @@ def make_journal(config: NodeConfig, identity: Identity, executor: ExecutorCore 
         last_known_members=read_if_exists(data / LAST_KNOWN_MEMBERS_FILE),
         signed=read_if_exists(data / signed_file(settings)),
         wrapping=wrapping,
-        observer=None if executor is None else executor.executed,
+        replay=None if executor is None else executor.replay,
         needed_by=() if executor is None else (executor.first_needed,),
     )
 
