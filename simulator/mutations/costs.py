@@ -131,7 +131,7 @@ BUGS = [
         "a status writes down the whole state",
         "journal.execution.state",
         "        rest = msgspec.msgpack.encode("
-        "self._export((), (), (), counters, self.epochs.export_without_decisions()))\n",
+        "self._export((), (), (), staged_packs=counters, epochs=epochs, tree=tree))\n",
         "        rest = self.export()\n",
         STATUS,
         "exports",

@@ -201,8 +201,8 @@ BUGS = [
     caught_by_tests(
         "committed packs are paid without a look at their signature",
         "journal.execution.state_machine",
-        "        return client is not None and same and self._signature_holds(client, entry, valid)",
-        "        return client is not None and same",
+        "same and self._signature_holds(client, entry, valid) else None",
+        "same else None",
         "unit/journal/execution/test_two_phase.py",
     ),
     caught_by_tests(

@@ -38,8 +38,9 @@ COMMANDS = {
     "event": "Send events to every node, and listen to them.",
     "pool": "Broadcast to all members of a pool, and listen (best effort).",
     "verify": "Verify a log: nothing is missing, changed or reordered.",
+    "prove": "Make a proof of one message, which anybody can check offline.",
     "check": "Check a proof of one message, offline.",
-    "checkpoint": "Compare signed checkpoints of the log, and print the policy to check them with.",
+    "checkpoint": "Show, save and compare signed checkpoints of the log, and print the policy to check them with.",
     "witness": "Run a witness, which cosigns the checkpoints of logs.",
     "pipeline": "Land, verify, fold and report streams with Spark.",
     "key": "Create keys, and rotate the cluster key.",
@@ -53,7 +54,7 @@ COMMANDS = {
 """The command groups and their one-line help. Each is a click command of the same name, in a module of
 `chaplain.cli.commands` that also has its name unless `MODULES` has another."""
 
-MODULES = dict.fromkeys(("check", "checkpoint", "witness"), "proof")
+MODULES = dict.fromkeys(("prove", "check", "checkpoint", "witness"), "proof")
 
 
 EXTRAS = {

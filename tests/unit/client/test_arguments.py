@@ -112,7 +112,7 @@ MISTAKES: dict[str, tuple[Callable[[Any], Any], str]] = {
     "remove_node, a part": (lambda client: client.remove_node(1.5, "ingest"), "a node's id is a number from 1"),
     "new_serializers, a number": (lambda client: client.new_serializers(4), "a list of nodes is wanted, not int"),
     "new_serializers, text": (lambda client: client.new_serializers(["1"]), "a node's id is a number from 1"),
-    "checkpoint, text": (lambda client: client.checkpoint("5"), "a message has a number"),
+    "snapshot, text": (lambda client: client.snapshot("5"), "a message has a number"),
 }
 CONNECTIONS: dict[str, tuple[dict[str, object], str]] = {
     "timeout of text": ({"timeout": "3"}, "a timeout is a number of seconds above 0"),

@@ -37,6 +37,7 @@ from chaplain.journal.messages.signing import PackCheck, SignatureType, holds
 from chaplain.journal.messages.write_request import check_pack
 from chaplain.link.auth.identity import Identity, to_text
 from chaplain.segment.headers import decode_headers, encode_headers, split
+from chaplain.segment.pack import decode_pack
 
 ME = Identity(b"m" * 32)
 SIGNER = PackSigner(ME, "cluster")
@@ -385,3 +386,14 @@ def test_a_client_is_found_by_the_name_it_has_now() -> None:
     assert journal_calls.find_client("eve", [record("01", "removed"), record("02", "active")]) == b"\2" * 15
     with pytest.raises(Missing, match="there is no client 'eve'"):
         journal_calls.find_client("eve", [record("01", "compromised")])
+
+
+def test_isolated_batches_share_no_pack_with_others():
+    plain, isolated = Batch("orders", [b"a"], size_bytes=1), Batch("orders", [b"b"], size_bytes=1, isolated=True)
+    assert packing.choose([plain, plain, isolated], 10) == 2
+    assert packing.choose([isolated, isolated, plain], 10) == 2
+    pack = decode_pack(make_pack(1, 1, [isolated, isolated], SIGNER))
+    assert (pack.isolated, pack.values) == (True, (b"b", b"b"))
+    assert not decode_pack(make_pack(1, 1, [plain], SIGNER)).isolated
+    assert single("orders", b"a", None, None, isolated=True).isolated
+    assert many("orders", [b"a"], isolated=True).isolated
