@@ -332,6 +332,20 @@ def behind() -> tuple[Desk, checkpoint.Checkpoint]:
     return desk, checkpoint.make(state.position.index, state.export())
 
 
+def test_node_that_lacks_the_next_message_itself_does_not_count_as_one_that_has_it() -> None:
+    """Two nodes that start from nothing must not wait for each other to confirm messages that neither has."""
+    desk, made = behind()
+    desk.start(confirms=lambda nodes: len(nodes) >= 2)
+    for node in (2, 3):
+        desk.checkpointer.on_connected(node)
+    desk.checkpointer.on_offer(0, 2, said(made, first=1, confirmed=True))
+    desk.checkpointer.on_offer(0, 3, SnapshotOffer(0, bytes(32), 0, 1, 0, confirmed=False))
+    for now_ns in range(0, 1000, 50):
+        desk.installer.update(now_ns)
+    asked = [one for one in desk.effects(ToPeer) if isinstance(one.message, AskState)]
+    assert {one.message.index for one in asked} == {made.index}
+
+
 def test_a_quorum_is_believed_at_once_and_the_octets_are_checked() -> None:
     desk, made = behind()
     desk.checkpointer.on_offer(0, 2, said(made, first=9))
