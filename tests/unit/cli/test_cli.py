@@ -141,7 +141,9 @@ def test_output_that_nobody_reads_is_no_failure(cluster):
 
 
 def test_writing_goes_on_when_nobody_reads_its_receipts(cluster):
-    script = "import chaplain.cli.commands.journal as j, chaplain.cli.main as m; j._PROGRESS_EVERY = 10; m.main()"
+    script = (
+        "import chaplain.cli.commands.streams.journal as j, chaplain.cli.main as m; j._PROGRESS_EVERY = 10; m.main()"
+    )
     line = f"seq 100 | {sys.executable} -c '{script}' journal write --lines --stream unread --cluster {cluster} | true"
     subprocess.run(["bash", "-c", f"{line}; test ${{PIPESTATUS[1]}} = 0"], timeout=PATIENCE_S, check=True)
     assert status(cluster)["streams"]["unread"]["head"] == 100

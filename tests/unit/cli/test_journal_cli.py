@@ -18,7 +18,7 @@ from unittest import mock
 
 import pytest
 
-from chaplain.cli.commands.journal import timestamp
+from chaplain.cli.commands.streams.journal import timestamp
 from chaplain.cli.main import main
 
 

@@ -11,7 +11,7 @@ from chaplain.proofs import leaf as leaves
 from chaplain.proofs import merkle, note, policy, proof
 from chaplain.proofs.checkpoint import Checkpoint, SignedCheckpoint
 from tests.support.proof_log import CLUSTER, ProofLog, a_policy, node_keys, sign
-from tests.support.second_checker import NOT_PROVEN, TOOL, check_proof, check_twice
+from tests.unit.proofs.second_checker import NOT_PROVEN, TOOL, check_proof, check_twice
 
 POLICY_TEXT = policy.cluster_policy(CLUSTER, node_keys())
 
