@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from hashlib import sha256
 from random import Random
 
+import msgspec
 from msgspec.structs import replace
 
 from chaplain.journal.messages.peer import AskState, PeerMessage, SnapshotOffer, StatePiece
-
-_CHAIN_BYTES = 32
+from chaplain.journal.model.records import StateRecord
 
 
 class Forger:
@@ -62,8 +62,11 @@ class Forger:
 
     def _forge(self, state: bytes) -> bytes:
         """Replace the chain of some stream by another one in the same form: only the digest can tell."""
-        place = state.find(bytes((0xC4, _CHAIN_BYTES)), len(state) // 4)
-        if place < 0:
+        record = msgspec.msgpack.decode(state, type=StateRecord)
+        if not record.streams:
             return state[::-1]
-        at = place + 2 + self._rng.randrange(_CHAIN_BYTES)
-        return state[:at] + bytes((state[at] ^ 1,)) + state[at + 1 :]
+        number = self._rng.randrange(len(record.streams))
+        name, head = record.streams[number]
+        forged = (name, replace(head, chain=self._rng.randbytes(len(head.chain))))
+        streams = (*record.streams[:number], forged, *record.streams[number + 1 :])
+        return msgspec.msgpack.encode(replace(record, streams=streams))

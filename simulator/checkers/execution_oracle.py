@@ -28,7 +28,7 @@ from chaplain.journal.messages.config import (
     acl_id,
 )
 from chaplain.journal.model.bootstrap import ClusterBootstrap
-from chaplain.segment.pack import Pack, decode_pack, digest_of, stated_digest
+from chaplain.segment.pack import Pack, decode_pack, encode_pack, stated_digest
 
 
 class OracleLane:
@@ -152,7 +152,7 @@ class Oracle:
         return self._apply(body, stream, pack, lane, stream.encode() + b"\0" + stated_digest(raw))
 
     def _signed(self, client: OracleClient, stream: str, pack: Pack, raw: bytes) -> bool:
-        if digest_of(raw) != stated_digest(raw) or pack.signature_type != 1:
+        if encode_pack(pack) != raw or pack.signature_type != 1:
             return False
         cluster = self._founding.cluster.encode()
         names = bytes((len(cluster),)) + cluster + bytes((len(stream),)) + stream.encode()

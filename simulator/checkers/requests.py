@@ -55,6 +55,8 @@ class Settling(Frozen, frozen=True):
     message: AgreedEntry
     executed: AppliedMessage
     fingerprint: bytes
+    tree_size: int
+    tree_root: bytes
 
 
 class Spoke(Frozen, frozen=True):

@@ -21,7 +21,9 @@ BUGS = [
         "                return self._revoke_access()",
         "                return []",
         DESK,
-        "right",
+        "listener_that_lost_its_right_is_ended_with_the_reason",
+        "request_without_the_right_to_its_stream_is_refused",
+        "waiting_call_ends_when_its_right_is_lost",
     ),
     caught_by_tests(
         "credit has no bound",
@@ -45,7 +47,7 @@ BUGS = [
         "self.by_stream.get(written.stream, {}).values()",
         "self._readers.values()",
         READING,
-        "costs_only",
+        "message_wakes_only_readers_of_its_streams",
     ),
     caught_by_tests(
         "what waits for one client counts for another",
@@ -53,7 +55,7 @@ BUGS = [
         "after = self._by_identity.get(key, 0) + size_bytes",
         "after = self.total_bytes + size_bytes",
         QUEUES,
-        "leaves_its_part",
+        "key_that_reads_nothing_leaves_the_share_of_another_key",
     ),
     caught_by_tests(
         "sessions of a key have a budget each",
@@ -69,7 +71,7 @@ BUGS = [
         "        self.add_queued(outgoing, -outgoing.queued_bytes)\n",
         "",
         QUEUES,
-        "given_back",
+        "queued_bytes_of_an_ended_session_are_released",
     ),
     caught_by_tests(
         "whoever came first is served first",
@@ -77,7 +79,10 @@ BUGS = [
         "        del self._owners[owner]\n        if found.sessions:\n            self._owners[owner] = found\n",
         "        if not found.sessions:\n            del self._owners[owner]\n",
         FAIR,
-        "client",
+        "client_with_one_request_waits_for_one_of_each_other_client",
+        "session_with_one_request_waits_for_one_of_each_sister_session",
+        "waiting_clients_are_served_between_two_requests_of_one_client",
+        "waiting_requests_are_bounded_per_session_client_and_in_total",
     ),
     caught_by_tests(
         "requests wait without a bound",
@@ -109,7 +114,7 @@ BUGS = [
         "            if event.peer.client and self.contended:\n",
         "            if False:\n",
         NODE,
-        "cost_little",
+        "busy_node_serves_only_light_clients",
     ),
     caught_by_tests(
         "what a node says waits for clients",
@@ -117,7 +122,7 @@ BUGS = [
         "        if not peer.client:\n            self._route_parcel(event)\n        elif",
         "        if",
         NODE,
-        "waits_for_no_client",
+        "messages_between_nodes_do_not_wait_for_clients",
     ),
     caught_by_tests(
         "a status is made for everybody who asks",
@@ -131,7 +136,7 @@ BUGS = [
         "a status writes down the whole state",
         "journal.execution.state",
         "        rest = msgspec.msgpack.encode("
-        "self._export((), (), (), counters, self.epochs.export_without_decisions()))\n",
+        "self._export((), (), (), staged_packs=counters, epochs=epochs, tree=tree))\n",
         "        rest = self.export()\n",
         STATUS,
         "exports",
@@ -142,7 +147,7 @@ BUGS = [
         "if len(self._pending) >= PENDING_MAX:",
         "if False:",
         PRINTS,
-        "bounded",
+        "mapping_hash_bounds_its_pending_changes",
     ),
     caught_by_tests(
         "an address that floods the door shuts it for all",
@@ -150,7 +155,7 @@ BUGS = [
         "self._places_max // 2 if self._blocked.others else self._places_max",
         "self._general_max // 2 if self._blocked.others else self._general_max",
         DOOR,
-        "another_gets_in",
+        "flooding_address_is_shut_out_while_another_is_admitted",
     ),
     caught_by_tests(
         "no place is kept for members",
@@ -158,6 +163,6 @@ BUGS = [
         "admitted = {one for one in self._members if room",
         "admitted = {one for one in () if room",
         DOOR,
-        "leave_places",
+        "flood_from_many_addresses_leaves_places_for_members",
     ),
 ]

@@ -19,7 +19,7 @@ BUGS = [
         "(work.index, number, number == len(requests))",
         "(work.index, number + 1, number == len(requests))",
         ENGINE,
-        "dies_between",
+        "engine_killed_at_any_commit_completes_the_message_once",
     ),
     _bug(
         "begin a message again that was begun",
@@ -27,7 +27,7 @@ BUGS = [
         "self._store.state.done(work.index)",
         "0",
         ENGINE,
-        "dies_between",
+        "engine_killed_at_any_commit_completes_the_message_once",
     ),
     _bug(
         "write over a position that moved",
@@ -35,16 +35,23 @@ BUGS = [
         " and idx = {old_index} and requests = {old_requests} and whole = {old_whole}",
         "",
         ENGINE,
-        "position_that_moved",
+        "transaction_with_an_unexpected_position_fails",
     ),
-    _bug("go on without changes", "postgres.database", "if self._changes.is_behind(", "if not (", ENGINE, "made_anew"),
+    _bug(
+        "go on without changes",
+        "postgres.database",
+        "if self._changes.is_behind(",
+        "if not (",
+        ENGINE,
+        "database_is_rebuilt_if_row_changes_are_missing",
+    ),
     _bug(
         "two executors for one database",
         "postgres.metadata",
         "if row is not None and row[0]:",
         "if row is not None:",
         AROUND,
-        "one_executor",
+        "second_executor_on_one_database_is_refused",
     ),
     _bug(
         "keep changes that were taken back",
@@ -52,7 +59,8 @@ BUGS = [
         "        self._tracker.roll_back()\n",
         "",
         ENGINE,
-        "alike",
+        "bounds_fail_equally_on_both_databases",
+        "statements_give_equal_results_on_two_servers_and_sqlite",
     ),
     _bug(
         "forget rows that go with their table",
@@ -60,7 +68,7 @@ BUGS = [
         "            self._add(shape, row, None)\n",
         "            pass\n",
         ENGINE,
-        "schema_and_rows",
+        "schema_changes_and_rows_share_a_request",
     ),
     _bug(
         "forget rows that come with their table",
@@ -68,7 +76,7 @@ BUGS = [
         "                    self._add(shape, None, row)\n",
         "                    pass\n",
         ENGINE,
-        "schema_and_rows",
+        "schema_changes_and_rows_share_a_request",
     ),
     _bug(
         "pass the trigger over",
@@ -76,7 +84,8 @@ BUGS = [
         "after insert or update or delete on",
         "after insert or update on",
         ENGINE,
-        "alike",
+        "bounds_fail_equally_on_both_databases",
+        "statements_give_equal_results_on_two_servers_and_sqlite",
     ),
     _bug(
         "take negative zero for zero",
@@ -84,7 +93,7 @@ BUGS = [
         'return -0.0 if text == "-0" else int(text)',
         "return int(text)",
         ENGINE,
-        "two_ways",
+        "numbers_with_two_representations_are_refused",
     ),
     _bug(
         "allow every function",
@@ -124,7 +133,7 @@ BUGS = [
         "rows.sort(key=_encode)",
         "pass",
         ENGINE,
-        "keeps_its_rows",
+        "results_are_independent_of_row_placement",
     ),
     _bug(
         "keys may be computed from rows",
@@ -132,7 +141,7 @@ BUGS = [
         "self._admit_keys(verdict.computed & shapes[verdict.target].uniques)",
         "pass",
         ENGINE,
-        "a_key_does_not",
+        "key_updates_that_depend_on_row_order_are_refused",
     ),
     _bug("no bound on work", "postgres.execute", "and work > WORK_MAX", "and False", ENGINE, "bounds"),
     _bug(
@@ -141,7 +150,7 @@ BUGS = [
         "seconds = timestamp_ns // 1_000_000_000",
         'seconds = __import__("time").time_ns() // 10**9',
         ENGINE,
-        "time_and_chance",
+        "time_and_random_values_come_from_the_message",
     ),
     _bug(
         "the same chance for all",
@@ -149,7 +158,7 @@ BUGS = [
         'sha256(work.hash + offset.to_bytes(8, "big"))',
         "sha256(b'')",
         ENGINE,
-        "time_and_chance",
+        "time_and_random_values_come_from_the_message",
     ),
     _bug(
         "rights to everything",
@@ -181,6 +190,6 @@ BUGS = [
         'return StatementError("constraint", f"{_CONSTRAINTS[code]}: {name}", number)',
         'return StatementError("constraint", str(error), number)',
         ENGINE,
-        "words_of_ours",
+        "failures_have_chaplains_own_messages",
     ),
 ]

@@ -15,7 +15,8 @@ BUGS = [
         "if not self.roles.accepts_client(lane.acl):",
         "if False:",
         INGEST,
-        "others",
+        "clients_of_others_are_refused_with_the_reason",
+        "packs_of_other_clients_do_not_wait_for_a_dry_run",
     ),
     caught_by_tests(
         "try out what may be proof",
@@ -23,7 +24,7 @@ BUGS = [
         "and not queue.taken and heading.requests == 1",
         "and heading.requests == 1",
         INGEST,
-        "proof",
+        "second_request_for_an_id_is_ordered_without_a_dry_run",
     ),
     caught_by_tests(
         "pass what is tried out",
@@ -31,7 +32,7 @@ BUGS = [
         "if self._dry_runs.lanes and self._dry_runs.queue_behind(taken):",
         "if False:",
         INGEST,
-        "passes_it",
+        "only_the_first_pack_of_a_lane_gets_a_dry_run_and_none_overtakes_it",
     ),
     caught_by_tests(
         "order what would fail",
@@ -39,7 +40,8 @@ BUGS = [
         "        if not event.kind:\n            self._verified_packs += group",
         "        if event:\n            self._verified_packs += group",
         INGEST,
-        "would_fail",
+        "pack_that_fails_its_dry_run_is_refused_and_its_id_stays_free",
+        "packs_after_a_failed_dry_run_are_sent_back",
     ),
     caught_by_tests(
         "use up the id of what would fail",
@@ -47,7 +49,7 @@ BUGS = [
         "            self._admission.release(one)\n            first =",
         "            first =",
         INGEST,
-        "id_is_free",
+        "pack_that_fails_its_dry_run_is_refused_and_its_id_stays_free",
     ),
     caught_by_tests(
         "keep what was tried out",
@@ -55,7 +57,7 @@ BUGS = [
         "            self._roll_back()\n        return None if",
         '            self._runner.run_own("commit")\n        return None if',
         TRIED,
-        "leaves_nothing",
+        "dry_run_predicts_the_outcome_and_changes_nothing",
     ),
     caught_by_tests(
         "refuse by chance",
@@ -63,7 +65,7 @@ BUGS = [
         "return None if self._functions.used_random else outcome.error",
         "return outcome.error",
         TRIED,
-        "chance",
+        "statement_with_random_values_is_not_refused",
     ),
     caught_by_tests(
         "try out on an old database",
@@ -71,7 +73,7 @@ BUGS = [
         "and not self._queue and not self.behind",
         "and not self._queue",
         TRIED,
-        "read_the_log",
+        "dry_run_waits_for_a_database_that_reads_the_log",
     ),
     caught_by_tests(
         "try out for ever", "executor.dry_runs", "if now_ns >= wait.due_ns or not", "if not", TRIED, "too_long"
@@ -82,7 +84,7 @@ BUGS = [
         "        if free:\n            self.phase = ApplyPhase.BUSY\n",
         "",
         TRIED,
-        "applied_meanwhile",
+        "apply_waits_for_a_dry_run_and_follows_it",
     ),
     caught_by_tests(
         "believe a refusal of one copy of two",
@@ -105,7 +107,7 @@ BUGS = [
         "useful = self.wanted.keys() - self.unusable",
         "useful = {*self.wanted}",
         CLIENT,
-        "goes_on_to_more",
+        "client_connects_to_more_nodes_while_all_are_reserved_for_others",
     ),
     caught_by_tests(
         "sign what nobody takes",
@@ -113,6 +115,6 @@ BUGS = [
         "return not session.unusable_reason  #",
         "return True  #",
         CLIENT,
-        "only_reserved",
+        "client_that_knows_only_foreign_reserved_nodes_is_refused_unsigned",
     ),
 ]

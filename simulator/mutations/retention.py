@@ -30,8 +30,8 @@ BUGS = [
     _bug(
         "drop before the checkpoint is on disk",
         "snapshots.checkpointer",
-        "        self.effects.append(Persist(self._ticket, (Replace(file, data),)))",
-        "        self.effects.append(Persist(self._ticket, (Replace(file, data),)))\n"
+        "        self.effects.append(Persist(self._ticket, (*self._before(), Replace(file, data))))",
+        "        self.effects.append(Persist(self._ticket, (*self._before(), Replace(file, data))))\n"
         "        self.durable = own.index\n        self.broadcast_offer()",
     ),
     caught_by_tests(

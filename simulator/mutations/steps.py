@@ -201,8 +201,8 @@ BUGS = [
     caught_by_tests(
         "committed packs are paid without a look at their signature",
         "journal.execution.state_machine",
-        "        return client is not None and same and self._signature_holds(client, entry, valid)",
-        "        return client is not None and same",
+        "same and self._signature_holds(client, entry, valid) else None",
+        "same else None",
         "unit/journal/execution/test_two_phase.py",
     ),
     caught_by_tests(
@@ -268,7 +268,7 @@ BUGS = [
         "if bool((before > after).any()):",
         "if False:",
         "unit/segment/test_headers.py",
-        "malformed_cell",
+        "malformed_header_cell_is_refused_alone_and_among_others",
     ),
     caught_by_tests(
         "stop at malformed headers whatever was asked",
@@ -292,7 +292,7 @@ BUGS = [
         "settings.payload_bytes_max:",
         "settings.payload_bytes_bound:",
         "unit/journal/consensus/test_consensus_steps.py",
-        "larger_than_a_nodes_segments",
+        "payload_larger_than_a_segment_is_stored_and_found_after_a_restart",
     ),
     caught_by_tests(
         "take a first broadcast of an unknown author",
@@ -300,7 +300,7 @@ BUGS = [
         "if first and event.author not in context.known:",
         "if False:",
         "unit/graph/test_steps.py",
-        "is_no_member",
+        "first_broadcast_of_a_non_member_is_refused_until_a_member_forwards_it",
     ),
     caught_by_tests(
         "take the child of a held event",
@@ -316,7 +316,7 @@ BUGS = [
         "cut = HASH_BYTES if last.digests[-HASH_BYTES:] == more.digests[:HASH_BYTES] else 0",
         "cut = HASH_BYTES",
         "spark/test_tables.py",
-        "cut_within_packs",
+        "table_cut_within_and_between_packs_agrees_with_the_manifest",
     ),
     caught_by_tests(
         "name a damaged pack by its first offset alone",

@@ -44,6 +44,7 @@ from chaplain.journal.snapshots.checkpoint import checkpoint_name
 from chaplain.journal.storage import records
 from chaplain.journal.storage.last_known_members import LAST_KNOWN_MEMBERS_FILE
 from chaplain.journal.storage.log import hard_state_name, records_between, sync_hint_name
+from chaplain.journal.tree.service import signed_file
 from chaplain.link.auth.identity import Identity
 from chaplain.link.events import Peer
 from chaplain.mesh.events import Entered, Exited, Whisper
@@ -56,6 +57,7 @@ from simulator.adapters.delayed_answers import DelayedAnswers
 from simulator.adapters.dialer import Dialer
 from simulator.checkers import execution_oracle, requests
 from simulator.checkers.requests import RequestChecker, Settling, Spoke
+from simulator.checkers.tree import TreeChecker
 from simulator.faults.disk_faults import BAD_DISKS, SYNCS_FAIL, damage, fail_syncs
 from simulator.faults.plan import CLOCK, NETWORK, PROCESS, Fault
 from simulator.memo import Pure
@@ -100,6 +102,7 @@ class JournalNode(CoreAdapter):
             ingest=disk.get(settings.ingest_file),
             checkpoint=disk.get(checkpoint_name(settings.order)),
             last_known_members=disk.get(LAST_KNOWN_MEMBERS_FILE),
+            signed=disk.get(signed_file(settings)),
         )
         self._shadow: JournalExecution | None = None
         self._shadows = name == workload.shadowed
@@ -122,7 +125,8 @@ class JournalNode(CoreAdapter):
 
         def settled(message: AgreedEntry, /) -> Decision:
             decision = settle(message)
-            self._told.append(Settling(message, executed.pop(), execution.fingerprint()))
+            tree = execution.state.tree
+            self._told.append(Settling(message, executed.pop(), execution.fingerprint(), tree.size, tree.root()))
             if self._shadows:
                 self._shadowed(message)
             return decision
@@ -273,6 +277,7 @@ class Requests(Workload):
         ]
         self.rogue = Rogue(self, self._keys[rogue])
         self._checker = RequestChecker(self)
+        self._tree_checker = TreeChecker(self)
 
     def draw_size(self, rng: Random) -> int:
         return NODES
@@ -351,7 +356,7 @@ class Requests(Workload):
         self._boots[name] += 1
 
     def checkers(self) -> list[Any]:
-        return [self._checker]
+        return [self._checker, self._tree_checker]
 
     def inject_fault(self, world: World, fault: Fault) -> None:
         """Fail syncs on all disks; let a disk lie or fail to read on one node in a run."""
@@ -369,7 +374,7 @@ class Requests(Workload):
         return name in self.wiped
 
     def begin(self, world: World) -> None:
-        self._checker.world = world
+        self._checker.world = self._tree_checker.world = world
         for client in self.clients:
             client.begin(world)
         self.rogue.begin(world)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from chaplain.errors import Malformed, Unproven
 from chaplain.proofs import checkpoint, groups, leaf, merkle, note, policy, proof, tiles, witness
 from tests.support.proof_log import CLUSTER, ProofLog, a_policy, node_keys
-from tests.support.second_checker import check_twice
+from tests.unit.proofs.second_checker import check_twice
 
 LOG = ProofLog()
 for number in range(5):

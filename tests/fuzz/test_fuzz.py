@@ -12,17 +12,17 @@ FEWER = {"node.target_client_wishes": 4_000, "journal.target_execute_pack": 8_00
 
 
 @pytest.mark.parametrize("name", sorted(TARGETS))
-def test_hostile_bytes(name):
+def test_hostile_bytes_raise_only_allowed_errors(name):
     make, seeds = TARGETS[name]
     count = FEWER.get(name, INPUTS)
     assert feed(name, make, seeds, count) == count
 
 
-def test_targets_with_fewer_inputs_are_there():
+def test_targets_with_fewer_inputs_exist():
     assert {*FEWER} <= {*TARGETS}
 
 
-def test_inputs_are_the_same_again_and_hold_seeds_beginnings_and_more():
+def test_generated_inputs_are_reproducible_and_varied():
     seeds = [b"abcdef", b"0123"]
     made = list(inputs("root", seeds, 500))
     assert made == list(inputs("root", seeds, 500))
@@ -32,7 +32,7 @@ def test_inputs_are_the_same_again_and_hold_seeds_beginnings_and_more():
     assert len(set(made)) > 300
 
 
-def test_a_finding_says_how_to_see_it_again():
+def test_finding_contains_a_command_to_reproduce_it():
     def target(data):
         if data.startswith(b"ab"):
             raise ValueError("no")
@@ -42,7 +42,7 @@ def test_a_finding_says_how_to_see_it_again():
         feed("toy", lambda: target, [b"abc"], 100)
 
 
-def test_a_target_is_made_anew_for_every_few_inputs_and_from_any_of_them():
+def test_stateful_target_is_rebuilt_every_few_inputs():
     kept = []
 
     def make():
@@ -57,7 +57,7 @@ def test_a_target_is_made_anew_for_every_few_inputs_and_from_any_of_them():
     assert kept == [third]
 
 
-def test_a_finding_in_what_is_kept_says_with_which_input_it_began():
+def test_finding_in_a_stateful_target_names_its_first_input():
     def make():
         given = []
 
@@ -73,7 +73,7 @@ def test_a_finding_in_what_is_kept_says_with_which_input_it_began():
         feed("toy", make, [], 100, seed=7, first=KEPT_FOR)
 
 
-def test_an_input_that_keeps_a_target_busy_is_a_finding(monkeypatch):
+def test_input_that_keeps_a_target_busy_is_a_finding(monkeypatch):
     monkeypatch.setattr(runner, "BUSY_S", 0.05)
 
     def target(data):

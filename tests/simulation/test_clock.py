@@ -8,14 +8,14 @@ from simulator.world.clock import EPOCH_NS, Clock
 SECOND = 10**9
 
 
-def test_a_good_clock_is_the_world_from_the_epoch_on():
+def test_correct_clock_follows_world_time_from_the_epoch():
     clock = Clock()
     assert clock.read(0) == EPOCH_NS
     assert clock.read(5) == EPOCH_NS + 5
     assert clock.world_time(EPOCH_NS + 7) == 7
 
 
-def test_back_stands_still_until_made_up_and_a_new_process_sees_it():
+def test_clock_set_back_stands_still_and_a_new_process_reads_the_new_time():
     clock = Clock()
     clock.read(10 * SECOND)
     clock.jump(10 * SECOND, -4 * SECOND)
@@ -26,7 +26,7 @@ def test_back_stands_still_until_made_up_and_a_new_process_sees_it():
     assert clock.read(15 * SECOND) == EPOCH_NS + 7 * SECOND
 
 
-def test_mending_sets_it_right():
+def test_mended_clock_follows_world_time():
     clock = Clock()
     clock.jump(0, SECOND)
     clock.drift(0, 100)
@@ -38,7 +38,7 @@ def test_mending_sets_it_right():
 
 
 @given(st.lists(st.tuples(st.integers(0, SECOND), st.integers(-SECOND, SECOND), st.integers(-(10**5), 10**5))))
-def test_never_falls_and_world_time_is_when_it_gets_there(changes):
+def test_clock_never_decreases_and_world_time_is_its_inverse(changes):
     clock, now, last = Clock(), 0, 0
     for wait, jump, ppm in changes:
         now += wait

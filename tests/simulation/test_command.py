@@ -33,7 +33,7 @@ def simulate(*arguments, hash_seed="0"):
 
 
 @pytest.mark.parametrize("workload", ["tests.simulation.toy.counter:ToyOnBadDisks", *workloads.names()])
-def test_same_seed_same_digest_under_two_hash_seeds(workload):
+def test_equal_seeds_give_equal_digests_under_two_hash_seeds(workload):
     seed = QUICK.get(workload, 2)
     arguments = ("--workload", workload, "--seeds", f"{seed}:{seed + 1}", "--output", "json")
     runs = [simulate(*arguments, hash_seed=hash_seed) for hash_seed in ("0", "1")]
@@ -43,23 +43,23 @@ def test_same_seed_same_digest_under_two_hash_seeds(workload):
     assert len(digests) == 2
 
 
-def test_every_kind_of_fault_happens():
+def test_every_kind_of_fault_is_injected():
     counts = total(run_seeds("tests.simulation.toy.counter:ToyOnBadDisks", range(35), MODES))
     drawn = set(ALL) - {"crash point"} | {f"crash point: {point.name}" for point in Toy.points}
     chance = {"lost frame", "late frame", "duplicate", "break", "half open"}
     assert {kind for kind in drawn | chance if not counts[kind]} == set()
 
 
-def test_honest_toy_survives_all_seeds():
+def test_correct_toy_survives_all_seeds():
     assert [outcome for outcome in run_seeds(TOY, range(25), MODES) if not outcome.ok] == []
 
 
-def test_more_processes_give_the_same_outcomes():
+def test_several_processes_give_equal_outcomes():
     alone = list(run_seeds(TOY, range(8), MODES))
     assert list(run_seeds(TOY, range(8), MODES, jobs=2)) == alone
 
 
-def test_planted_bugs_meet_their_fates(monkeypatch):
+def test_planted_bugs_get_their_expected_verdicts(monkeypatch):
     monkeypatch.setenv("PYTHONPATH", beside())
     fates = {verdict.bug.name: verdict for verdict in mutate.judge_all("tests.simulation.toy.bugs:", jobs=2)}
     assert {name: verdict.status for name, verdict in fates.items()} == {
@@ -91,7 +91,7 @@ class Grumbler(Watcher):
         self.complain("it is late")
 
 
-def test_a_failing_seed_is_named_and_can_be_replayed(monkeypatch, capsys):
+def test_failing_seed_is_named_with_a_command_to_replay_it(monkeypatch, capsys):
     monkeypatch.setattr(Toy, "checkers", lambda self: [Grumbler()])
     assert main(["--workload", TOY, "--seeds", "7:9", "--mode", "safety"]) == 1
     said = capsys.readouterr().err
@@ -99,7 +99,7 @@ def test_a_failing_seed_is_named_and_can_be_replayed(monkeypatch, capsys):
     assert "--workload tests.simulation.toy.counter:Toy --mode safety --seed 7 --trace" in said
 
 
-def test_a_trace_shows_plan_inputs_and_effects():
+def test_trace_shows_plan_inputs_and_effects():
     lines = []
     outcome = run_seed(TOY, 3, "safety", lines.append)
     assert lines[0].startswith("mode safety;")
@@ -116,11 +116,11 @@ def test_a_trace_shows_plan_inputs_and_effects():
         ("ring partition", 0, {"ab", "bc", "cd", "de", "ea", "ba", "cb", "dc", "ed", "ae"}),
     ],
 )
-def test_partitions_cut_what_their_name_says(kind, amount, passing):
+def test_partitions_cut_the_connections_that_their_names_say(kind, amount, passing):
     fault = Fault(0, kind, tuple("abcde"), 1, amount)
     every = {a + b for a in "abcde" for b in "abcde" if a != b}
     assert every - {a + b for a, b in cut(fault)} == passing
 
 
-def test_one_way_cuts_one_direction():
+def test_one_way_partition_cuts_one_direction():
     assert cut(Fault(0, "one-way partition", ("x", "y"), 1, 0)) == [("x", "y")]

@@ -18,7 +18,7 @@ def synced(*operations, seed=1):
     return disk
 
 
-def test_synced_survives_kill_and_power_cut():
+def test_synced_write_survives_kill_and_power_cut():
     disk = synced(WriteAt("log", 3, b"abc"), Replace("name", b"x"))
     disk.killed()
     disk.power_cut()
@@ -30,14 +30,14 @@ def test_rename_remove_and_overwrite_apply_in_order():
     assert disk.contents() == {"b": b"9"}
 
 
-def test_begun_but_not_written_leaves_nothing():
+def test_unwritten_operation_leaves_nothing_after_a_kill():
     disk = Disk(Random(1))
     disk.begin(Persist(1, (Replace("a", b"1"),)))
     disk.killed()
     assert disk.contents() == {}
 
 
-def test_killed_process_keeps_what_was_written():
+def test_written_data_survives_a_kill():
     disk = Disk(Random(1))
     disk.begin(Persist(1, (WriteAt("a", 0, b"1"),)))
     disk.write()
@@ -63,7 +63,7 @@ def test_power_cut_tears_unsynced_writes_at_sectors():
     assert found == {a + b + c for a in parts for b in parts for c in parts}
 
 
-def test_what_is_written_together_is_kept_in_any_combination_but_names_change_in_order():
+def test_power_cut_keeps_any_combination_of_writes_and_renames_in_order():
     kept = set()
     for seed in range(200):
         disk = Disk(Random(seed))
@@ -77,7 +77,7 @@ def test_what_is_written_together_is_kept_in_any_combination_but_names_change_in
     assert kept == {tuple(sorted((*log, *names))) for log in logs for names in ((), ("a",), ("a", "b"))}
 
 
-def test_one_sync_makes_durable_what_is_written_and_nothing_else():
+def test_one_sync_makes_exactly_the_written_data_durable():
     disk = Disk(Random(1))
     for ticket in (1, 2, 3):
         disk.begin(Persist(ticket, (Replace(str(ticket), b"x"),)))
@@ -88,12 +88,12 @@ def test_one_sync_makes_durable_what_is_written_and_nothing_else():
     assert sorted(disk.contents()) == ["1", "2"]
 
 
-def test_replace_is_whole_or_not_at_all():
+def test_replace_is_complete_or_absent_after_a_power_cut():
     old, new = b"o" * 2000, b"n" * 2000
     assert torn_outcomes(Replace("f", new), old) == {old, new}
 
 
-def test_failure_sticks_until_restart():
+def test_disk_failure_lasts_until_a_restart():
     disk = Disk(Random(1))
     for ticket in (1, 2):
         disk.begin(Persist(ticket, (Replace("f", b"x"),)))
@@ -113,7 +113,7 @@ def test_flipped_bit_changes_exactly_one_bit():
     assert Disk(Random(1)).flip_bit() == ""
 
 
-def test_misdirected_write_goes_elsewhere_and_says_nothing():
+def test_misdirected_write_succeeds_at_another_place():
     disk = Disk(Random(5))
     disk.misdirect_next = True
     disk.begin(Persist(1, (WriteAt("f", 10_000, b"here"),)))
@@ -122,7 +122,7 @@ def test_misdirected_write_goes_elsewhere_and_says_nothing():
     assert disk.contents()["f"].find(b"here") not in {-1, 10_000}
 
 
-def test_wipe_leaves_nothing():
+def test_wipe_removes_all_files():
     disk = synced(Replace("f", b"x"))
     disk.wipe()
     assert disk.contents() == {}
@@ -139,7 +139,7 @@ def test_sectors_are_the_write_cut_at_boundaries(position, data):
         place += len(piece.data)
 
 
-def test_a_lazy_write_outlives_the_process_and_perhaps_the_power() -> None:
+def test_lazy_write_survives_a_kill_and_maybe_a_power_cut() -> None:
     kept = set()
     for seed in range(40):
         for crash in ("killed", "power_cut"):
@@ -152,7 +152,7 @@ def test_a_lazy_write_outlives_the_process_and_perhaps_the_power() -> None:
     assert kept == {("killed", b"new"), ("power_cut", b"new"), ("power_cut", b"old")}
 
 
-def test_a_lazy_write_is_durable_with_the_next_sync_of_its_file() -> None:
+def test_lazy_write_is_durable_after_the_next_sync_of_its_file() -> None:
     for seed in range(20):
         disk = Disk(Random(seed))
         _persist(disk, 1, WriteAt("jot", 0, b"1", lazy=True), WriteAt("other", 0, b"x"))
@@ -176,7 +176,7 @@ def _lied_about(kind: str, seed: int) -> Disk:
 
 
 @pytest.mark.parametrize("kind", [LOST_WRITE, MISDIRECTED])
-def test_lie_about_a_segment_write_spares_the_rest_of_the_ticket_and_outlives_a_kill(kind: str) -> None:
+def test_lost_segment_write_spares_other_writes_and_survives_a_kill(kind: str) -> None:
     disk = _lied_about(kind, 1)
     assert disk.lied
     disk.killed()
@@ -184,7 +184,7 @@ def test_lie_about_a_segment_write_spares_the_rest_of_the_ticket_and_outlives_a_
     assert kind == MISDIRECTED or disk.contents() == {"log.segment": b"old", "jot": b"2"}
 
 
-def test_power_cut_takes_a_lie_back_until_the_next_sync() -> None:
+def test_power_cut_reveals_a_lost_write_until_the_next_sync() -> None:
     disk = _lied_about(LOST_WRITE, 1)
     disk.power_cut()
     assert disk.contents()["log.segment"] == b"new"
@@ -205,7 +205,7 @@ def _failed_sync(lost: float) -> Disk:
     return disk
 
 
-def test_page_cache_holds_what_a_failed_sync_lost_until_the_power_is_cut() -> None:
+def test_page_cache_has_data_of_a_failed_sync_until_a_power_cut() -> None:
     disk = _failed_sync(0.0)
     assert disk.diverged
     assert disk.contents() == {"log": b"n" * 5000, "name": b"x"}
@@ -217,20 +217,20 @@ def test_page_cache_holds_what_a_failed_sync_lost_until_the_power_is_cut() -> No
     assert disk.contents()["other"] == b"y"
 
 
-def test_what_is_written_again_after_a_failed_sync_is_durable() -> None:
+def test_data_written_again_after_a_failed_sync_is_durable() -> None:
     disk = _failed_sync(0.0)
     _persist(disk, 3, WriteAt("log", 0, b"n" * 5000))
     disk.power_cut()
     assert disk.contents()["log"] == b"n" * 5000
 
 
-def test_page_cache_may_be_lost_with_the_failed_sync() -> None:
+def test_page_cache_may_lose_data_with_a_failed_sync() -> None:
     disk = _failed_sync(1.0)
     assert not disk.diverged
     assert set(disk.contents()["log"]) == set(b"on")
 
 
-def test_unreadable_sector_is_zeros_in_a_segment_and_no_valid_content_elsewhere() -> None:
+def test_unreadable_sector_reads_as_zeros_in_a_segment_and_as_unreadable_elsewhere() -> None:
     disk = synced(WriteAt("log.segment", 0, b"x" * 2000))
     assert disk.lose_sector().startswith("log.segment at ")
     assert disk.contents()["log.segment"].count(0) in {SECTOR_BYTES, 2000 % SECTOR_BYTES}

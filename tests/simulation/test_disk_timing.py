@@ -46,7 +46,7 @@ class Machine:
         return sorted(map(int, self.host.disk.contents()))
 
 
-def test_what_comes_while_a_slow_sync_runs_is_served_together_by_the_next_one():
+def test_writes_during_a_slow_sync_share_the_next_one():
     for seed in range(20):
         machine = Machine(seed)
         machine.host.disk_slow_until_ns = 100 * MILLISECOND_NS
@@ -61,7 +61,7 @@ def test_what_comes_while_a_slow_sync_runs_is_served_together_by_the_next_one():
         assert machine.files() == list(range(40))
 
 
-def test_tickets_of_one_moment_share_a_sync_or_the_first_goes_alone():
+def test_simultaneous_writes_share_a_sync_or_the_first_is_alone():
     moments = set()
     for seed in range(20):
         machine = Machine(seed)
@@ -72,7 +72,7 @@ def test_tickets_of_one_moment_share_a_sync_or_the_first_goes_alone():
     assert moments == {1, 2}
 
 
-def test_a_failed_sync_fails_all_that_it_was_to_serve_and_all_that_follows():
+def test_failed_sync_fails_its_writes_and_all_later_ones():
     machine = Machine(1)
     machine.host.disk_error = "EIO"
     machine.ask(1, 2, 3)
@@ -84,7 +84,7 @@ def test_a_failed_sync_fails_all_that_it_was_to_serve_and_all_that_follows():
     assert machine.core.tickets() == []
 
 
-def test_death_between_the_writes_of_a_group_loses_those_that_were_not_written():
+def test_kill_between_the_writes_of_a_group_loses_the_unwritten_ones():
     kept = set()
     for seed in range(20):
         machine = Machine(seed)
@@ -96,7 +96,7 @@ def test_death_between_the_writes_of_a_group_loses_those_that_were_not_written()
     assert kept == {((1, 2), ())}
 
 
-def test_death_after_the_sync_of_a_group_keeps_all_of_it_and_tells_nobody():
+def test_kill_after_the_sync_of_a_group_keeps_it_and_reports_nothing():
     kept = set()
     for seed in range(20):
         machine = Machine(seed)
@@ -107,7 +107,7 @@ def test_death_after_the_sync_of_a_group_keeps_all_of_it_and_tells_nobody():
     assert kept == {((1, 2, 3), ()), ((1, 2, 3), (1,))}
 
 
-def test_a_new_life_does_not_wait_for_the_sync_of_the_old_one():
+def test_new_process_does_not_wait_for_the_sync_of_the_old_one():
     machine = Machine(1)
     machine.host.disk_slow_until_ns = SECOND_NS
     machine.ask(1)

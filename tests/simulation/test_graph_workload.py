@@ -19,18 +19,18 @@ BUGS = {bug.name: bug for bug in mutate.bugs("graph")}
 QUICK = ("order by arrival within a height", "forget what was read")
 
 
-def test_seeds():
+def test_graph_workload_passes_for_its_seeds():
     runs = ((110, "safety"), (150, "liveness"), (109, "liveness"))
     run_until_counted("graph", runs, {"events": 50})
 
 
-def test_everybody_is_met_soon_after_a_heal_though_all_dials_hung() -> None:
+def test_nodes_reconnect_soon_after_a_heal_although_all_dials_hung() -> None:
     """A dial that nobody answers was given up after up to 15 s here, and after 5 s by the real sockets."""
     outcome = run_seed("graph", 870, "liveness")
     assert outcome.ok, f"{outcome.reason}: {outcome.replay()}"
 
 
-def test_clocks_that_are_ahead_of_each_other_harm_nobody(monkeypatch):
+def test_clocks_ahead_of_each_other_break_no_safety_property(monkeypatch):
     """With the hour that a clock may jump nobody could be equal in time: this is about safety."""
     narrow = partial(GraphSettings, ahead_ns=4 * SECOND_NS)
     monkeypatch.setattr(graph, "GraphSettings", narrow)
@@ -45,11 +45,11 @@ def test_clocks_that_are_ahead_of_each_other_harm_nobody(monkeypatch):
     pytest.fail(f"only {len(held)} events were held")
 
 
-def test_there_are_enough_bugs():
+def test_planted_graph_bugs_are_numerous():
     assert len(BUGS) >= 15
 
 
 @pytest.mark.parametrize("name", QUICK)
-def test_a_planted_bug_is_caught(name):
+def test_planted_bug_of_the_graph_layer_is_caught(name):
     verdict = mutate.judge("graph", dataclasses.replace(BUGS[name], seeds=20))
     assert verdict.ok, verdict.detail

@@ -10,7 +10,7 @@ from simulator.workloads.greet import Greet
 PLANTED = [(layer, bug) for layer in mutate.layers() for bug in mutate.bugs(layer)]
 
 
-def test_seeds_of_greet_hold_and_meet_every_fault():
+def test_greet_workload_passes_and_injects_every_fault():
     outcomes = list(run_seeds("greet", range(25), MODES))
     assert [(outcome.checker, outcome.reason, outcome.replay()) for outcome in outcomes if not outcome.ok] == []
     counts = total(outcomes)

@@ -18,12 +18,12 @@ QUICK = (
 )
 
 
-def test_seeds():
+def test_index_only_workload_passes_for_its_seeds():
     runs = ((0, "safety"), (3, "safety"), (128, "liveness"))
     run_until_counted("indexonly", runs, {"rows": 100})
 
 
 @pytest.mark.parametrize("name", QUICK)
-def test_a_planted_bug_is_caught(name):
+def test_planted_bug_of_the_index_only_layer_is_caught(name):
     verdict = mutate.judge("indexonly", dataclasses.replace(BUGS[name], seeds=20))
     assert verdict.ok, verdict.detail

@@ -18,7 +18,7 @@ def _module(name: str, asked: list[int]) -> ModuleType:
     return module
 
 
-def test_an_answer_is_computed_once_whatever_module_asks_and_only_within_the_run():
+def test_memoized_result_is_shared_by_all_modules_within_a_run():
     asked: list[int] = []
     one, other = _module("one", asked), ModuleType("other")
     double = other.double = one.double
@@ -29,7 +29,7 @@ def test_an_answer_is_computed_once_whatever_module_asks_and_only_within_the_run
     assert other.double is double
 
 
-def test_the_functions_come_back_when_a_run_fails():
+def test_original_functions_are_restored_when_a_run_fails():
     one = _module("one", [])
     double = one.double
     with pytest.raises(ZeroDivisionError), memoized([(one, "double")]):
@@ -38,7 +38,7 @@ def test_the_functions_come_back_when_a_run_fails():
     assert (identity.crypto_sign, identity.crypto_sign_open) == (crypto_sign, crypto_sign_open)
 
 
-def test_signatures_are_the_same_and_a_forged_one_does_not_hold():
+def test_memoized_signatures_are_equal_and_forged_ones_are_invalid():
     ann, bob = Identity(b"a" * 32), Identity(b"b" * 32)
     plain = ann.sign(b"label", b"message")
     with memoized(()):

@@ -76,7 +76,7 @@ class Stage:
         assert a.core.of(Connected)[-1] == Connected(dial)
 
 
-def test_dial_knock_admit_connected_and_frames_in_order_both_ways():
+def test_connection_is_admitted_and_frames_arrive_in_order_both_ways():
     stage = Stage("a", "b", profile=NetworkProfile(delay_max_ns=SECOND_NS // 2))
     stage.connect(stage.a, stage.b)
     route = stage.a.core.routing_id
@@ -90,7 +90,7 @@ def test_dial_knock_admit_connected_and_frames_in_order_both_ways():
     assert sum(event.size for event in stage.a.core.of(Flushed)) == sum(map(len, frames))
 
 
-def test_refused_nobody_there_down_and_unreachable_all_end_in_disconnected():
+def test_refused_and_unreachable_dials_end_in_disconnected():
     stage = Stage("a", "b", "c")
     stage.b.core.open = False
     stage.world.crash(stage.c, power=False)
@@ -102,7 +102,7 @@ def test_refused_nobody_there_down_and_unreachable_all_end_in_disconnected():
     assert stage.a.core.of(Connected) == []
 
 
-def test_a_shut_way_fills_the_window_then_pushes_back_and_opens_again():
+def test_blocked_direction_fills_the_window_and_reopens():
     stage = Stage("a", "b", profile=NetworkProfile(half_open=1.0))
     stage.connect(stage.a, stage.b)
     token = stage.world.network.conditions.block([("a", "b")])
@@ -116,7 +116,7 @@ def test_a_shut_way_fills_the_window_then_pushes_back_and_opens_again():
     assert len(stage.b.core.of(Arrived)) == len(stage.a.core.of(Flushed)) == 10
 
 
-def test_a_paused_host_takes_nothing_and_then_everything():
+def test_paused_host_receives_everything_after_the_pause():
     stage = Stage("a", "b")
     stage.connect(stage.a, stage.b)
     stage.world.pause(stage.b)
@@ -128,7 +128,7 @@ def test_a_paused_host_takes_nothing_and_then_everything():
     assert len(stage.b.core.of(Arrived)) == 6
 
 
-def test_hanging_up_tells_the_other_after_what_was_said():
+def test_hang_up_is_reported_to_the_peer_after_earlier_frames():
     stage = Stage("a", "b", profile=NetworkProfile(route_news=True, delay_max_ns=SECOND_NS // 10))
     stage.connect(stage.a, stage.b)
     stage.do(stage.a, Send(1, b"last words"), HangUp(1))
@@ -137,7 +137,7 @@ def test_hanging_up_tells_the_other_after_what_was_said():
     assert stage.a.core.of(Disconnected) == []
 
 
-def test_a_route_without_news_learns_only_by_sending():
+def test_lost_route_is_noticed_only_by_sending():
     stage = Stage("a", "b")
     stage.connect(stage.a, stage.b)
     route = stage.a.core.routing_id
@@ -147,7 +147,7 @@ def test_a_route_without_news_learns_only_by_sending():
     assert stage.b.core.of(Disconnected) == [Disconnected(route, "unreachable")]
 
 
-def test_a_second_connection_takes_the_routes_name_over():
+def test_second_connection_takes_over_the_routing_id():
     stage = Stage("a", "b")
     stage.connect(stage.a, stage.b, dial=1)
     stage.connect(stage.a, stage.b, dial=2)
@@ -157,7 +157,7 @@ def test_a_second_connection_takes_the_routes_name_over():
 
 
 @pytest.mark.parametrize("power", [False, True])
-def test_a_death_is_noticed_and_a_new_life_gets_nothing_of_the_old(power):
+def test_death_is_noticed_and_a_new_process_receives_no_old_frames(power):
     stage = Stage("a", "b")
     stage.connect(stage.a, stage.b)
     old = stage.b.core
@@ -170,7 +170,7 @@ def test_a_death_is_noticed_and_a_new_life_gets_nothing_of_the_old(power):
     assert stage.b.core.of(Arrived) == old.of(Arrived) == []
 
 
-def test_half_open_is_found_out_by_sending_once_the_other_is_back():
+def test_half_open_connection_is_noticed_by_sending():
     stage = Stage("a", "b", profile=NetworkProfile(half_open=1.0))
     stage.connect(stage.a, stage.b)
     stage.world.crash(stage.b, power=False)
@@ -181,7 +181,7 @@ def test_half_open_is_found_out_by_sending_once_the_other_is_back():
     assert stage.a.core.of(Disconnected) == [Disconnected(1, "reset")]
 
 
-def test_resent_frames_are_late_together_not_one_after_the_other():
+def test_retransmitted_frames_are_delayed_together():
     stage = Stage("a", "b", profile=NetworkProfile(loss=0.3))
     stage.connect(stage.a, stage.b)
     frames = [b"%d" % number for number in range(200)]
@@ -191,7 +191,7 @@ def test_resent_frames_are_late_together_not_one_after_the_other():
     assert [event.frame for event in stage.b.core.of(Arrived)] == frames
 
 
-def test_raw_loss_and_duplicates():
+def test_raw_channel_loses_and_duplicates_messages():
     stage = Stage("a", "b", profile=NetworkProfile(loss=0.3, duplicates=0.5, raw=True))
     stage.connect(stage.a, stage.b)
     frames = [b"%d" % number for number in range(200)]
@@ -201,7 +201,7 @@ def test_raw_loss_and_duplicates():
     assert len(arrived) > len(set(arrived)) + 40
 
 
-def test_casts_are_heard_by_all_and_lost_or_shut_out_by_some():
+def test_casts_reach_all_hosts_except_cut_and_lossy_ones():
     stage = Stage("a", "b", "c")
     stage.world.network.conditions.block([("a", "c")])
     stage.do(stage.a, Cast(b"beacon"))
@@ -216,14 +216,14 @@ def test_casts_are_heard_by_all_and_lost_or_shut_out_by_some():
         (Dial(1, "tcp://b:1", b"", b""), "dials 1 twice"),
     ],
 )
-def test_the_host_contract_is_watched(effect, complaint):
+def test_violations_of_the_host_contract_are_found(effect, complaint):
     stage = Stage("a", "b", checkers=[HostContract()])
     stage.connect(stage.a, stage.b)
     with pytest.raises(Violation, match=complaint):
         stage.do(stage.a, effect)
 
 
-def test_nothing_meant_for_one_life_reaches_the_next():
+def test_message_for_one_process_never_reaches_the_next():
     stage = Stage("a")
     stage.world.deliver(SECOND_NS, stage.a, stage.a.process, Heard("x", b"late"))
     stage.world.crash(stage.a, power=False)
@@ -243,7 +243,7 @@ def test_nothing_meant_for_one_life_reaches_the_next():
         (1, "a", 1, Heard("x", b""), [Send(1, bytes(100))]),
     ],
 )
-def test_the_digest_covers_every_octet(other):
+def test_digest_covers_every_octet(other):
     digests = set()
     for step in ((1, "a", 0, Heard("x", b""), [Send(1, bytes(100))]), other):
         trace = Trace()

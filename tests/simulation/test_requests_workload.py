@@ -59,29 +59,29 @@ def _plans() -> dict[tuple[int, str], Plan]:
 
 @pytest.mark.parametrize("piece", range(PIECES))
 @pytest.mark.timeout(600)
-def test_seeds(piece: int) -> None:
+def test_requests_workload_passes_for_its_seeds(piece: int) -> None:
     others = [run for run in _plans() if run not in CHOSEN]
     outcomes = [run_seed("requests", seed, mode) for seed, mode in others[piece::PIECES]]
     assert not [f"{outcome.reason}: {outcome.replay()}" for outcome in outcomes if not outcome.ok]
 
 
-def test_the_runs_together_inject_every_kind_of_fault() -> None:
+def test_requests_runs_together_inject_every_kind_of_fault() -> None:
     assert len(_plans()) == 2 * RUNS_OF_A_MODE
     brought = {fault.kind for plan in _plans().values() for fault in plan.faults}
     assert {*load("requests").kinds} <= brought
 
 
-def test_everything_that_can_be_decided_is_decided() -> None:
+def test_requests_runs_reach_every_decision() -> None:
     decided = {f"decided {decision}": 1 for decision in (*DECIDED, *STAGED)}
     run_until_counted("requests", CHOSEN, {**decided, "rows": 500, "batches committed": 10})
 
 
-def test_three_of_five_with_one_in_doubt_wait_for_a_fourth() -> None:
+def test_three_of_five_nodes_with_one_in_doubt_wait_for_a_fourth() -> None:
     """Two votes are no quorum, and the third node gets its own back from three others only: nothing is demanded."""
     run_until_counted("requests", [(0, "liveness")], {"liveness not demanded": 1}, modes=["liveness"])
 
 
 @pytest.mark.parametrize("name", QUICK)
-def test_a_planted_bug_is_caught(name):
+def test_planted_bug_of_the_requests_layer_is_caught(name):
     verdict = mutate.judge("journal", dataclasses.replace(BUGS[name], seeds=20))
     assert verdict.ok, verdict.detail

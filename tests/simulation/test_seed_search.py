@@ -13,13 +13,13 @@ TOY = "tests.simulation.toy.counter:Toy"
 FAULT = "lost frame"
 
 
-def test_search_goes_on_until_the_counts_are_reached() -> None:
+def test_search_continues_until_the_counts_are_reached() -> None:
     """The first run alone does not show the case."""
     least = run_seed(TOY, 0, "safety").counts.get(FAULT, 0) + 1
     assert run_until_counted(TOY, [(0, "safety")], {FAULT: least})[FAULT] >= least
 
 
-def test_search_plays_all_of_the_first_runs() -> None:
+def test_search_runs_all_of_the_first_seeds() -> None:
     runs = [(0, "safety"), (1, "safety")]
     assert run_until_counted(TOY, runs, {}) == run_until_counted(TOY, reversed(runs), {})
 

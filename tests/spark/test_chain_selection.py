@@ -24,7 +24,7 @@ def chosen(**given: str) -> list[str]:
 
 
 @pytest.mark.parametrize("given", ["", "node-1"])
-def test_of_a_folder_above_segments_those_that_exist_are_named(tmp_path: Path, given: str) -> None:
+def test_folder_above_segments_names_the_existing_segment_folders(tmp_path: Path, given: str) -> None:
     scene = Scene(tmp_path, 1)
     scene.write()
     with pytest.raises(Missing, match=f"give a node's segments, such as {scene.segments}$"):
@@ -32,13 +32,15 @@ def test_of_a_folder_above_segments_those_that_exist_are_named(tmp_path: Path, g
     assert chosen(path=str(scene.segments), subscribe="orders") == ["orders"]
 
 
-def test_of_an_empty_folder_nothing_is_suggested(tmp_path: Path) -> None:
+def test_empty_folder_gives_an_error_without_suggestions(tmp_path: Path) -> None:
     with pytest.raises(Missing, match=f"there are no streams in {tmp_path}: give a node's segments$"):
         chosen(path=str(tmp_path), subscribe="orders")
 
 
 @pytest.mark.parametrize("given", ["", "cluster.toml"])
-def test_a_clusters_file_is_as_good_as_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: str) -> None:
+def test_cluster_file_is_accepted_in_place_of_its_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: str
+) -> None:
     """For kinds that are read from segments alone, and for all of them if no node answers."""
     Scene(tmp_path, 1).write()
     (tmp_path / "cluster.toml").touch()
@@ -56,7 +58,7 @@ def test_a_clusters_file_is_as_good_as_its_folder(tmp_path: Path, monkeypatch: p
 @pytest.mark.parametrize(
     ("answer", "words"), [(Refused("this client may not read"), "may not read"), (Missing("?"), "there is no stream")]
 )
-def test_who_lacks_the_right_is_told_so(monkeypatch: pytest.MonkeyPatch, answer: Exception, words: str) -> None:
+def test_missing_right_or_stream_is_reported(monkeypatch: pytest.MonkeyPatch, answer: Exception, words: str) -> None:
     def read(*_: object, **__: object) -> NoReturn:
         raise answer
 

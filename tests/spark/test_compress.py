@@ -70,7 +70,7 @@ def lose_and_return(cluster: Cluster, victim: Node) -> None:
     wait_until_same(cluster)
 
 
-def test_after_compress_a_new_node_catches_up_and_a_fold_is_what_executors_have(spark, tmp_path, capsys) -> None:
+def test_new_node_catches_up_after_compress_and_fold_equals_the_executors(spark, tmp_path, capsys) -> None:
     directory = tmp_path / "three"
     with three(directory, SMALL) as cluster:
         fill(cluster)
@@ -105,6 +105,6 @@ def test_after_compress_a_new_node_catches_up_and_a_fold_is_what_executors_have(
         assert (code, "begin with offset" in err) == (1, True), "changes from the middle on add up to nothing"
 
 
-def test_the_folder_of_row_changes_must_be_there(tmp_path: Path, capsys) -> None:
+def test_missing_folder_of_row_changes_is_reported(tmp_path: Path, capsys) -> None:
     code, _, err = run(capsys, *fold_at(tmp_path / "absent"))
     assert (code, "there are no segments" in err) == (1, True)

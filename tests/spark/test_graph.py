@@ -20,7 +20,7 @@ from chaplain.runtime.disk.syscalls import DataDirectory
 from chaplain.segment.tap import StreamKind
 
 
-def test_events_are_rows_and_can_be_put_together_again(spark: SparkSession, tmp_path: Path) -> None:
+def test_graph_events_are_read_as_rows_and_reassembled(spark: SparkSession, tmp_path: Path) -> None:
     files = DataFiles(DataDirectory(str(tmp_path / "node-1")))
     settings = GraphSettings("demo", folder="segments/", segment_bytes=1 << 20)
     core = GraphCore(settings, Identity(bytes(32)), random.Random(1), now_ns=10**18)

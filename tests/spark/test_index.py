@@ -24,7 +24,7 @@ def returned(directory: Path, first: int) -> Scene:
     return scene
 
 
-def test_a_log_begins_behind_the_checkpoint_that_its_node_took(tmp_path: Path) -> None:
+def test_log_after_an_installed_checkpoint_begins_behind_it(tmp_path: Path) -> None:
     index = OffsetIndex(returned(tmp_path, TAKEN + 1).segments)
     index.refresh()
     assert index.places[0].index == TAKEN + 1
@@ -35,7 +35,7 @@ def test_a_log_begins_behind_the_checkpoint_that_its_node_took(tmp_path: Path) -
     assert rows == list(range(found.first, found.next)), "who reads from the first offset on meets no gap"
 
 
-def test_what_damage_hides_is_no_beginning(tmp_path: Path) -> None:
+def test_log_hidden_by_damage_does_not_begin_later(tmp_path: Path) -> None:
     index = OffsetIndex(returned(tmp_path, 1).segments)
     index.refresh()
     assert index.places[0].index == 1

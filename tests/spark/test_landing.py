@@ -15,7 +15,7 @@ from tests.spark.support.landing import check_table, land_through_kills, measure
 pytestmark = pytest.mark.timeout(900)
 
 
-def test_rows_come_while_they_are_written(tmp_path: Path) -> None:
+def test_rows_land_while_they_are_written(tmp_path: Path) -> None:
     with three(tmp_path / "three") as cluster:
         found = measure_lag(None, cluster, tmp_path / "tables", rows=20)
         check_table(cluster.directory, tmp_path / "tables", len(rows_of(tmp_path / "tables")))
@@ -23,6 +23,6 @@ def test_rows_come_while_they_are_written(tmp_path: Path) -> None:
     assert min(found) >= 0
 
 
-def test_kills_of_who_lands_and_of_a_node(tmp_path: Path) -> None:
+def test_land_survives_kills_of_the_driver_and_of_a_node(tmp_path: Path) -> None:
     with three(tmp_path / "three") as cluster:
         land_through_kills(cluster, tmp_path / "tables", 5, seed=1, spark=False)

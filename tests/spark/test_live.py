@@ -47,14 +47,14 @@ def _read(spark: SparkSession, **options: str) -> DataFrame:
     return spark.read.format("chaplain").options(**{"subscribe": "orders", "includeHeaders": "true", **options}).load()
 
 
-def test_live_rows_are_those_of_segments(spark: SparkSession, cluster: Cluster) -> None:
+def test_live_rows_equal_rows_of_segments(spark: SparkSession, cluster: Cluster) -> None:
     found = _read(spark, cluster=str(cluster.directory), minPartitions="3").collect()
     assert [row.offset for row in found] == list(range(MESSAGES))
     until(lambda: _read(spark, path=str(cluster[1].folder / "segments")).count() == MESSAGES, "the mark is written")
     assert found == _read(spark, path=str(cluster[1].folder / "segments")).collect()
 
 
-def test_endpoints_and_an_identity_file_suffice(
+def test_endpoints_and_an_identity_file_are_sufficient(
     spark: SparkSession, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     endpoints = ",".join(node.endpoint for node in cluster.file.nodes)
@@ -64,7 +64,7 @@ def test_endpoints_and_an_identity_file_suffice(
         _read(spark, endpoints=endpoints, identity="abc").count()
 
 
-def test_a_time_stands_for_an_offset(cluster: Cluster) -> None:
+def test_time_is_resolved_to_an_offset(cluster: Cluster) -> None:
     target = Target(cluster=str(cluster.directory))
     with Client.connect(cluster.directory) as client:
         messages = list(client.journal("orders").read())
@@ -76,7 +76,7 @@ def test_a_time_stands_for_an_offset(cluster: Cluster) -> None:
     assert stretch.since(messages[-1].timestamp + 1) is None
 
 
-def test_spark_may_ask_often_and_nodes_are_asked_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_frequent_spark_polls_cause_few_requests_to_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
     now_s = [100.0]
 
@@ -94,7 +94,7 @@ def test_spark_may_ask_often_and_nodes_are_asked_seldom(monkeypatch: pytest.Monk
     assert len(asked) <= 10 * 1000 / 90 + 2
 
 
-def test_what_is_left_of_a_dropped_range_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_retained_part_of_a_dropped_range_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
     listed = [6, 60]  # the first to answer has more than the one that was read
 
@@ -135,7 +135,9 @@ def test_land_from_nodes_commits_batches_of_whole_packs(cluster: Cluster, tmp_pa
     assert land(None, stream="orders", **cast("Any", {**more, "batch_rows": 1, "tables": tmp_path / "u"})) == end
 
 
-def test_a_stream_goes_on_when_its_node_is_killed(spark: SparkSession, cluster: Cluster, tmp_path: Path) -> None:
+def test_streaming_query_continues_when_its_node_is_killed(
+    spark: SparkSession, cluster: Cluster, tmp_path: Path
+) -> None:
     """Whichever node the driver and the tasks read from: every node is killed once while the query runs."""
     reader = spark.readStream.format("chaplain").option("cluster", str(cluster.directory))
     frame = reader.option("subscribe", "orders").option("startingOffsets", "earliest").load()

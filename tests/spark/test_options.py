@@ -61,7 +61,7 @@ STRETCH = KnownOffsets(10, 40, [(10, 1_000_000), (20, 2_000_000), (30, 3_000_000
         ({"endpoints": "tcp://127.0.0.1:1", "subscribe": "chat", "kind": "pool"}, "where a node recorded them"),
     ],
 )
-def test_refused(given: dict[str, str], words: str) -> None:
+def test_wrong_options_are_refused(given: dict[str, str], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         parse(given, streaming=False)
 
@@ -77,19 +77,19 @@ def test_refused(given: dict[str, str], words: str) -> None:
         ({**BASE, "startingOffsetsX": "5"}, "did you mean startingOffsets"),
     ],
 )
-def test_what_is_wrong_in_any_query_is_known_before_it_is_one(given: dict[str, str], words: str) -> None:
+def test_options_wrong_in_every_query_are_refused_at_load(given: dict[str, str], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         check(given)
 
 
-def test_what_is_right_in_some_query_is_not_refused_before_it_is_one() -> None:
+def test_options_right_in_some_query_are_accepted_at_load() -> None:
     check({**BASE, "kafka.bootstrap.servers": "a:9092", "colour": "red"})
     check({**BASE, "startingOffsets": "latest"})
     check({**BASE, "startingOffsets": "earliest", "endingOffsets": "latest", "endingTimestamp": "5"})
 
 
 @pytest.mark.parametrize("name", ["startingOffsets", "startingOffsetsByTimestamp", "endingOffsets"])
-def test_offsets_by_stream_are_for_each_stream_and_no_other(name: str) -> None:
+def test_offsets_by_stream_must_name_exactly_the_subscribed_streams(name: str) -> None:
     options = parse({"path": "s", "subscribe": "orders,audit", name: '{"orders":{"0":5}}'}, streaming=False)
     with pytest.raises(ConfigError, match="not for 'audit': name all of them"):
         check_named(options, ["orders", "audit"])
@@ -100,13 +100,13 @@ def test_offsets_by_stream_are_for_each_stream_and_no_other(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["checkpointLocation", "queryName", "__internal"])
-def test_what_spark_passes_along_is_left_alone(name: str) -> None:
+def test_options_passed_by_spark_are_ignored(name: str) -> None:
     check({**BASE, name: "x"})
     assert parse({**BASE, name: "x"}, streaming=True) == parse(BASE, streaming=True)
     parse_sink({"cluster": "c", "topic": "t", name: "x"}, streaming=True)
 
 
-def test_a_misspelt_option_of_the_sink_is_refused() -> None:
+def test_misspelt_sink_option_is_refused_with_a_suggestion() -> None:
     with pytest.raises(ConfigError, match="there is no option txnappld: did you mean txnAppId"):
         parse_sink({"cluster": "c", "topic": "t", "txnappld": "x"}, streaming=True)
 
@@ -120,7 +120,7 @@ def test_defaults_differ_between_batch_and_stream() -> None:
         parse({**BASE, "endingOffsets": "latest"}, streaming=True)
 
 
-def test_timestamps_stand_before_offsets() -> None:
+def test_timestamps_precede_offsets() -> None:
     bound = parse({**BASE, "startingTimestamp": "2", "startingOffsets": "earliest"}, streaming=False).starting
     assert resolve(bound, "orders", STRETCH, fail_on_loss=True) == 20
     by_stream = {**BASE, "endingOffsetsByTimestamp": '{"orders":{"0":9}}'}
@@ -128,7 +128,7 @@ def test_timestamps_stand_before_offsets() -> None:
 
 
 @pytest.mark.parametrize(("offset", "meant"), [(-2, 10), (-1, 40), (10, 10), (25, 25), (40, 40)])
-def test_offsets(offset: int, meant: int) -> None:
+def test_offset_bounds_are_resolved(offset: int, meant: int) -> None:
     assert resolve(Bound(offsets={"orders": offset}), "orders", STRETCH, fail_on_loss=True) == meant
 
 
@@ -140,7 +140,7 @@ def test_lost_offsets_are_an_error_unless_allowed(offset: int, clamped: int) -> 
     assert resolve(bound, "orders", STRETCH, fail_on_loss=False) == clamped
 
 
-def test_who_names_a_stream_twice_reads_it_once() -> None:
+def test_stream_named_twice_is_read_once() -> None:
     assert parse({"path": "s", "subscribe": "orders, audit,orders"}, streaming=False).names == ("orders", "audit")
 
 
@@ -149,7 +149,7 @@ def test_who_names_a_stream_twice_reads_it_once() -> None:
     [("value", "string", True, "column value is binary, not string: cast it"), ("colour", "string", True, "no columns"),
      ("offset", "integer", True, "is bigint, not int:"), ("offset", "long", False, "not bigint not null:")],
 )  # fmt: skip
-def test_a_narrower_schema_has_our_types(name: str, kind: str, nullable: bool, words: str) -> None:
+def test_narrower_schema_must_have_the_sources_types(name: str, kind: str, nullable: bool, words: str) -> None:
     options = parse({**BASE, "includeHeaders": "true"}, streaming=False)
     pair = StructType().add("key", "string").add("value", "binary")
     good = StructType().add("offset", "long").add("timestamp", "timestamp").add("headers", ArrayType(pair))
@@ -158,13 +158,13 @@ def test_a_narrower_schema_has_our_types(name: str, kind: str, nullable: bool, w
         data_source._Reader(options, good.add(name, kind, nullable))
 
 
-def test_a_time_behind_everything() -> None:
+def test_time_after_the_last_message_is_an_error_unless_allowed() -> None:
     with pytest.raises(Missing, match="at or after 9 ms"):
         resolve(Bound(time_ms=9), "orders", STRETCH, fail_on_loss=True)
     assert resolve(Bound(time_ms=9, later="latest"), "orders", STRETCH, fail_on_loss=True) == 40
 
 
-def test_limit_is_shared_and_always_makes_progress() -> None:
+def test_row_limit_is_shared_and_always_makes_progress() -> None:
     start, latest = {"a": {"0": 0}, "b": {"0": 0}}, {"a": {"0": 900}, "b": {"0": 100}}
     seen = 0
     while start != latest:
@@ -187,18 +187,18 @@ def test_headers_become_lists() -> None:
 
 
 @pytest.mark.parametrize(("text", "major"), [('openjdk version "17.0.15"', 17), ('java version "1.8.0_4"', 8), ("", 0)])
-def test_java_version(text: str, major: int) -> None:
+def test_java_version_is_parsed(text: str, major: int) -> None:
     assert java_version(text) == major
 
 
-def test_a_connect_server_that_is_not_there_is_told_at_once() -> None:
+def test_unreachable_connect_server_is_reported_at_once() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # and not listening
         with pytest.raises(Unreachable, match=r"nothing listens at 127\.0\.0\.1:\d+: start a Spark Connect"):
             local_session(remote=f"sc://127.0.0.1:{taken.getsockname()[1]}/;user_id=ann")
 
 
-def test_times_and_places() -> None:
+def test_durations_and_targets_are_parsed() -> None:
     assert [duration_s("x", text) for text in ("250", "250ms", "10s", "15m", "2h")] == [0.25, 0.25, 10, 900, 7200]
     found = parse({"endpoints": "tcp://a:1, tcp://b:2", "identityFile": "/k", "subscribe": "s"}, streaming=True)
     assert found.target == Target("", "", ("tcp://a:1", "tcp://b:2"), "/k")
@@ -234,7 +234,7 @@ def _spans(reader: data_source._StreamReader, start: int, end: int) -> list[tupl
     return [(part.wanted.start, part.wanted.end) for part in cast("Any", parts)]
 
 
-def test_what_was_dropped_takes_no_rows_of_a_batch() -> None:
+def test_dropped_offsets_take_no_rows_of_a_batch() -> None:
     held = KnownOffsets(60, 100)
     loose = _planner(held, failOnDataLoss="false", minPartitions="1")
     for start in ({}, {"orders": {"0": 20}}):  # a stream that is new to the query, and one that fell behind
@@ -249,7 +249,7 @@ def test_what_was_dropped_takes_no_rows_of_a_batch() -> None:
         _spans(strict, 20, 70)
 
 
-def test_what_is_left_out_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_left_out_offsets_are_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     loose = _planner(KnownOffsets(60, 100), failOnDataLoss="false", minPartitions="1")
     for start, end in ((20, 70), (70, 80), (80, 80)):
         _spans(loose, start, end)
@@ -272,7 +272,7 @@ def test_what_is_left_out_is_told_once(caplog: pytest.LogCaptureFixture) -> None
         list(rows_of([], OffsetRange("orders", 20, 23), ["offset"], dropped))
 
 
-def test_a_small_batch_waits_but_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_small_batch_waits_up_to_the_maximum_delay(monkeypatch: pytest.MonkeyPatch) -> None:
     now_s = [0.0]
     monkeypatch.setattr(data_source.time, "monotonic", lambda: now_s[0])
     given = {"minOffsetsPerTrigger": "10", "maxTriggerDelay": "60s"}

@@ -15,7 +15,7 @@ from chaplain.segment.tap import StreamKind, Tap
 from tests.spark.support.stage import journal, put
 
 
-def test_each_kind_is_read_from_its_own_log(spark: SparkSession, tmp_path: Path) -> None:
+def test_each_recorded_kind_is_read_from_its_own_log(spark: SparkSession, tmp_path: Path) -> None:
     folder = put(tmp_path / "node-1" / "segments", journal())
     files = DataFiles(DataDirectory(tmp_path / "node-1"))
     tap = Tap(LogSettings("pool", StreamKind.POOL, folder="segments/"), random.Random(1))

@@ -96,27 +96,27 @@ def rows(scene: Scene) -> list[int]:
 
 @pytest.mark.parametrize("damage", WHERE)
 @pytest.mark.parametrize("copies", [1, 2])
-def test_what_was_written_again_mends_the_proof(tmp_path: Path, damage: Damage, copies: int) -> None:
+def test_repaired_log_has_no_violation(tmp_path: Path, damage: Damage, copies: int) -> None:
     scene, _ = repaired(tmp_path, damage, copies=copies)
     for scene.signatures, tasks in ((False, 1), (True, 4), (False, 1000)):
         assert scene.breaks(tasks) == []
 
 
 @pytest.mark.parametrize("damage", WHERE)
-def test_a_proof_goes_on_from_what_was_mended(tmp_path: Path, damage: Damage) -> None:
+def test_verification_continues_from_a_repaired_manifest(tmp_path: Path, damage: Damage) -> None:
     scene, _ = repaired(tmp_path, damage)
     scene.manifest = tmp_path / "manifest"
     assert scene.breaks(1) == scene.breaks(1) == []
 
 
 @pytest.mark.parametrize("damage", WHERE)
-def test_what_was_written_again_is_read(tmp_path: Path, damage: Damage) -> None:
+def test_repaired_messages_are_read(tmp_path: Path, damage: Damage) -> None:
     whole, _ = repaired(tmp_path / "whole", lambda scene, index: None)
     scene, _ = repaired(tmp_path / "mended", damage)
     assert rows(scene) == rows(whole) != []
 
 
-def test_one_that_looks_again_finds_what_was_mended_since(tmp_path: Path) -> None:
+def test_index_update_finds_later_repairs(tmp_path: Path) -> None:
     scene, damaged = repaired(tmp_path, in_all_heads, behind=1)
     later = [file for file in sorted(scene.segments.iterdir()) if file.name > find(scene, damaged + 2, 0)[0].name]
     held = {file: file.read_bytes() for file in later}
@@ -132,7 +132,7 @@ def test_one_that_looks_again_finds_what_was_mended_since(tmp_path: Path) -> Non
     assert {place.index for place in index.places} == set(range(1, len(scene.groups) + 1))
 
 
-def test_what_is_half_written_is_no_damage(tmp_path: Path) -> None:
+def test_partly_written_append_is_no_damage(tmp_path: Path) -> None:
     """Of an append whose front is not there yet, nothing says that it was on disk."""
     scene = Scene(tmp_path, 1)
     scene.write(scene.groups[:8])
@@ -147,7 +147,7 @@ def test_what_is_half_written_is_no_damage(tmp_path: Path) -> None:
     assert not index.damaged
 
 
-def test_another_message_mends_nothing(tmp_path: Path) -> None:
+def test_another_message_does_not_repair_a_damaged_one(tmp_path: Path) -> None:
     """A proposal for the same place, which was never agreed."""
     scene = Scene(tmp_path, 1)
     index = scene.index(within=(6, -8))
@@ -159,7 +159,7 @@ def test_another_message_mends_nothing(tmp_path: Path) -> None:
         rows(scene)
 
 
-def test_a_copy_that_is_not_the_same_is_a_break(tmp_path: Path) -> None:
+def test_repaired_copy_that_differs_is_a_violation(tmp_path: Path) -> None:
     """With right checksums: which of the two a reader takes must not matter."""
     scene = Scene(tmp_path, 1)
     index = scene.index(within=(6, -8))
@@ -173,7 +173,7 @@ def test_a_copy_that_is_not_the_same_is_a_break(tmp_path: Path) -> None:
     assert "written again" in found.found
 
 
-def test_a_log_whose_beginning_went_does_not_begin_with_what_was_written_again(tmp_path: Path) -> None:
+def test_log_without_its_start_does_not_begin_with_a_repaired_copy(tmp_path: Path) -> None:
     """A copy of a message that went stands before what is kept."""
     scene = Scene(tmp_path, 1)
     scene.write([scene.groups[2], scene.groups[3], scene.groups[6], *scene.groups[12:]])
@@ -181,7 +181,7 @@ def test_a_log_whose_beginning_went_does_not_begin_with_what_was_written_again(t
 
 
 @pytest.mark.parametrize("part", [0, 1, 2])
-def test_a_copy_that_is_damaged_is_mended_by_the_next(tmp_path: Path, part: int) -> None:
+def test_damaged_copy_is_repaired_by_the_next_copy(tmp_path: Path, part: int) -> None:
     """Its head alone tells what it was; the records around it tell as much."""
     scene = Scene(tmp_path, 1)
     index = scene.index(within=(6, -8))

@@ -61,7 +61,7 @@ def read(text: str) -> Reading:
     return reading
 
 
-def test_everything_is_in_it_and_nothing_is_loaded() -> None:
+def test_report_contains_all_sections_and_loads_nothing() -> None:
     text = page(facts())
     reading = read(text)
     for heading in (
@@ -81,11 +81,11 @@ def test_everything_is_in_it_and_nothing_is_loaded() -> None:
     assert "whole" in reading.text
 
 
-def test_breaks_are_shown() -> None:
+def test_report_shows_the_number_of_violations() -> None:
     assert "2 breaks" in read(page(facts(breaks=2))).text
 
 
-def test_names_are_escaped() -> None:
+def test_names_in_reports_are_escaped() -> None:
     text = page(facts(stream="<img src=x onerror=alert(1)>"), title="<b>")
     assert "<img" not in text
     assert "<fast>" not in text
@@ -110,7 +110,7 @@ def test_chart_draws_names_as_plain_text() -> None:
     assert 'aria-label="a &lt;chart&gt;"' in svg
 
 
-def test_chart_of_one_point_and_of_none() -> None:
+def test_chart_accepts_one_point_and_none() -> None:
     assert plots.dots("one", [(5.0, 1.0)], "unit", str).startswith("<svg")
     assert plots.lines("none", [], "unit", str).startswith("<svg")
 
@@ -147,7 +147,7 @@ def test_lane_that_was_leased_after_a_write_has_a_name(tmp_path: Path) -> None:
     assert client_names("", segments) == {first: "default", second: "default"}
 
 
-def test_numbers_and_widths() -> None:
+def test_numbers_and_bucket_widths_are_readable() -> None:
     assert [number(value) for value in (0.5, 12, 1500, 2_500_000)] == ["0.5", "12", "1.5 k", "2.5 M"]
     assert [number(value) for value in (999, 999.7, 999_700, 5e12)] == ["999", "1 k", "1 M", "5000 G"]
     assert [bucket_width(span) for span in (0, 60, 3600, 86400 * 365)] == [0.1, 0.5, 50, 500_000]

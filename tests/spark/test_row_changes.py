@@ -19,7 +19,7 @@ STATEMENTS = 2_000
 A_MESSAGE = 500
 
 
-def test_a_fold_of_row_changes_has_the_executors_fingerprint(spark, tmp_path: Path) -> None:
+def test_fold_of_row_changes_has_the_executors_fingerprint(spark, tmp_path: Path) -> None:
     order, database, chance = Order(), Database(tmp_path), random.Random(1)
     database.apply(
         order.message(

@@ -37,7 +37,7 @@ def test_addresses_and_local_defaults_are_for_local_masters_only(master: str) ->
 
 
 @pytest.mark.parametrize("master", ["local", "local[2]", "local[*]", "local[2,3]"])
-def test_a_local_driver_stays_on_this_machine(master: str) -> None:
+def test_local_driver_stays_on_this_machine(master: str) -> None:
     found = spark_settings(master, "1g", {}, LOGGING)
     assert set(found) >= LOCAL_ONLY
     assert found["spark.driver.host"] == found["spark.driver.bindAddress"] == "127.0.0.1"

@@ -47,12 +47,12 @@ BASE = {"cluster": "c", "topic": "t"}
         ({"topic": "t"}, "exactly one of the options cluster"),
     ],
 )
-def test_refused_options(given: dict[str, str], words: str) -> None:
+def test_wrong_sink_options_are_refused(given: dict[str, str], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         parse_sink(given, streaming=False)
 
 
-def test_versions_of_a_stream_are_its_batches() -> None:
+def test_version_option_is_for_batch_writes_only() -> None:
     with pytest.raises(ConfigError, match="for batch writes"):
         parse_sink({**BASE, "txnAppId": "a", "txnVersion": "1"}, streaming=True)
 
@@ -68,12 +68,12 @@ def test_versions_of_a_stream_are_its_batches() -> None:
         ({"value": BinaryType(), "headers": ArrayType(StringType())}, "t", "array<struct"),
     ],
 )
-def test_refused_columns(fields: dict[str, DataType], topic: str, words: str) -> None:
+def test_wrong_columns_are_refused(fields: dict[str, DataType], topic: str, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         check_schema(_schema(fields), topic)
 
 
-def test_good_columns() -> None:
+def test_valid_columns_are_accepted() -> None:
     headers = ArrayType(_schema({"key": StringType(), "value": BinaryType()}))
     plain = {"value": StringType(), "key": BinaryType(), "topic": StringType(), "other": IntegerType()}
     check_schema(_schema({**plain, "headers": headers}), "")
@@ -83,7 +83,7 @@ def _schema(fields: dict[str, DataType]) -> StructType:
     return StructType([StructField(name, kind) for name, kind in fields.items()])
 
 
-def test_rows_become_batches_by_stream() -> None:
+def test_rows_are_grouped_into_batches_by_stream() -> None:
     headers = pa.array([[{"key": "h", "value": b"1"}], None, None], sink_rows_type())
     rows = pa.RecordBatch.from_pydict(
         {"value": ["a", "b", "c"], "key": [None, b"k", None], "topic": ["x", "y", "x"], "headers": headers}
@@ -120,12 +120,12 @@ def _headers(*pairs: tuple[str | None, bytes] | None) -> pa.Array:
         ({"value": [b"a"], "headers": _headers(("", b"1")), "topic": ["t"]}, "cannot be written: at most"),
     ],
 )
-def test_refused_rows(columns: dict[str, object], words: str) -> None:
+def test_wrong_rows_are_refused(columns: dict[str, object], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         list(batches(pa.RecordBatch.from_pydict(columns), ""))
 
 
-def test_cuts_are_by_size_and_count(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batches_are_cut_by_size_and_count(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sink_rows, "BATCH_BYTES", 10)
     monkeypatch.setattr(sink_rows, "BATCH_ROWS", 4)
     assert list(cut_points([4, 4, 4, 30, 1, 1, 1, 1, 1, 9, 2])) == [(0, 2), (2, 3), (3, 4), (4, 8), (8, 10), (10, 11)]
@@ -178,7 +178,7 @@ def test_versions_of_an_app_are_kept_for_each_topic() -> None:
     assert scoped("", "t") == "", "a write without an app is written as often as it is run"
 
 
-def test_places_become_spans() -> None:
+def test_staged_ids_are_joined_to_ranges() -> None:
     places = [
         ReceiptPlace(1, 1, 5, "x", -1, 5),
         ReceiptPlace(1, 6, 1, "y", -1, 1),
@@ -188,7 +188,7 @@ def test_places_become_spans() -> None:
     assert joined(places) == (RequestRange(1, 1, 6), RequestRange(2, 1, 2), RequestRange(1, 9, 9))
 
 
-def test_a_query_is_known_by_its_checkpoint(tmp_path: Path) -> None:
+def test_streaming_query_is_identified_by_its_checkpoint(tmp_path: Path) -> None:
     (tmp_path / "metadata").write_text('{"id":"abc-1"}')
     assert query_of(str(tmp_path)) == query_of(f"file:{tmp_path}") == "query:abc-1"
     for wrong in ("", "hdfs://far/away", str(tmp_path / "nothing")):
@@ -210,7 +210,7 @@ def _values(cluster: Cluster, stream: str) -> list[bytes]:
         return [one.value for one in client.journal(stream).read()]
 
 
-def test_attempts_of_tasks_and_loss_of_the_node_that_staged(cluster: Cluster) -> None:
+def test_repeated_task_attempts_and_a_lost_node_commit_once(cluster: Cluster) -> None:
     """Attempts that are given up, one that is committed, twice; a node is lost between staging and commit."""
     options = parse_sink({"cluster": str(cluster.directory), "topic": "tried"}, streaming=False)
 
@@ -238,7 +238,7 @@ def _options(cluster: Cluster, **more: str) -> Any:
     return parse_sink({"cluster": str(cluster.directory), **more}, streaming=False)
 
 
-def test_the_same_version_is_written_to_two_topics(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:
+def test_same_version_is_written_to_two_topics(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:
     """As `foreachBatch` does it, for the first time and then again after a failure."""
     for attempt in range(2):
         for topic in ("first-topic", "second-topic"):
@@ -282,7 +282,7 @@ def test_task_that_fails_discards_what_it_staged(cluster: Cluster, monkeypatch: 
         commit_all(options, [StagedRows((RequestRange(first.client_id, 1, 1),), 1)], "", 0)
 
 
-def test_spark_writes_a_version_once(spark: SparkSession, cluster: Cluster) -> None:
+def test_batch_version_is_written_once(spark: SparkSession, cluster: Cluster) -> None:
     frame = spark.range(0, 2000, 1, 2).selectExpr("cast(id as string) as value", "'k' as key", "'written' as topic")
 
     def write(mode: str = "append", **more: str) -> None:
@@ -296,7 +296,7 @@ def test_spark_writes_a_version_once(spark: SparkSession, cluster: Cluster) -> N
         write("overwrite")
 
 
-def test_writers_of_batches_and_a_node_killed_at_any_moment(cluster: Cluster, tmp_path: Path) -> None:
+def test_concurrent_writers_survive_a_kill_of_a_node_at_any_moment(cluster: Cluster, tmp_path: Path) -> None:
     def node() -> None:
         cluster[2].kill()
         cluster[2].start()
@@ -306,7 +306,7 @@ def test_writers_of_batches_and_a_node_killed_at_any_moment(cluster: Cluster, tm
 
 
 @pytest.mark.slow
-def test_drivers_killed_while_they_copy_one_stream_and_land_another(
+def test_drivers_killed_while_copying_and_landing_write_once(
     spark: SparkSession, cluster: Cluster, tmp_path: Path
 ) -> None:
     """The last driver, which may finish, is this process: its Java runs already.

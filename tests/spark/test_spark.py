@@ -39,7 +39,7 @@ def _read(spark: SparkSession, segments: Path, **options: str) -> DataFrame:
     return reader.options(**options).load()
 
 
-def test_batch_reads_everything_once_in_order(spark: SparkSession, segments: Path) -> None:
+def test_batch_read_returns_every_message_once_in_order(spark: SparkSession, segments: Path) -> None:
     rows = _read(spark, segments, minPartitions="3").collect()
     expected = [b"%d/%d" % (number, row) for number in range(40) if number % 10 != 9 for row in range(25)]
     assert [bytes(row.value) for row in rows] == expected
@@ -48,7 +48,7 @@ def test_batch_reads_everything_once_in_order(spark: SparkSession, segments: Pat
     assert all(len(row.pack_digest) == 32 for row in rows)
 
 
-def test_ranges_and_narrow_schema(spark: SparkSession, segments: Path) -> None:
+def test_read_of_a_range_with_a_narrow_schema_returns_its_columns(spark: SparkSession, segments: Path) -> None:
     options = {"startingOffsets": '{"orders":{"0":10}}', "endingOffsets": '{"orders":{"0":33}}'}
     reader = spark.read.format("chaplain").schema("offset bigint").option("cluster", str(segments.parent.parent))
     found = reader.option("subscribePattern", "ord.*").options(**options).load()
@@ -56,14 +56,14 @@ def test_ranges_and_narrow_schema(spark: SparkSession, segments: Path) -> None:
     assert [row.offset for row in found.collect()] == list(range(10, 33))
 
 
-def test_where_does_not_spoil_the_frame(spark: SparkSession, segments: Path) -> None:
+def test_filtering_a_frame_leaves_it_reusable(spark: SparkSession, segments: Path) -> None:
     frame = _read(spark, segments, includeHeaders="true")
     assert frame.where("offset < 20").count() == 20
     assert frame.count() == 900
     assert frame.select("headers").first() == (None,)
 
 
-def test_wrong_options_are_told_when_it_is_loaded(spark: SparkSession, segments: Path) -> None:
+def test_wrong_options_are_reported_at_load(spark: SparkSession, segments: Path) -> None:
     with pytest.raises(PySparkException, match="exactly one of the options subscribe"):
         spark.read.format("chaplain").option("path", str(segments)).load()
     with pytest.raises(PySparkException, match="'oders', which is not subscribed to"):
@@ -82,7 +82,7 @@ print(spark.read.format("chaplain").option("path", sys.argv[1]).option("subscrib
 
 @pytest.mark.timeout(600)
 @pytest.mark.skipif(shutil.which("java") is None, reason="a session of the user's own needs a Java of the user's own")
-def test_a_session_of_the_users_own_finds_the_source(segments: Path) -> None:
+def test_source_works_in_a_spark_session_of_the_user(segments: Path) -> None:
     """Whatever `python3` is on the path: workers use the interpreter that registered it."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYSPARK")}
     environment["PATH"] = os.pathsep.join(
@@ -122,7 +122,9 @@ def test_unknown_stream_is_an_error(spark: SparkSession, segments: Path) -> None
         _read(spark, segments, subscribe="nobody").count()
 
 
-def test_streaming_reads_everything_in_limited_batches(spark: SparkSession, segments: Path, tmp_path: Path) -> None:
+def test_streaming_read_returns_every_message_in_limited_batches(
+    spark: SparkSession, segments: Path, tmp_path: Path
+) -> None:
     reader = spark.readStream.format("chaplain").option("path", str(segments)).option("subscribe", "orders,audit")
     frame = reader.option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", "400").load()
     sizes: list[int] = []
@@ -143,7 +145,7 @@ def test_streaming_reads_everything_in_limited_batches(spark: SparkSession, segm
 
 
 @pytest.mark.parametrize("kind", ["delta", "parquet"])
-def test_land_exactly_once_and_goes_on(spark: SparkSession, tmp_path: Path, kind: Any) -> None:
+def test_land_writes_each_message_once_and_continues(spark: SparkSession, tmp_path: Path, kind: Any) -> None:
     groups = journal()
     part, whole = put(tmp_path / "part", groups[:20]), put(tmp_path / "whole", groups)
     tables = tmp_path / "my tables [ü] {1}*"  # as people call folders; nothing in it is an escape or a pattern
@@ -165,20 +167,22 @@ def test_land_exactly_once_and_goes_on(spark: SparkSession, tmp_path: Path, kind
         land(spark, stream="new", tables=tables, path=str(whole), once=True, format=cast("Any", "csv"))
 
 
-def test_fold_keeps_the_latest_row_of_each_key(spark: SparkSession) -> None:
+def test_fold_returns_the_latest_row_of_each_key(spark: SparkSession) -> None:
     rows = [("orders", b"a", 1), ("orders", b"b", 2), ("orders", b"a", 3), ("orders", None, 4)]
     folded = fold(spark.createDataFrame(rows, "topic string, key binary, offset bigint")).collect()
     assert sorted((bytes(row.key), row.offset) for row in folded) == [(b"a", 3), (b"b", 2)]
 
 
-def test_our_errors_come_back_as_ours(spark: SparkSession, tmp_path: Path) -> None:
+def test_errors_of_tasks_keep_their_class(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(Missing, match="there are no segments in"):
         verify(spark, path=str(tmp_path))
     with pytest.raises(Inaccessible, match=f"^cannot read {tmp_path}/nowhere: No such file or directory$"):
         verify(spark, path=str(tmp_path / "nowhere"))
 
 
-def test_verify_names_a_gap_and_is_silent_when_whole(spark: SparkSession, segments: Path, tmp_path: Path) -> None:
+def test_verify_names_a_gap_and_returns_nothing_for_an_intact_log(
+    spark: SparkSession, segments: Path, tmp_path: Path
+) -> None:
     assert verify(spark, path=str(segments)).count() == 0
     groups = journal()
     holed = put(tmp_path, groups[:20] + groups[21:])
@@ -202,7 +206,7 @@ def test_tables_that_are_not_there_are_named(spark: SparkSession, segments: Path
         table(spark, tmp_path)
 
 
-def test_a_table_without_rows_is_an_empty_frame(spark: SparkSession, tmp_path: Path) -> None:
+def test_table_without_rows_is_an_empty_frame(spark: SparkSession, tmp_path: Path) -> None:
     DeltaTable.create(str(tmp_path / "delta"), schema=arrow_schema())
     (tmp_path / "begun" / STAGING).mkdir(parents=True)
     for name in ("delta", "begun"):
@@ -212,6 +216,6 @@ def test_a_table_without_rows_is_an_empty_frame(spark: SparkSession, tmp_path: P
     assert "nothing has landed yet" in (tmp_path / "report.html").read_text()
 
 
-def test_fold_of_one_stream_needs_no_name_of_it(spark: SparkSession) -> None:
+def test_fold_of_one_stream_needs_no_stream_name(spark: SparkSession) -> None:
     rows = spark.createDataFrame([(b"k", b"1", 0), (b"k", b"2", 1)], "key binary, value binary, offset bigint")
     assert [bytes(row.value) for row in fold(rows).collect()] == [b"2"]

@@ -87,7 +87,7 @@ def named(tables: Path, **more: Any) -> set[tuple[str, int, str]]:
 
 @pytest.mark.parametrize("plain", [False, True])
 @pytest.mark.parametrize("batches", [1, 7])
-def test_whole(scene: Scene, batches: int, plain: bool) -> None:
+def test_undamaged_table_has_no_violation(scene: Scene, batches: int, plain: bool) -> None:
     tables = landed(scene, batches, plain)
     found = rows(tables)
     assert found.column("offset").to_pylist() == list(range(landed_offset(tables, STREAM)))
@@ -96,7 +96,7 @@ def test_whole(scene: Scene, batches: int, plain: bool) -> None:
 
 
 @pytest.mark.parametrize("kind", ["delta", "parquet"])
-def test_a_table_of_a_log_that_lost_its_beginning_begins_where_that_does(scene: Scene, kind: Any) -> None:
+def test_table_of_a_log_without_its_start_begins_with_the_first_offset(scene: Scene, kind: Any) -> None:
     given: dict[str, Any] = {"stream": STREAM, "path": str(scene.segments), "once": True, "format": kind}
     old, new = scene.directory / "old", scene.directory / "new"
     part = land(None, tables=old, batch_rows=10, **{**given, "once": False}, until=lambda: True)
@@ -116,7 +116,7 @@ def test_a_table_of_a_log_that_lost_its_beginning_begins_where_that_does(scene: 
 
 
 @pytest.mark.parametrize("stream", ["orders/eu", "a%2Fb", "~", "~2F", ".hidden", "..", "a:b?c#d&e[f]{g}*"])
-def test_every_stream_has_a_folder_of_its_own(tmp_path: Path, stream: str) -> None:
+def test_every_stream_has_its_own_folder(tmp_path: Path, stream: str) -> None:
     table = Path(table_path(tmp_path, stream))
     assert table.parent == tmp_path
     assert not set(table.name) & set("%/?#*[]{} ")
@@ -124,7 +124,7 @@ def test_every_stream_has_a_folder_of_its_own(tmp_path: Path, stream: str) -> No
     assert landed_streams(tmp_path) == [stream]
 
 
-def test_streams_differ_in_their_folders(tmp_path: Path) -> None:
+def test_folder_names_of_streams_are_unique(tmp_path: Path) -> None:
     streams = ["a/b", "a~2Fb", "a%2Fb", "a%2fb", "a2Fb", "a~b", "a_b", "a.b", ".a", "~2Ea"]
     assert len({table_path(tmp_path, stream) for stream in streams}) == len(streams)
 
@@ -142,9 +142,7 @@ def poisoned(folder: Path) -> Path:
     return put(folder, groups)
 
 
-def test_land_names_the_offset_of_malformed_headers_or_lands_them_under_an_empty_name(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_land_reports_or_keeps_malformed_headers(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     segments, tables = poisoned(tmp_path / "segments"), tmp_path / "tables"
     given: dict[str, Any] = {"stream": STREAM, "tables": tables, "path": str(segments), "once": True}
     with pytest.raises(Malformed, match=r"'orders': the headers at offset 30 .*failOnMalformedHeaders"):
@@ -159,7 +157,7 @@ def test_land_names_the_offset_of_malformed_headers_or_lands_them_under_an_empty
 
 @pytest.mark.parametrize("kind", ["delta", "parquet"])
 @pytest.mark.parametrize("stream", ["/" * 255, "x" * 200 + "/" * 55])
-def test_a_stream_with_a_long_name_lands_and_is_listed(tmp_path: Path, stream: str, kind: Any) -> None:
+def test_stream_with_a_long_name_lands_and_is_listed(tmp_path: Path, stream: str, kind: Any) -> None:
     renamed = [
         [msgspec.structs.replace(record, stream=stream) if record.stream == STREAM else record for record in group]
         for group in journal(messages=3)
@@ -174,7 +172,7 @@ def test_a_stream_with_a_long_name_lands_and_is_listed(tmp_path: Path, stream: s
 
 @pytest.mark.parametrize("folder", ["with blanks", "ü#1", "50% off", "[a] {b}"])
 @pytest.mark.parametrize("plain", [False, True])
-def test_a_folder_may_be_called_as_people_call_folders(tmp_path: Path, folder: str, plain: bool) -> None:
+def test_table_folder_may_have_spaces_and_special_characters(tmp_path: Path, folder: str, plain: bool) -> None:
     scene = Scene(tmp_path / folder, 1)
     scene.write()
     tables = landed(scene, 2, plain)
@@ -182,7 +180,7 @@ def test_a_folder_may_be_called_as_people_call_folders(tmp_path: Path, folder: s
     assert named(tables) == set()
 
 
-def test_what_delta_would_take_for_an_escape_is_refused_before_anything_is_written(scene: Scene) -> None:
+def test_table_folder_with_a_delta_escape_is_refused_before_writing(scene: Scene) -> None:
     tables = scene.directory / "a%41b"
     with pytest.raises(ConfigError, match=r"%41.*choose another folder"):
         land(None, stream=STREAM, tables=tables, path=str(scene.segments), once=True)
@@ -190,7 +188,7 @@ def test_what_delta_would_take_for_an_escape_is_refused_before_anything_is_writt
     assert land(None, stream=STREAM, tables=tables, path=str(scene.segments), once=True, format="parquet") > 200
 
 
-def test_compaction_keeps_rows_and_order(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compaction_preserves_rows_and_order(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compaction, "ROWS_MAX", 150)
     tables = landed(scene, 20)
     before, files = rows(tables), landed_files(tables, STREAM)
@@ -208,7 +206,7 @@ def test_compaction_keeps_rows_and_order(scene: Scene, monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("plain", [False, True])
-def test_a_batch_is_committed_once(scene: Scene, plain: bool) -> None:
+def test_batch_is_committed_once(scene: Scene, plain: bool) -> None:
     tables = landed(scene, 2, plain)
     before = landed_files(tables, STREAM)
     index = OffsetIndex(scene.segments)
@@ -314,7 +312,7 @@ EDITS: tuple[Edit, ...] = (
 
 
 @pytest.mark.parametrize("edit", EDITS, ids=lambda edit: edit.__name__)
-def test_damage_is_named(scene: Scene, edit: Edit) -> None:
+def test_table_damage_is_named(scene: Scene, edit: Edit) -> None:
     tables = landed(scene, 1)
     files = landed_files(tables, STREAM)
     parts = [pq.read_table(file) for file in files]
@@ -325,7 +323,7 @@ def test_damage_is_named(scene: Scene, edit: Edit) -> None:
     assert named(tables) == expected
 
 
-def test_a_file_that_is_gone(scene: Scene) -> None:
+def test_missing_table_file_is_one_violation(scene: Scene) -> None:
     tables = landed(scene, 3, plain=True)
     gone = Path(landed_files(tables, STREAM)[2])
     gone.unlink()
@@ -343,7 +341,7 @@ def cut_off(file: Path) -> None:
 
 
 @pytest.mark.parametrize(("kind", "spoil"), [("delta", Path.unlink), ("delta", cut_off), ("parquet", cut_off)])
-def test_a_file_that_cannot_be_read_is_one_break(scene: Scene, kind: Any, spoil: Callable[[Path], None]) -> None:
+def test_unreadable_table_file_is_one_violation(scene: Scene, kind: Any, spoil: Callable[[Path], None]) -> None:
     given: dict[str, Any] = {"stream": STREAM, "path": str(scene.segments), "once": True, "format": kind}
     land(None, tables=scene.directory, batch_rows=40, **given)
     files = [Path(file) for file in landed_files(scene.directory, STREAM)]
@@ -356,7 +354,7 @@ def test_a_file_that_cannot_be_read_is_one_break(scene: Scene, kind: Any, spoil:
     }
 
 
-def test_a_table_is_held_against_what_was_proven(scene: Scene, tmp_path: Path) -> None:
+def test_table_is_compared_with_a_manifest(scene: Scene, tmp_path: Path) -> None:
     manifest = tmp_path / "manifest.json"
     assert prove(None, path=str(scene.segments), manifest=manifest).breaks == []
     proven = read(manifest, signer_for(manifest, ""))
@@ -371,7 +369,7 @@ def test_a_table_is_held_against_what_was_proven(scene: Scene, tmp_path: Path) -
     assert named(tables, proven=proven) == {(STREAM, end - 1, "stream chain")}
 
 
-def test_a_table_cut_within_packs_and_between_them_agrees_with_the_manifest(scene: Scene, tmp_path: Path) -> None:
+def test_table_cut_within_and_between_packs_agrees_with_the_manifest(scene: Scene, tmp_path: Path) -> None:
     """With 80 files, some packs are cut, and some messages are cut between two packs."""
     manifest = tmp_path / "manifest.json"
     assert prove(None, path=str(scene.segments), manifest=manifest).breaks == []
@@ -379,7 +377,7 @@ def test_a_table_cut_within_packs_and_between_them_agrees_with_the_manifest(scen
     assert named(tables, proven=read(manifest, signer_for(manifest, ""))) == set()
 
 
-def test_log_and_tables_are_held_against_one_manifest(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_log_and_tables_are_compared_with_one_manifest(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     """Signed by the cluster's client, unless somebody else is named: also when it is read for tables."""
     cluster, tables = scene.directory, landed(scene)
     node = f'[[nodes]]\nid = 1\nendpoint = "tcp://127.0.0.1:1"\nkey = "{"A" * 43}"\n'
@@ -400,7 +398,7 @@ def test_log_and_tables_are_held_against_one_manifest(scene: Scene, monkeypatch:
         prove(None, cluster=cluster, manifest=manifest)
 
 
-def test_packs_of_every_shape_are_rebuilt() -> None:
+def test_packs_of_every_shape_are_reconstructed() -> None:
     from chaplain.pipeline.source.rows import header_lists
     from chaplain.pipeline.verification.table_check import check_pack
     from chaplain.segment.arrow import to_record_batches

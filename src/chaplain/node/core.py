@@ -42,7 +42,7 @@ from chaplain.gossip.layer_api import LayerCore
 from chaplain.journal import events
 from chaplain.journal.consensus.events import ConsensusStarted, DiskSpace, LogRead, ReadLog, Role, RoleChanged
 from chaplain.journal.core import JournalCore
-from chaplain.journal.events import Admitted, DryRun, DryRunDone, Verified, Verify
+from chaplain.journal.events import Admitted, DryRun, DryRunDone, FileRead, ReadFile, Verified, Verify
 from chaplain.journal.model.results import AppliedMessage
 from chaplain.link import events as link
 from chaplain.link.auth.identity import Identity, route_of
@@ -68,7 +68,7 @@ from chaplain.node.snapshot import Snapshot
 from chaplain.wire import parcel
 from chaplain.wire.parcel import Layer
 
-_OF_JOURNAL = (Verified, DryRunDone, LogRead, DiskSpace)
+_OF_JOURNAL = (Verified, DryRunDone, LogRead, FileRead, DiskSpace)
 
 NodeInput: TypeAlias = HostInput | mesh.JoinPool | mesh.LeavePool | mesh.Shout
 """From the host, or from a program that runs in the node's own process."""
@@ -349,7 +349,7 @@ class NodeCore:
 
     def _journal_slot(self, journal: JournalCore) -> LayerSlot:
         slot = LayerSlot(journal.step, journal.deadline)
-        slot.route(TO_HOST, Report, Halt, Verify, ReadLog)
+        slot.route(TO_HOST, Report, Halt, Verify, ReadLog, ReadFile)
         slot.route(self._mesh, mesh.Whisper)
         slot.route(self._on_admitted, Admitted)
         slot.route(lambda persist: self._write(slot, Persisted(persist.ticket), persist.operations), Persist)

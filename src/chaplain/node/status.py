@@ -11,6 +11,7 @@ from chaplain.gossip.events import MemberState
 from chaplain.journal.clients.describe import describe_change, roles_of
 from chaplain.journal.consensus.events import Role
 from chaplain.journal.core import JournalCore
+from chaplain.units import SECOND_NS
 
 if TYPE_CHECKING:
     from chaplain.node.core import NodeCore
@@ -78,6 +79,9 @@ def gauges(node: NodeCore) -> dict[str, float]:
         "journal_executed_messages": streams.messages,
         "journal_streams": len(streams.names),
         "journal_sound": serializer.voting_status == "sound",
+        "journal_tree_size": node.journal.tree.size,
+        "journal_checkpoint_size": node.journal.tree.checkpoint_size,
+        "journal_checkpoint_age_seconds": node.journal.tree.checkpoint_age_ns(node.now_ns) / SECOND_NS,
     }
 
 
@@ -110,6 +114,18 @@ def of_journal(node: NodeCore, journal: JournalCore) -> dict[str, object]:
         },
         "streams_count": len(streams.names),
         "log": of_log(journal),
+        "tree": of_tree(node, journal),
+    }
+
+
+def of_tree(node: NodeCore, journal: JournalCore) -> dict[str, object]:
+    """The tree over the log, and the newest checkpoint of it that a majority has signed."""
+    tree = journal.tree
+    return {
+        "size": tree.size,
+        "checkpoint": tree.checkpoint_size,
+        "checkpoint_age_seconds": round(tree.checkpoint_age_ns(node.now_ns) / SECOND_NS, 3),
+        "refused": tree.signer.refused,
     }
 
 

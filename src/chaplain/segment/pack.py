@@ -1,12 +1,12 @@
 """Packs: messages of one client, stored by column so that readers need not process single messages.
 
 A BATCH body consists of packs one after the other, unchanged. This module splits bodies and checks sizes. It computes
-digests, but checks neither digests nor signatures: the journal does.
+digests, but checks neither digests nor signatures: the journal does. A pack's digest covers the root of a small Merkle
+tree over its messages (`chaplain.proofs.groups`), so that one message can be proven without the rest of the pack.
 """
 
 from __future__ import annotations
 
-import hashlib
 import struct
 from collections.abc import Callable, Sequence
 from itertools import accumulate, pairwise
@@ -17,9 +17,10 @@ import numpy.typing as npt
 
 from chaplain.core import Frozen
 from chaplain.errors import Malformed
+from chaplain.proofs.groups import PackGroups, pack_digest, small_root
 from chaplain.segment.layout import HASH_BYTES, Bytes, octets, padded, padding, view_of
 
-PROTOCOL = 1
+PROTOCOL = 2
 NOTHING = 0xFFFFFFFF
 """The size of a key or header cell that is absent."""
 _HEAD = struct.Struct("<IIIIIBBBBHHI32s")
@@ -38,9 +39,11 @@ Words = npt.NDArray[np.uint32]
 KEYS = 1
 HEADERS = 2
 REQUESTS = 4
-"""KEYS, HEADERS and REQUESTS are bits of a pack's columns. They are plain integers, because `&` of an enumeration would
-cost more than everything else about a pack."""
-_ALL_COLUMNS = KEYS | HEADERS | REQUESTS
+ISOLATED = 8
+"""KEYS, HEADERS, REQUESTS and ISOLATED are bits of a pack's columns. They are plain integers, because `&` of an
+enumeration would cost more than everything else about a pack. In an isolated pack every message is a group of its own,
+so that the proof of one message shows no other."""
+_ALL_COLUMNS = KEYS | HEADERS | REQUESTS | ISOLATED
 _COLUMN_COUNTS = tuple(1 + (columns & KEYS) + (columns >> 1 & 1) for columns in range(_ALL_COLUMNS + 1))
 
 
@@ -55,6 +58,7 @@ class Pack(Frozen, frozen=True):
     message_type: int = 0
     signature_type: int = 0
     signature: bytes = b""
+    isolated: bool = False
 
 
 class PackHead(Frozen, frozen=True):
@@ -87,7 +91,7 @@ class PackHead(Frozen, frozen=True):
 def encode_pack(pack: Pack) -> bytes:
     """The octets of the pack, including its digest."""
     _check(pack)
-    count = len(pack.values)
+    count, tabled = len(pack.values), len(pack.request_counts or ())
     table, data = _table_and_data(pack)
     body = b"".join((table, padding(len(table)), data, padding(len(data))))
     signature = pack.signature + padding(len(pack.signature))
@@ -99,7 +103,7 @@ def encode_pack(pack: Pack) -> bytes:
         count,
         pack.client_id,
         pack.first_id,
-        len(pack.request_counts) if pack.request_counts else count,
+        tabled or count,
         PROTOCOL,
         pack.message_type,
         pack.signature_type,
@@ -109,8 +113,17 @@ def encode_pack(pack: Pack) -> bytes:
         0,
         bytes(HASH_BYTES),
     )[:_DIGEST_AT]
-    digest = hashlib.sha256(head + body).digest()
+    digest = pack_digest(head, table[: 4 * tabled], _root_of(table[4 * tabled :], data, count, _flags(pack)))
     return b"".join((head, digest, signature, body))
+
+
+def _root_of(sizes: bytes | memoryview, data: bytes | memoryview, count: int, columns: int) -> bytes:
+    """The root over the groups of a pack. Raises `Malformed` if the sizes do not fit the data."""
+    if count == 1 and not columns & (KEYS | HEADERS):
+        size = _SIZE.unpack_from(sizes)[0]
+        if size <= len(data):
+            return small_root(size, data[:size])
+    return PackGroups(sizes, data, count, _COLUMN_COUNTS[columns], bool(columns & ISOLATED)).root()
 
 
 def _table_and_data(pack: Pack) -> tuple[bytes, bytes]:
@@ -140,6 +153,7 @@ def _flags(pack: Pack) -> int:
         (KEYS if pack.keys is not None else 0)
         | (HEADERS if pack.headers is not None else 0)
         | (REQUESTS if pack.request_counts else 0)
+        | (ISOLATED if pack.isolated else 0)
     )
 
 
@@ -156,12 +170,24 @@ def with_signature(raw: bytes, signature: bytes) -> bytes:
 
 
 def digest_of(raw: Bytes, head: PackHead | None = None) -> bytes:
-    """Compute the digest of this pack. A caller that has its head passes it, to avoid decoding it again."""
+    """Compute the digest of this pack. A caller that has its head passes it, to avoid decoding it again. Raises
+    `Malformed` if the sizes in its tables do not fit the pack. It does not cover padding, which has to be zero.
+    """
     head = head or read_head(raw, 0)
     view = view_of(raw)
-    hasher = hashlib.sha256(view[:_DIGEST_AT])
-    hasher.update(view[head.tables_at : head.end])
-    return hasher.digest()
+    sizes_at = head.tables_at + 4 * head.tabled_requests
+    sizes = view[sizes_at : sizes_at + 4 * head.count * _COLUMN_COUNTS[head.columns]]
+    root = _root_of(sizes, view[head.data_at : head.end], head.count, head.columns)
+    return pack_digest(bytes(view[:_DIGEST_AT]), view[head.tables_at : sizes_at], root)
+
+
+def groups_of(raw: Bytes) -> PackGroups:
+    """The groups of one whole pack."""
+    head, view = read_head(raw, 0), view_of(raw)
+    sizes_at = head.tables_at + 4 * head.tabled_requests
+    sizes = view[sizes_at : sizes_at + 4 * head.count * _COLUMN_COUNTS[head.columns]]
+    columns = _COLUMN_COUNTS[head.columns]
+    return PackGroups(sizes, view[head.data_at : head.end], head.count, columns, bool(head.columns & ISOLATED))
 
 
 def stated_digest(raw: Bytes) -> bytes:
@@ -249,6 +275,7 @@ def decode_pack(raw: Bytes) -> Pack:
         message_type=head.message_type,
         signature_type=head.signature_type,
         signature=view[PACK_HEAD_BYTES : PACK_HEAD_BYTES + head.signature_bytes].tobytes(),
+        isolated=bool(head.columns & ISOLATED),
     )
 
 

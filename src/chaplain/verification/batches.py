@@ -233,11 +233,11 @@ class Batches:
         found: list[bytes] = []
         for head in heads_of(view):
             raw = view[head.start : head.end]
-            stated, real = stated_digest(raw), digest_of(raw)
-            if stated != real:
+            stated, real = stated_digest(raw), _found_digest(raw)
+            if stated.hex() != real:
                 sound = False
                 last = offset + head.count - 1
-                self._segment.breaks.append(Break(batch.stream, offset, "digest", stated.hex(), real.hex(), last=last))
+                self._segment.breaks.append(Break(batch.stream, offset, "digest", stated.hex(), real, last=last))
             elif self._keys is not None:
                 self._signature(self._keys, batch.stream, offset, head, bytes(raw[: head.tables_at - head.start]))
             found.append(stated)
@@ -399,8 +399,16 @@ def _bad_packs(damage: Damage, offset: int) -> list[tuple[int, int]]:
     return [
         (at, at + head.count - 1)
         for at, head, raw in zip(starts, heads, raws, strict=False)
-        if stated_digest(raw) != digest_of(raw)
+        if stated_digest(raw).hex() != _found_digest(raw)
     ]
+
+
+def _found_digest(raw: Octets) -> str:
+    """Return the digest of a pack in hex, or the reason why it has none."""
+    try:
+        return digest_of(raw).hex()
+    except Malformed as error:
+        return str(error)
 
 
 def _shown(reference: Reference) -> str:

@@ -38,7 +38,7 @@ def heard(pool, send: Callable[[], None]) -> PoolMessage:
     raise AssertionError("nothing was heard")
 
 
-def test_a_client_asks_and_is_answered(directory: Path) -> None:
+def test_client_asks_a_query_and_receives_the_answer(directory: Path) -> None:
     with Client.connect(directory) as client:
         assert 0 < client.ping() < 10
         eventually(lambda: everyone_is_here(client))
@@ -51,7 +51,7 @@ def test_a_client_asks_and_is_answered(directory: Path) -> None:
         assert set(answer.voters) <= {1, 2, 3}
 
 
-def test_a_node_may_be_chosen(directory: Path) -> None:
+def test_client_can_choose_its_node(directory: Path) -> None:
     for node in (1, 2, 3):
         with Client.connect(directory, node=node) as client:
             assert client.status()["id"] == node
@@ -59,7 +59,7 @@ def test_a_node_may_be_chosen(directory: Path) -> None:
         Client.connect(directory, node=9)
 
 
-def test_the_environment_names_the_cluster_from_anywhere(
+def test_environment_variable_names_the_cluster(
     directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -74,7 +74,7 @@ def test_the_environment_names_the_cluster_from_anywhere(
         Client.connect()
 
 
-def test_an_event_reaches_clients_of_every_node(directory: Path) -> None:
+def test_event_reaches_clients_of_every_node(directory: Path) -> None:
     with (
         Client.connect(directory, node=1) as one,
         Client.connect(directory, node=2) as two,
@@ -98,7 +98,7 @@ def test_an_event_reaches_clients_of_every_node(directory: Path) -> None:
         (lambda call: LookUp(call, Layer.GRAPH, b"\x91\xda\xff\xd0" + b"x" * 65_488), b""),
     ],
 )
-def test_a_client_that_checks_nothing_is_refused_and_its_node_goes_on(directory: Path, build, payload: bytes) -> None:
+def test_client_that_skips_its_checks_is_refused_and_the_node_continues(directory: Path, build, payload: bytes) -> None:
     ask = PreparedCall(lambda call, timeout_ns: ClientCall(build(call), payload, timeout_ns), bytes)
     with Client.connect(directory, node=1) as client:
         with pytest.raises(Refused):
@@ -106,7 +106,7 @@ def test_a_client_that_checks_nothing_is_refused_and_its_node_goes_on(directory:
         assert client.ping() > 0
 
 
-def test_an_event_is_acknowledged_by_every_node_or_by_the_one_it_is_for(directory: Path) -> None:
+def test_event_is_acknowledged_by_all_nodes_or_its_target(directory: Path) -> None:
     with Client.connect(directory) as client:
         eventually(lambda: client.fire("deployed", b"v2", acknowledge=True).acknowledged == (1, 2, 3))
         seen = client.fire("deployed", b"v2", 2, acknowledge=True)
@@ -115,14 +115,14 @@ def test_an_event_is_acknowledged_by_every_node_or_by_the_one_it_is_for(director
         assert dict(gone) == {"acknowledged": (), "missing": (99,)}
 
 
-def test_a_pool_joins_clients_of_different_nodes(directory: Path) -> None:
+def test_pool_connects_clients_of_different_nodes(directory: Path) -> None:
     with Client.connect(directory, node=2) as listener, Client.connect(directory, node=3) as speaker:
         listener.pool("chat").join()
         message = heard(listener.pool("chat"), lambda: speaker.pool("chat").broadcast(b"hi"))
         assert (message.value, message.sender, message.client) == (b"hi", 3, "default")
 
 
-def test_news_of_nodes_come_between_the_events(directory: Path) -> None:
+def test_member_events_arrive_between_events(directory: Path) -> None:
     with (
         Client.connect(directory, node=1) as one,
         Client.connect(directory, node=2) as two,
@@ -137,7 +137,7 @@ def test_news_of_nodes_come_between_the_events(directory: Path) -> None:
         assert next(each for each in news if each.kind == "leave").node == 2
 
 
-def test_a_client_answers_a_question(directory: Path) -> None:
+def test_program_answers_a_question(directory: Path) -> None:
     with Client.connect(directory, node=1) as one, Client.connect(directory, node=2) as two:
         stop = threading.Event()
 
@@ -160,7 +160,7 @@ def test_a_client_answers_a_question(directory: Path) -> None:
         assert len(one.ask("load", timeout=30).declined) >= 2
 
 
-def test_keys_are_rotated_under_the_clients_feet(directory: Path) -> None:
+def test_rotation_leaves_connected_clients_working(directory: Path) -> None:
     with Client.connect(directory) as client:
         eventually(lambda: everyone_is_here(client))
         assert client.rotate_keys()["rotated"] is True
@@ -169,17 +169,17 @@ def test_keys_are_rotated_under_the_clients_feet(directory: Path) -> None:
         assert client.ping() > 0
 
 
-def test_a_stranger_is_refused(directory: Path) -> None:
+def test_unregistered_client_is_refused(directory: Path) -> None:
     with pytest.raises(Refused, match=r"no node let us in .*refused"):
         Client.connect(directory, identity=Identity.generate(SystemRandom()))
 
 
-def test_a_node_with_another_key_is_refused(directory: Path) -> None:
+def test_node_with_another_key_is_refused(directory: Path) -> None:
     with pytest.raises(Refused, match="key not pinned"):
         Client.connect(directory, node_keys=[Identity.generate(SystemRandom()).key])
 
 
-def test_kill_9_of_the_clients_node_goes_unnoticed_by_reading_calls(directory: Path) -> None:
+def test_read_calls_survive_a_kill_of_the_clients_node(directory: Path) -> None:
     with Client.connect(directory) as client, Client.connect(directory) as other:
         client.pool("chat").join()
         first = client.status()["id"]

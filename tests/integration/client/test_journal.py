@@ -27,7 +27,7 @@ from tests.support.command_line import chaplain, eventually, pids
 pytestmark = pytest.mark.timeout(180)
 
 
-def test_what_is_written_is_read(directory: Path) -> None:
+def test_written_messages_are_read_back(directory: Path) -> None:
     with Client.connect(directory) as client:
         journal = client.journal("plain")
         first = journal.write(b"one", key=b"k", headers={"b": b"2", "a": b"1"})
@@ -56,7 +56,7 @@ def test_what_is_written_is_read(directory: Path) -> None:
             journal.read(-1)
 
 
-def test_a_writer_packs_and_waits_for_all_at_its_end(directory: Path) -> None:
+def test_writer_packs_messages_and_waits_for_all_receipts_at_its_end(directory: Path) -> None:
     with Client.connect(directory) as client:
         with client.journal("fast").writer(receipts=True) as writer:
             for number in range(20_000):
@@ -73,7 +73,7 @@ def test_a_writer_packs_and_waits_for_all_at_its_end(directory: Path) -> None:
             writer.write(b"late")
 
 
-def test_a_writer_waits_for_receipts_beyond_its_window(directory: Path) -> None:
+def test_writer_waits_for_receipts_beyond_its_window(directory: Path) -> None:
     with Client.connect(directory) as client, client.journal("large").writer() as writer:
         for _ in range(40):
             writer.write(bytes(1_000_000))
@@ -84,7 +84,7 @@ def test_a_writer_waits_for_receipts_beyond_its_window(directory: Path) -> None:
         assert sizes == [1_000_000] * 40
 
 
-def test_a_writer_that_signals_interrupt_at_any_moment_loses_nothing(directory: Path) -> None:
+def test_writer_interrupted_by_signals_at_any_moment_loses_nothing(directory: Path) -> None:
     """As Ctrl-C does, for a program that goes on: what is told as written is, and nothing waits for ever."""
     signals = _Interrupter()
     before = signal.signal(signal.SIGUSR1, signals)
@@ -147,7 +147,7 @@ class _Interrupter:
         return False
 
 
-def test_who_may_read_but_not_write(directory: Path) -> None:
+def test_client_with_read_right_only_cannot_write_any_kind_of_stream(directory: Path) -> None:
     """One name, one right, whatever the kind of stream."""
     key = Identity(b"r" * 32)
     with Client.connect(directory, timeout=60) as admin:
@@ -196,7 +196,7 @@ def _lets_in(directory: Path, key: Identity) -> bool:
     return True
 
 
-def test_a_writer_raises_what_went_wrong(directory: Path) -> None:
+def test_writer_raises_the_refusal(directory: Path) -> None:
     with Client.connect(directory) as client:
         key = Identity(b"w" * 32)
         client.add_client("writer", key.key, write=["mine*"], read=["mine*"])
@@ -250,7 +250,7 @@ def _name(directory: Path) -> str:
     return load_cluster(directory).cluster
 
 
-def test_an_identity_file_and_endpoints_suffice(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_identity_file_and_endpoints_are_sufficient(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     endpoints = [one.endpoint for one in _nodes(directory)]
     with Client.connect(endpoints=endpoints, identity=directory / "client.identity") as client:
         client.journal("files").write(b"a")
@@ -259,7 +259,7 @@ def test_an_identity_file_and_endpoints_suffice(directory: Path, monkeypatch: py
         assert [m.value for m in client.journal("files").read()] == [b"a"]
 
 
-def test_following_sees_what_is_written_later_and_ends_when_nothing_comes(directory: Path) -> None:
+def test_follower_receives_later_messages_and_ends_after_its_timeout(directory: Path) -> None:
     with Client.connect(directory) as client:
         reader = client.journal("follow").read(follow=True, timeout=60)
         client.journal("follow").write(b"a")
@@ -275,7 +275,7 @@ def test_following_sees_what_is_written_later_and_ends_when_nothing_comes(direct
         assert list(client.journal("follow").read(2, follow=True, timeout=0.2)) == []
 
 
-def test_a_reader_that_does_not_take_holds_little(directory: Path) -> None:
+def test_reader_that_takes_nothing_buffers_little(directory: Path) -> None:
     with Client.connect(directory) as client:
         with client.journal("slow").writer() as writer:
             for _ in range(24):
@@ -286,7 +286,7 @@ def test_a_reader_that_does_not_take_holds_little(directory: Path) -> None:
         assert sum(1 for _ in reader) == 24
 
 
-def test_thousands_of_tasks_write_at_once(directory: Path) -> None:
+def test_thousands_of_tasks_write_concurrently(directory: Path) -> None:
     async def work() -> None:
         async with AsyncClient.connect(directory) as client:
             journal = client.journal("tasks")
@@ -311,7 +311,7 @@ def test_thousands_of_tasks_write_at_once(directory: Path) -> None:
     asyncio.run(work())
 
 
-def test_a_program_that_never_goes_back_to_its_loop_writes_and_reads_all_the_same(directory: Path) -> None:
+def test_program_that_never_yields_to_its_loop_writes_and_reads(directory: Path) -> None:
     """Awaiting what need not wait does not go back to the loop; the client has its turns nevertheless."""
     value = bytes(CHUNK_BYTES + 1)
 
@@ -333,7 +333,7 @@ def test_a_program_that_never_goes_back_to_its_loop_writes_and_reads_all_the_sam
     asyncio.run(work())
 
 
-def test_kill_9_of_the_serving_node_loses_and_doubles_nothing(directory: Path) -> None:
+def test_kill_of_the_serving_node_loses_and_doubles_nothing(directory: Path) -> None:
     with Client.connect(directory) as client:
         journal = client.journal("kill")
         receipts = [journal.write(b"%d" % number) for number in range(20)]
@@ -367,7 +367,7 @@ def _follow(reader: Iterator, seen: list[bytes]) -> None:
         seen.extend(m.value for m in reader)
 
 
-def test_unknown_is_resolved_and_never_written_twice(directory: Path) -> None:
+def test_unknown_write_is_resolved_and_never_written_twice(directory: Path) -> None:
     with Client.connect(directory, timeout=6) as client:
         journal = client.journal("unknown")
         journal.write(b"before")
@@ -396,7 +396,7 @@ def _resolves(client: Client, request: tuple[int, int] | None) -> bool:
     return False
 
 
-def test_no_lanes_are_left_behind(directory: Path) -> None:
+def test_closed_clients_leave_no_lanes(directory: Path) -> None:
     for _ in range(5):
         with Client.connect(directory) as client:
             client.journal("lanes").write(b"x")

@@ -56,7 +56,7 @@ def test_retries_with_one_id_write_once(directory: Path) -> None:
         assert [m.value for m in other.journal("retried").read()] == [b"before", b"perhaps"]
 
 
-def test_a_statement_that_is_retried_is_executed_once(directory: Path) -> None:
+def test_retried_statement_is_executed_once(directory: Path) -> None:
     with Client.connect(directory, timeout=2) as client:
         sql = client.sql("retried-sql")
         sql.execute("create table t(a)")
@@ -84,7 +84,7 @@ def _resolves(client: Client, request: tuple[int, int]) -> bool:
     return False
 
 
-def test_retries_of_many_tasks_write_once(directory: Path) -> None:
+def test_concurrent_retries_of_many_tasks_write_once(directory: Path) -> None:
     async def play() -> None:
         async with AsyncClient.connect(directory, timeout=2) as client:
             journal = client.journal("retried-async")
@@ -119,7 +119,7 @@ async def _retry_many(journal: AsyncJournal, items: list[bytes], request: tuple[
             return await journal.write_many(items, id=request)
 
 
-def test_a_connection_that_was_closed_can_be_asked_about(directory: Path) -> None:
+def test_requests_of_a_closed_connection_can_be_resolved(directory: Path) -> None:
     with Client.connect(directory) as client:
         one, many = client.journal("left").write(b"a"), client.journal("left").write_many([b"b", b"c"])
     with Client.connect(directory) as other:

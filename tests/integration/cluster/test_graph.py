@@ -29,7 +29,7 @@ def test_both_sides_of_a_partition_become_equal(tmp_path: Path) -> None:
     assert took_s <= promised(EQUAL_S)
 
 
-def test_clients_and_a_killed_node(tmp_path: Path) -> None:
+def test_clients_lose_no_event_when_a_node_is_killed(tmp_path: Path) -> None:
     with running(tmp_path / "three", 3) as cluster:
         _both_faces(cluster)
         _command_line(cluster)

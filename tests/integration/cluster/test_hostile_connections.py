@@ -12,7 +12,7 @@ from tests.support.process_cluster import running
 pytestmark = pytest.mark.timeout(240)
 
 
-def test_strangers_change_nothing_cost_little_and_are_counted(tmp_path: Path) -> None:
+def test_unauthenticated_connections_change_nothing_and_are_counted(tmp_path: Path) -> None:
     with running(tmp_path / "two", 2) as cluster:
         print(strangers_change_nothing(cluster, list(ATTACKS)))
         for node in cluster:

@@ -12,7 +12,7 @@ from tests.support.process_cluster import founded, promised
 pytestmark = pytest.mark.timeout(240)
 
 
-def test_five_nodes_that_know_one_address_live_through_a_death_a_return_and_a_pause(tmp_path: Path) -> None:
+def test_five_nodes_that_know_one_address_survive_a_death_a_return_and_a_pause(tmp_path: Path) -> None:
     with founded(tmp_path / "five", 5, one_door=True) as cluster:
         cluster.start()
         cluster.wait_until_whole()

@@ -22,7 +22,7 @@ SILENCE_S = 3.0
 SETTINGS = f"[gossip]\nsilence_seconds = {SILENCE_S}\n"
 
 
-def test_a_partition_heals_and_a_one_way_cut_evicts_nobody(tmp_path: Path) -> None:
+def test_partition_heals_and_a_one_way_cut_evicts_no_node(tmp_path: Path) -> None:
     with namespaces.wired(tmp_path / "five", 5, SETTINGS) as (cluster, wires):
         suspected = one_way_cut(cluster, wires, 4, 2, seconds=3 * SILENCE_S + 1)
         healed_s = halves_meet_again(cluster, wires, ((1, 2), (3, 4, 5)), silence_s=SILENCE_S, seconds=12)

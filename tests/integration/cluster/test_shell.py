@@ -134,7 +134,7 @@ def check_keys(directory: Path) -> None:
     assert str(file) in shell("key", "new", "--out", file, code=1), "a key is never overwritten"
 
 
-def test_wire_both_ways() -> None:
+def test_wire_commands_convert_both_ways() -> None:
     hello = {
         "layer": "mesh",
         "command": "HELLO",
@@ -175,7 +175,7 @@ def check_what_is_down_is_started_again_and_nothing_else(directory: Path) -> Non
     assert [old == new for old, new in zip(before, after, strict=True)] == [True, False, True]
 
 
-def test_a_cluster_from_up_to_down(tmp_path: Path) -> None:
+def test_cluster_works_from_up_to_down_by_shell_commands(tmp_path: Path) -> None:
     """One test, because a cluster takes longer to come up than a command to run."""
     with three_nodes(tmp_path / "three") as directory:
         check_cluster_status(directory)

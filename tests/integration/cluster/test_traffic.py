@@ -13,19 +13,19 @@ from tests.support.process_cluster import running
 pytestmark = pytest.mark.timeout(240)
 
 
-def test_keys_are_rotated_three_times_under_traffic_and_nothing_is_lost(tmp_path: Path) -> None:
+def test_three_rotations_under_traffic_lose_no_message(tmp_path: Path) -> None:
     with running(tmp_path / "four", 4) as cluster:
         sent = keys_rotate_under_traffic(cluster, restarted=4, rotations=3)
     print(f"{sent} broadcasts, none lost, doubled or out of order")
 
 
-def test_a_receiver_that_is_killed_again_and_again_loses_nothing_in_silence(tmp_path: Path) -> None:
+def test_every_loss_of_a_repeatedly_killed_receiver_is_reported(tmp_path: Path) -> None:
     with running(tmp_path / "two", 2) as cluster:
         result = receiver_restarts(cluster, restarts=3)
     print(result)
 
 
-def test_a_listener_behind_a_full_queue_is_told_what_it_missed(tmp_path: Path) -> None:
+def test_listener_behind_a_full_queue_receives_its_loss_count(tmp_path: Path) -> None:
     def shorten(directory: Path) -> None:
         """Only the sender's queue: what its client hears must not hide what it never got."""
         file = directory / "node-1" / NODE_FILE

@@ -23,7 +23,7 @@ def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Postgres]:
         yield postgres
 
 
-def test_statements_results_and_queries(postgres: Postgres) -> None:
+def test_statements_results_and_queries_work_on_postgresql(postgres: Postgres) -> None:
     with Client.connect(postgres.cluster.directory, timeout=60) as client:
         sql = client.sql("accounts")
         sql.execute("create table t(a integer primary key, b text)")
@@ -41,7 +41,7 @@ def test_statements_results_and_queries(postgres: Postgres) -> None:
     until(lambda: len(found := fingerprints(postgres.cluster)) == 3 and len({*found}) == 1, "fingerprints are equal")
 
 
-def test_killed_nodes_and_a_killed_server_apply_everything_once(postgres: Postgres) -> None:
+def test_killed_nodes_and_a_killed_server_apply_every_statement_once(postgres: Postgres) -> None:
     victims: list[int] = []
 
     def blow(victim: object) -> None:

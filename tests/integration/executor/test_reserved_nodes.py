@@ -68,7 +68,9 @@ def refuses_early(client: Client, other: Node, node: Node) -> bool:
     return True
 
 
-def test_one_node_for_alice(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
+def test_reserved_node_serves_only_its_client_and_performs_dry_runs(
+    cluster: Cluster, capsys: pytest.CaptureFixture[str]
+) -> None:
     first, _, third = cluster
     alice, bob = (Identity.generate(random.SystemRandom()) for _ in range(2))
     with Client.connect(cluster.directory, timeout=90) as admin:

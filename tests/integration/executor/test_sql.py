@@ -36,7 +36,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         yield cluster
 
 
-def test_statements_results_and_queries(cluster: Cluster) -> None:
+def test_statements_results_and_queries_work_on_sqlite(cluster: Cluster) -> None:
     with Client.connect(cluster.directory) as client:
         sql = client.sql("main")
         sql.execute("create table t(a integer primary key, b text)")
@@ -61,7 +61,7 @@ def test_statements_results_and_queries(cluster: Cluster) -> None:
             client.sql("empty").query("select 1")
 
 
-def test_a_fresh_query_sees_what_was_agreed_anywhere(cluster: Cluster) -> None:
+def test_fresh_query_sees_writes_agreed_at_any_node(cluster: Cluster) -> None:
     with Client.connect(cluster.directory, node=1) as one, Client.connect(cluster.directory, node=2) as two:
         one.sql("fresh").execute("create table n(a)")
         for number in range(30):
@@ -69,7 +69,9 @@ def test_a_fresh_query_sees_what_was_agreed_anywhere(cluster: Cluster) -> None:
             assert two.sql("fresh").query("select count(*) c from n")[0]["c"] == number + 1
 
 
-def test_a_node_without_the_role_sends_clients_to_another(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
+def test_node_without_the_executor_role_refers_clients_to_another(
+    cluster: Cluster, capsys: pytest.CaptureFixture[str]
+) -> None:
     number = find_master(cluster).number % 3 + 1  # one that is not the master
     here = ["--cluster", str(cluster.directory), "--stream", "roles", "--node", str(number)]
     with (
@@ -109,7 +111,7 @@ def _is_refused(client: Client) -> bool:
     return False
 
 
-def test_thousands_at_once(cluster: Cluster) -> None:
+def test_thousands_of_concurrent_statements_are_executed(cluster: Cluster) -> None:
     async def run() -> None:
         async with AsyncClient.connect(cluster.directory) as client:
             sql = client.sql("async")
@@ -128,7 +130,7 @@ def test_thousands_at_once(cluster: Cluster) -> None:
     asyncio.run(run())
 
 
-def test_rights(cluster: Cluster) -> None:
+def test_sql_rights_are_enforced(cluster: Cluster) -> None:
     identity = Identity.generate(random.SystemRandom())
     with Client.connect(cluster.directory) as admin:
         admin.sql("mine").execute("create table t(a)")
@@ -144,7 +146,7 @@ def test_rights(cluster: Cluster) -> None:
         assert reader.sql("mine").results() == []  # not the admin's
 
 
-def test_command_line(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
+def test_sql_commands_work_from_the_shell(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
     where = ["--cluster", str(cluster.directory), "--output", "json", "--stream", "cli"]
 
     def run(*words: str) -> tuple[object, object]:
@@ -169,13 +171,13 @@ def test_command_line(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> N
     assert run("results", "--through", str(lane), str(last)) == (0, [])
 
 
-def test_status_tells_fingerprints_at_one_position(cluster: Cluster) -> None:
+def test_status_shows_fingerprints_at_one_position(cluster: Cluster) -> None:
     with Client.connect(cluster.directory) as client:
         client.sql("main").execute("create table if not exists s(a)")
     until(lambda: len(set(fingerprints(cluster))) == 1 and len(fingerprints(cluster)) == 3, "fingerprints are equal")
 
 
-def test_executors_that_are_killed_apply_everything_once(tmp_path: Path) -> None:
+def test_executors_killed_repeatedly_apply_every_statement_once(tmp_path: Path) -> None:
     with three(tmp_path / "kills") as cluster:
         counts = kill_executors(cluster, kills=KILLS, seed=1)
     assert counts["kills"] == KILLS
@@ -202,7 +204,7 @@ def tamper(node: Node, stream: str, sql: str, *, forge: bool = False) -> None:
 
 
 @pytest.mark.parametrize("cleanly", [False, True])
-def test_a_row_that_rots_while_a_node_is_down_is_found_and_mended(cluster: Cluster, cleanly: bool) -> None:
+def test_row_damaged_while_a_node_is_down_is_found_and_repaired(cluster: Cluster, cleanly: bool) -> None:
     """After an unclean end by itself; else when the executor stops because it differs from the others."""
     stream = f"rots-{cleanly}"
     victim = list(cluster)[-1]
@@ -228,7 +230,7 @@ def test_a_row_that_rots_while_a_node_is_down_is_found_and_mended(cluster: Clust
     until(lambda: len(set(fingerprints(cluster))) == 1 and len(fingerprints(cluster)) == 3, "fingerprints are equal")
 
 
-def test_an_executor_that_differs_stops_and_says_so(cluster: Cluster) -> None:
+def test_executor_that_differs_stops_with_the_reason(cluster: Cluster) -> None:
     def state(node: Node) -> dict:
         return of_database(node, "differs")
 
@@ -254,7 +256,7 @@ def test_an_executor_that_differs_stops_and_says_so(cluster: Cluster) -> None:
     assert all(state(node)["state"] != "stopped" for node in cluster if node is not victim)
 
 
-def test_a_cluster_without_databases_takes_no_statements(tmp_path: Path) -> None:
+def test_cluster_without_databases_refuses_statements(tmp_path: Path) -> None:
     directory = tmp_path / "none"
     make_cluster(directory, 1, "none", None)
     bring_up(directory, lambda _: None)

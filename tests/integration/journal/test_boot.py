@@ -6,5 +6,5 @@ from chaplain.journal.storage.records import SyncHint, decode_sync_hint, encode_
 from chaplain.runtime.layers.journal import boot_id
 
 
-def test_the_boot_id_fits_a_jot() -> None:
+def test_boot_id_fits_into_a_hint() -> None:
     assert decode_sync_hint(encode_sync_hint(SyncHint(boot_id(), 1, 1))).boot == boot_id()

@@ -17,7 +17,7 @@ VALUE = bytes(4000)
 ROWS = 60
 
 
-def test_a_log_that_does_not_hold_is_left_as_it_is(tmp_path: Path) -> None:
+def test_compress_of_a_damaged_log_drops_nothing(tmp_path: Path) -> None:
     with three(tmp_path / "three", SMALL) as cluster:
         with Client.connect(cluster.directory, timeout=60) as client:
             for _ in range(ROWS):

@@ -54,7 +54,7 @@ def filled(tmp_path_factory: pytest.TempPathFactory):
     [damage.flip_in_the_middle, damage.flip_last_message, delete_one, delete_first, delete_log, damage.wipe],
     ids=lambda harm: harm.__name__,
 )
-def test_one_of_three_repairs_itself(filled: Cluster, harm: Callable[[Node], None]) -> None:
+def test_damaged_node_of_three_repairs_itself(filled: Cluster, harm: Callable[[Node], None]) -> None:
     wait_until_same(filled)
     victim = next(node for node in filled if node is not find_master(filled))
     assert len(damage.segments(victim)) > 2
@@ -78,7 +78,7 @@ def test_one_of_three_repairs_itself(filled: Cluster, harm: Callable[[Node], Non
     other.start()
 
 
-def test_damage_that_a_reader_meets_is_mended_while_the_node_runs(filled: Cluster) -> None:
+def test_damage_found_by_a_reader_is_repaired_while_the_node_runs(filled: Cluster) -> None:
     wait_until_same(filled)
     victim = next(node for node in filled if node is not find_master(filled))
     whole = read_all(filled.directory, find_master(filled).number)
@@ -90,7 +90,7 @@ def test_damage_that_a_reader_meets_is_mended_while_the_node_runs(filled: Cluste
     until(lambda: status(victim).get("standing") == "sound", "the victim is sound")
 
 
-def test_a_wiped_node_has_no_vote_until_it_has_caught_up(filled: Cluster) -> None:
+def test_wiped_node_has_no_vote_until_it_has_caught_up(filled: Cluster) -> None:
     wait_until_same(filled)
     master = find_master(filled)
     victim, other = filled.others(master.number)
@@ -115,7 +115,7 @@ def test_a_wiped_node_has_no_vote_until_it_has_caught_up(filled: Cluster) -> Non
 
 
 @pytest.mark.parametrize("harm", [damage.flip_last_message, delete_log], ids=lambda harm: harm.__name__)
-def test_two_of_three_do_not_pretend(tmp_path: Path, harm: Callable[[Node], None]) -> None:
+def test_two_damaged_nodes_of_three_stop_with_a_report(tmp_path: Path, harm: Callable[[Node], None]) -> None:
     with three(tmp_path / "three", SMALL) as cluster:
         fill(cluster, 5)
         cluster[3].kill()

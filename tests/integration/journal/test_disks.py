@@ -23,7 +23,7 @@ HALTED = 1
 SMALL = f"[journal]\nsegment_bytes = {disks.MIB}\nroom_bytes_min = {4 * disks.MIB}"
 
 
-def test_a_sync_that_fails_ends_the_node_and_nobody_tries_again(tmp_path: Path) -> None:
+def test_failed_sync_ends_the_node_without_a_retry(tmp_path: Path) -> None:
     with three(tmp_path / "three") as cluster:
         load = Load(cluster)
         victim = find_master(cluster)
@@ -48,7 +48,7 @@ def test_a_sync_that_fails_ends_the_node_and_nobody_tries_again(tmp_path: Path) 
         judge(histories, {node.number: read_all(cluster.directory, node.number) for node in cluster})
 
 
-def test_a_full_disk_refuses_by_name_and_recovers(tmp_path: Path) -> None:
+def test_full_disk_refuses_writes_by_name_and_recovers(tmp_path: Path) -> None:
     with contextlib.ExitStack() as stack:
         cluster = stack.enter_context(founded(tmp_path / "three", 3, settings=SMALL))
         small = {

@@ -19,17 +19,17 @@ ONE = [Attempt(b"0:0", 1.0, 2.0, 0, 1), Attempt(b"0:1", 3.0, 4.0, 1, 2)]
 OTHER = [Attempt(b"1:0", 3.5, 5.0, 2, 3), Attempt(b"1:1", 6.0)]
 
 
-def test_a_true_history_passes() -> None:
+def test_correct_history_passes_the_checker() -> None:
     counts = judge([ONE, OTHER], {1: READING, 2: list(READING)})
     assert counts == {"acknowledged": 3, "unknown": 1, "unknown and written": 0, "refused": 0}
 
 
-def test_a_false_one_does_not() -> None:
+def test_false_history_fails_the_checker() -> None:
     with pytest.raises(AssertionError, match=r"1 breaks, the first: .*lost"):
         judge([ONE, OTHER], {1: READING[:2]})
 
 
-def test_a_receipt_names_the_hash_of_its_message_on_every_node() -> None:
+def test_receipt_hash_equals_the_message_hash_on_every_node() -> None:
     told = [[replace(ONE[0], hash=b"a"), replace(ONE[1], hash=b"b")], [Attempt(b"1:1", 6.0)]]
     chain = {1: b"a", 2: b"b", 3: b"c"}
     assert judge_chain(told, {1: chain, 2: dict(chain)}) == 2

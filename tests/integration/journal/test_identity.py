@@ -72,7 +72,7 @@ def _scribe(cluster: Cluster, identity: Path, number: int) -> subprocess.Popen[s
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
-def test_one_id_signed_twice_ends_the_identity_and_leaves_proof(cluster: Cluster) -> None:
+def test_id_signed_twice_ends_the_identity_and_leaves_a_proof(cluster: Cluster) -> None:
     identity = add(cluster, "mallory")
     with (
         Client.connect(cluster.directory, identity=identity, timeout=30) as honest,
@@ -125,7 +125,7 @@ def use_lane(client: Client, client_id: int) -> None:
     writing._lane, writing._phase = ProducerLane(client_id), LanePhase.OPEN
 
 
-def test_packs_signed_by_hmac(cluster: Cluster) -> None:
+def test_packs_signed_by_hmac_are_accepted(cluster: Cluster) -> None:
     identity = add(cluster, "cheap", "--signature", "hmac", "--write", "cheap-*", "--read", "*")
     assert listed(cluster, "cheap")["signature"] == "hmac_sha256"
     with Client.connect(cluster.directory, identity=identity, timeout=30) as client:

@@ -37,7 +37,7 @@ def kill(cluster: Cluster, *numbers: int) -> None:
         cluster[number].kill()
 
 
-def test_everything_is_there_after_kills(tmp_path: Path) -> None:
+def test_index_only_cluster_keeps_all_messages_after_kills(tmp_path: Path) -> None:
     values = [b"order %d of those who hold data" % number for number in range(30)]
     with founded(tmp_path / "five", 5, split=NodeSplit(3, 2)) as cluster:
         cluster.start()

@@ -14,7 +14,7 @@ from tests.integration.journal.support.scenes import ACKED_AFTER, batter, three
 pytestmark = pytest.mark.timeout(400)
 
 
-def test_kills_and_pauses_under_load(tmp_path: Path) -> None:
+def test_kills_and_pauses_under_load_lose_no_acknowledged_write(tmp_path: Path) -> None:
     with three(tmp_path / "three") as cluster:
         counts, gaps = batter(cluster, masters=2, anyone=2, everybody=1, pauses=1, seed=1)
     assert len(gaps) == 6

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.timeout(300)
 WARM_MIB, MIB = 36, 80
 
 
-def test_one_who_is_stuck_costs_little(tmp_path: Path) -> None:
+def test_stuck_follower_and_reader_cost_little_memory(tmp_path: Path) -> None:
     with three(tmp_path / "three") as cluster:
         pour(cluster, WARM_MIB, find_master(cluster))  # what a node keeps for those a little behind is full now
         wait_until_same(cluster)

@@ -13,7 +13,7 @@ from tests.support.process_cluster import promised
 pytestmark = pytest.mark.timeout(300)
 
 
-def test_one_joins_takes_over_and_another_leaves(tmp_path: Path) -> None:
+def test_serializer_is_replaced_under_load_by_a_new_node(tmp_path: Path) -> None:
     with three(tmp_path / "three") as cluster:
         counts, stages, longest_s = replace_one(cluster)
     assert counts["acknowledged"] >= 4 * ACKED_AFTER, "the scene waits for so many after each change"

@@ -15,7 +15,7 @@ def pins(lock: Path) -> dict[str, str]:
     return dict(_PIN.findall(lock.read_text()))
 
 
-def test_the_image_installs_nothing_without_a_hash() -> None:
+def test_container_image_installs_only_hashed_packages() -> None:
     text = re.sub(r"\\\n", " ", (ROOT / "deploy" / "Containerfile").read_text())
     installs = re.findall(r"pip install (.*)", text)
     assert len(installs) == 2
@@ -24,7 +24,7 @@ def test_the_image_installs_nothing_without_a_hash() -> None:
     assert "COPY deploy/requirements.lock" in text
 
 
-def test_the_lock_of_the_image_has_what_a_node_needs_in_the_versions_that_are_tested() -> None:
+def test_container_lock_has_the_nodes_packages_in_tested_versions() -> None:
     image, tested = pins(ROOT / "deploy" / "requirements.lock"), pins(ROOT / "requirements.lock")
     assert image.items() <= tested.items()
     assert (ROOT / "deploy" / "requirements.lock").read_text().count("--hash=") >= len(image)

@@ -99,7 +99,7 @@ def interrupt(process: subprocess.Popen[bytes]) -> None:
     until(lambda: not running_with(process))
 
 
-def test_ctrl_c_in_the_middle(live: Shell) -> None:
+def test_interrupted_commands_end_cleanly(live: Shell) -> None:
     live.worked("chaplain journal write --stream orders --lines - <<< $'a\\nb\\nc'")
     with started(live, LISTENERS[0]) as reader:
         assert [json.loads(reader.stdout.readline())["value"] for _ in "abc"] == ["a", "b", "c"]
@@ -126,7 +126,7 @@ def no_wait_is_deaf_to_signals(live: Shell) -> None:
     assert live.worked("python waits.py").split() == ["heard", "heard"]
 
 
-def test_who_is_not_read_any_more_ends(live: Shell) -> None:
+def test_commands_whose_reader_closes_the_pipe_end_with_code_zero(live: Shell) -> None:
     """Without a word, and before there is anything more to say."""
     live.worked("chaplain journal write first --stream orders && chaplain graph append first --stream notes")
     for line in LISTENERS:
@@ -139,7 +139,7 @@ def test_who_is_not_read_any_more_ends(live: Shell) -> None:
             assert time.monotonic() - began < promised(ANSWER_S), line
 
 
-def test_ctrl_c_in_the_demo_stops_its_nodes(tmp_path: Path) -> None:
+def test_interrupted_demo_stops_its_nodes(tmp_path: Path) -> None:
     shell = Shell(tmp_path)
     with started(shell, "demo --no-spark --out out") as demo:
         until(lambda: len(list(tmp_path.glob("out/cluster/node-*/pid"))) == 3)

@@ -71,7 +71,7 @@ class Driver:
 
 
 @pytest.mark.timeout(900)
-def test_every_block_of_every_page_runs(tmp_path: Path) -> None:
+def test_every_code_block_of_the_pages_runs(tmp_path: Path) -> None:
     shell = Shell(tmp_path)
     (tmp_path / ".venv").mkdir()
     (tmp_path / ".venv/bin").symlink_to(BIN)
@@ -101,7 +101,7 @@ def run(block: Block, shell: Shell, driver: Driver) -> str:
     return block.page
 
 
-def test_pages_link_to_pages_that_are_there() -> None:
+def test_links_between_pages_lead_to_existing_pages() -> None:
     missing = []
     pages = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]
     assert len(pages) > 80
@@ -118,7 +118,7 @@ def figures(page: str) -> list[str]:
     return re.findall(r"\| `([^`|]+)` \|$", table, re.MULTILINE)
 
 
-def test_figures_can_be_had_again() -> None:
+def test_figures_name_existing_commands() -> None:
     """Each figure names a command that is there. The README has at most five of them, the performance page all."""
     shown = figures("docs/performance.md")
     assert len(shown) > 8
@@ -142,7 +142,7 @@ def test_figures_can_be_had_again() -> None:
 SOURCES = ("src", "simulator", "campaigns", "tests", "bench", "tools")
 
 
-def test_pages_name_modules_that_exist() -> None:
+def test_module_names_in_pages_exist() -> None:
     """`link/zmq/sockets.py`, or `sockets.py` alone, in a page is the end of the path of a module of ours."""
     modules = [f"/{file.relative_to(ROOT)}" for folder in SOURCES for file in (ROOT / folder).rglob("*.py")]
     stale = []
@@ -153,7 +153,7 @@ def test_pages_name_modules_that_exist() -> None:
     assert stale == []
 
 
-def test_sources_cite_decisions_that_exist() -> None:
+def test_decisions_cited_in_sources_exist() -> None:
     decisions = {page.stem for page in (ROOT / "docs/decisions").glob("*.md")}
     stale = []
     for folder in SOURCES:

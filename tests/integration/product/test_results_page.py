@@ -9,7 +9,7 @@ from pathlib import Path
 from campaigns import results
 
 
-def test_the_page_hides_nothing() -> None:
+def test_results_page_lists_every_result_and_finding() -> None:
     """A campaign may publish while others work, and its row be a little old; a finding is never left out of the page.
 
     If this fails: `python -m campaigns.results` makes the page anew.
@@ -23,7 +23,7 @@ def test_the_page_hides_nothing() -> None:
         assert not result["findings"] or "finding" in rows.get(name, ""), name
 
 
-def test_a_finding_is_told_and_nothing_breaks_the_table(tmp_path: Path) -> None:
+def test_results_row_shows_findings_and_escapes_cells(tmp_path: Path) -> None:
     shape = {"campaign": "a", "about": "2|3 nodes", "code": "0123456789", "pieces": "1 of 2", "findings": ["lost 7"]}
     times = {"heal": {"count": 1, "p50 seconds": 0.5, "p99 seconds": 1.0, "max seconds": 1.0}}
     totals = {f"count {number}": 1000 * number for number in range(8)}

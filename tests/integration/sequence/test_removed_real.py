@@ -17,7 +17,7 @@ from tests.support.process_cluster import PATIENCE_S, Cluster, until
 pytestmark = pytest.mark.timeout(240)
 
 
-def test_it_stops_by_itself_and_has_no_part_in_what_the_others_do(tmp_path: Path) -> None:
+def test_removed_node_stops_by_itself_and_is_ignored_by_the_others(tmp_path: Path) -> None:
     with working(tmp_path / "three", 3) as cluster:
         history = wait_until_working(cluster)
         rings = [_ring(cluster, number) for number in (1, 2, 3)]

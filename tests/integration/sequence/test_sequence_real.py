@@ -34,7 +34,7 @@ KILLS = 4
 ERR_S = 6.0
 
 
-def test_publishers_contend_while_the_holder_is_killed_again_and_again(tmp_path: Path) -> None:
+def test_contending_publishers_survive_repeated_kills_of_the_holder(tmp_path: Path) -> None:
     with five(tmp_path / "five", '[record]\nsequence = ["*"]\n') as cluster:
         counts, gaps = batter(cluster, KILLS)
         assert counts["acknowledged"] >= KILLS, "the scene waits for one after each kill"
@@ -75,7 +75,7 @@ def _recorded(segments: Path) -> bool:
     return sum(place.count for place in index.streams.get("cli", ())) == 1
 
 
-def test_a_rolling_restart_loses_nothing_that_was_acknowledged(tmp_path: Path) -> None:
+def test_rolling_restart_loses_no_acknowledged_event(tmp_path: Path) -> None:
     with working(tmp_path / "three", 3) as cluster:
         history = wait_until_working(cluster)
         with Client.connect(cluster.directory, node=1, timeout=PATIENCE_S) as client:
@@ -92,7 +92,7 @@ def test_a_rolling_restart_loses_nothing_that_was_acknowledged(tmp_path: Path) -
             assert client.sequence(STREAM).publish(b"d") == 4
 
 
-def test_a_removed_node_keeps_nobody_from_working(tmp_path: Path) -> None:
+def test_removed_node_does_not_block_the_others(tmp_path: Path) -> None:
     directory = tmp_path / "removed"
     where = ("--cluster", directory)
     try:
@@ -117,7 +117,7 @@ def _states(directory: Path) -> dict[int, tuple[str, list[int]]]:
     return {node["id"]: (node["state"], node["sequence"]["work_set"]) for node in status["nodes"]}
 
 
-def test_one_of_three_that_find_each_other_by_beacons_numbers_nothing_alone(tmp_path: Path) -> None:
+def test_node_of_three_that_restarts_alone_with_beacons_gives_no_number(tmp_path: Path) -> None:
     with three_by_beacons(tmp_path / "three") as cluster:
         history = wait_until_working(cluster)
         with Client.connect(cluster.directory, node=1, timeout=PATIENCE_S) as client:
@@ -138,7 +138,7 @@ def test_one_of_three_that_find_each_other_by_beacons_numbers_nothing_alone(tmp_
 
 @pytest.mark.root
 @pytest.mark.skipif(bool(namespaces.missing()), reason=namespaces.missing())
-def test_the_side_of_three_goes_on_and_the_side_of_two_says_that_it_does_not(tmp_path: Path) -> None:
+def test_side_of_three_continues_and_side_of_two_is_in_err(tmp_path: Path) -> None:
     with namespaces.wired(tmp_path / "five", 5) as (cluster, wires):
         history = wait_until_working(cluster)
         wires.split((1, 2), (3, 4, 5))

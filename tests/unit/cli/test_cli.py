@@ -64,7 +64,7 @@ def status(directory: Path) -> dict:
     return json.loads(worked("cluster", "status", "--cluster", directory, "--output", "json"))
 
 
-def test_a_cluster_comes_up_knowing_itself(cluster):
+def test_cluster_up_starts_nodes_that_know_each_other(cluster):
     found = status(cluster)
     assert [node["id"] for node in found["nodes"]] == [1, 2]
     assert [node["members"] for node in found["nodes"]] == [2, 2]
@@ -74,7 +74,7 @@ def test_a_cluster_comes_up_knowing_itself(cluster):
     assert all(node["endpoint"] in table for node in found["nodes"])
 
 
-def test_secrets_are_for_their_owner_and_not_in_what_clients_read(cluster):
+def test_secret_files_have_mode_600_and_no_secret_is_in_client_readable_files(cluster):
     for path in [cluster, *cluster.rglob("*")]:
         assert stat.S_IMODE(path.stat().st_mode) & 0o077 == 0, path
     secrets = re.findall(r"(?:key|secret) (\S+)", (cluster / "node-1/keyring").read_text())
@@ -84,7 +84,7 @@ def test_secrets_are_for_their_owner_and_not_in_what_clients_read(cluster):
     assert not [secret for secret in secrets if secret in readable]
 
 
-def test_up_again_starts_what_is_down(cluster):
+def test_cluster_up_again_starts_only_stopped_nodes(cluster):
     before = status(cluster)["nodes"]
     os.kill(before[0]["pid"], signal.SIGKILL)
     end = time.monotonic() + PATIENCE_S
@@ -99,13 +99,13 @@ def test_up_again_starts_what_is_down(cluster):
     assert after[1]["pid"] == before[1]["pid"]
 
 
-def test_one_directory_has_one_node_at_a_time(cluster):
+def test_second_process_in_a_node_directory_is_refused(cluster):
     twice = chaplain("node", "run", "--config", cluster / "node-1/node.toml")
     assert twice.returncode == 1
     assert twice.stderr.startswith("chaplain: another node runs in ")
 
 
-def test_a_strange_pid_is_never_signalled(cluster, tmp_path):
+def test_pid_of_a_foreign_process_is_not_taken_for_a_node(cluster, tmp_path):
     folder = tmp_path / "node-1"
     folder.mkdir()
     (folder / "node.toml").write_text("")
@@ -115,7 +115,7 @@ def test_a_strange_pid_is_never_signalled(cluster, tmp_path):
     assert pid_of(folder) is None
 
 
-def test_a_node_is_known_wherever_it_was_started_from(unstarted, tmp_path):
+def test_running_node_is_recognized_whatever_path_started_it(unstarted, tmp_path):
     """By a path from its own folder, or over a link: it runs, whoever looks from wherever."""
     (tmp_path / "link").symlink_to(unstarted)
     for number, words, there in (
@@ -132,7 +132,7 @@ def test_a_node_is_known_wherever_it_was_started_from(unstarted, tmp_path):
                 process.kill()
 
 
-def test_output_that_nobody_reads_is_no_failure(cluster):
+def test_command_whose_output_is_closed_exits_with_code_zero(cluster):
     program = f"{sys.executable} -m chaplain.cli.main"
     for reader in ("| true", ">&-"):
         line = f"{program} cluster status --cluster {cluster} {reader}; echo ${{PIPESTATUS[0]}}"
@@ -140,14 +140,16 @@ def test_output_that_nobody_reads_is_no_failure(cluster):
         assert (done.stdout, done.stderr) == ("0\n", ""), reader
 
 
-def test_writing_goes_on_when_nobody_reads_its_receipts(cluster):
-    script = "import chaplain.cli.commands.journal as j, chaplain.cli.main as m; j._PROGRESS_EVERY = 10; m.main()"
+def test_writer_whose_output_is_closed_still_writes_all_messages(cluster):
+    script = (
+        "import chaplain.cli.commands.streams.journal as j, chaplain.cli.main as m; j._PROGRESS_EVERY = 10; m.main()"
+    )
     line = f"seq 100 | {sys.executable} -c '{script}' journal write --lines --stream unread --cluster {cluster} | true"
     subprocess.run(["bash", "-c", f"{line}; test ${{PIPESTATUS[1]}} = 0"], timeout=PATIENCE_S, check=True)
     assert status(cluster)["streams"]["unread"]["head"] == 100
 
 
-def test_health_and_metrics_are_served(cluster):
+def test_node_serves_health_and_metrics_over_http(cluster):
     for node in load_cluster(cluster).nodes:
         for path, text in (("/healthz", "ok"), ("/readyz", "ready"), ("/metrics", "chaplain_host_wakeups_total")):
             with urllib.request.urlopen(f"http://{node.http}{path}", timeout=10) as answer:
@@ -156,7 +158,7 @@ def test_health_and_metrics_are_served(cluster):
                 assert (answer.status, answer.read()) == (200, b"")
 
 
-def test_a_taken_port_is_told_and_nothing_is_left(tmp_path):
+def test_cluster_up_with_taken_port_names_it_and_creates_nothing(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         done = chaplain("cluster", "up", "--nodes", "1", "--dir", tmp_path / "c", "--base-port", str(port))
@@ -165,7 +167,7 @@ def test_a_taken_port_is_told_and_nothing_is_left(tmp_path):
     assert not (tmp_path / "c").exists()
 
 
-def test_a_node_that_dies_at_once_is_shown_with_its_log_and_the_rest_stays(unstarted):
+def test_node_that_fails_at_start_is_reported_with_its_log_and_others_stay_up(unstarted):
     (unstarted / "node-2/identity").chmod(0o644)
     done = chaplain("cluster", "up", "--dir", unstarted)
     assert done.returncode == 1
@@ -179,7 +181,7 @@ def test_a_node_that_dies_at_once_is_shown_with_its_log_and_the_rest_stays(unsta
     assert "node 2: cannot read " in lost.stderr
 
 
-def test_a_node_that_serves_elsewhere_than_the_clusters_file_says_is_named(unstarted):
+def test_node_with_another_http_address_than_the_cluster_file_is_named(unstarted):
     file, http = unstarted / "node-1/node.toml", load_cluster(unstarted).nodes[0].http
     file.write_text(file.read_text().replace(http, "127.0.0.1:0"))
     done = chaplain("cluster", "up", "--dir", unstarted, "--node", "1")
@@ -190,7 +192,7 @@ def test_a_node_that_serves_elsewhere_than_the_clusters_file_says_is_named(unsta
 @pytest.mark.parametrize(
     ("number", "code", "message"), [(signal.SIGINT, 1, b"chaplain: interrupted"), (signal.SIGTERM, 128 + 15, b"")]
 )
-def test_cluster_up_stops_its_nodes_when_it_is_ended_by_a_signal(unstarted, number, code, message):
+def test_cluster_up_ended_by_a_signal_stops_the_nodes_that_it_started(unstarted, number, code, message):
     """The second node never serves at the address that the command expects, so the command waits."""
     http = load_cluster(unstarted).nodes[1].http
     for file in (unstarted / "node-2/node.toml", unstarted / "cluster.toml"):
@@ -214,7 +216,7 @@ def test_cluster_up_stops_its_nodes_when_it_is_ended_by_a_signal(unstarted, numb
     assert not [pid for pid in pids if pid is not None and is_alive(pid)]
 
 
-def test_a_directory_of_something_else_is_left_alone(tmp_path):
+def test_directory_without_a_cluster_is_refused_and_left_unchanged(tmp_path):
     (tmp_path / "mine").write_text("keep")
     done = chaplain("cluster", "up", "--dir", tmp_path)
     assert done.returncode == 1
@@ -222,26 +224,26 @@ def test_a_directory_of_something_else_is_left_alone(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
 
 
-def test_another_number_of_nodes_is_refused(cluster):
+def test_cluster_up_with_another_number_of_nodes_is_refused(cluster):
     done = chaplain("cluster", "up", "--nodes", "3", "--dir", cluster)
     assert (done.returncode, done.stdout) == (1, "")
     assert "holds a cluster of 2 nodes, not 3" in done.stderr
 
 
-def test_another_database_is_refused(cluster):
+def test_cluster_up_with_another_database_is_refused(cluster):
     done = chaplain("cluster", "up", "--dir", cluster, "--database", "none")
     assert (done.returncode, done.stdout) == (1, "")
     assert "holds a cluster with --database sqlite, not none" in done.stderr
 
 
-def test_one_node_of_two_has_no_master_and_says_so(unstarted):
+def test_one_running_node_of_two_reports_that_there_is_no_master(unstarted):
     said = worked("cluster", "up", "--dir", unstarted, "--node", "2")
     assert "1 node serves, 1 started now." in said
     assert "no node is master: nothing is written until a majority serializes; 1 of 2 are up." in said
     assert pid_of(unstarted / "node-1") is None
 
 
-def test_python_m_chaplain_is_the_same_command_line():
+def test_python_m_chaplain_behaves_like_the_command():
     def run(module: str, *words: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", module, *words]
         return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
@@ -253,7 +255,7 @@ def test_python_m_chaplain_is_the_same_command_line():
     assert "there is no cluster at /nowhere" in wrong.stderr
 
 
-def test_keys_are_made_once(tmp_path):
+def test_key_new_refuses_to_overwrite_a_key_and_prints_no_secret(tmp_path):
     shown = json.loads(worked("key", "new", "--out", tmp_path / "a", "--output", "json"))
     assert f"key {shown['key']}\n" in (tmp_path / "a").read_text()
     assert stat.S_IMODE((tmp_path / "a").stat().st_mode) == 0o600
@@ -288,7 +290,7 @@ def commands() -> Iterator[tuple[tuple[str, ...], click.Command]]:
         yield path, found
 
 
-def test_every_command_helps_with_an_example():
+def test_every_command_has_help_with_an_example():
     found = list(verbs(cli))
     assert ("cluster", "up") in found
     groups = {path[:1] for path in found if len(path) > 1}
@@ -300,7 +302,7 @@ def test_every_command_helps_with_an_example():
         assert " ".join(("Example: chaplain", *path)) in " ".join(shown.output.split()), path
 
 
-def test_every_command_speaks_to_programs_too():
+def test_every_command_that_prints_results_has_json_output_and_node_option():
     """Whatever prints a table prints JSON; whatever talks to a cluster can ask one node."""
     options = {path: {name for option in found.params for name in option.opts} for path, found in commands()}
     speechless = {("node", "run"), ("completion",)}
@@ -310,7 +312,7 @@ def test_every_command_speaks_to_programs_too():
     assert len(asking) > 25
 
 
-def test_every_option_is_explained():
+def test_every_option_has_a_help_text():
     dumb = [
         (path, option.opts)
         for path, found in commands()
@@ -321,7 +323,7 @@ def test_every_option_is_explained():
 
 
 @pytest.mark.parametrize("shell_words", ["chaplain cl", "chaplain pipeline verify --sig"])
-def test_completion_completes(shell_words):
+def test_completion_returns_only_words_with_the_typed_prefix(shell_words):
     words = shell_words.split()
     done = chaplain(_CHAPLAIN_COMPLETE="bash_complete", COMP_WORDS=shell_words, COMP_CWORD=str(len(words) - 1))
     found = [line.partition(",")[2] for line in done.stdout.split()]
@@ -341,7 +343,7 @@ def test_completion_completes(shell_words):
         (["node", "run", "--config", "/nowhere", "--set", "x"], 2, "'x' is not NAME=VALUE"),
     ],
 )
-def test_bad_input_is_one_clear_sentence(arguments, code, sentence, capsys):
+def test_bad_input_is_reported_in_one_sentence(arguments, code, sentence, capsys):
     from chaplain.cli.main import main
 
     with pytest.raises(SystemExit) as end:
@@ -351,7 +353,7 @@ def test_bad_input_is_one_clear_sentence(arguments, code, sentence, capsys):
     assert sentence in said.err
 
 
-def test_starting_loads_nothing_heavy():
+def test_starting_the_command_imports_no_heavy_package():
     code = "import chaplain.cli.main, chaplain.runtime.layers.node, sys; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     # numpy is there to read packs without a loop; nothing else heavy is.
@@ -380,7 +382,7 @@ def test_missing_extra_is_named_before_anything_is_created(tmp_path, arguments, 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_only_postgresql_needs_what_only_its_extra_brings():
+def test_only_postgresql_modules_import_packages_of_the_postgres_extra():
     """Loaded when a stream is opened there: by its own files, which nobody imports while being imported."""
     root = Path(__file__).parents[3] / "src" / "chaplain"
     others = [file for file in root.rglob("*.py") if file.parent.name != "postgres"]
@@ -389,7 +391,7 @@ def test_only_postgresql_needs_what_only_its_extra_brings():
     assert [file.name for file in others if wants.search(file.read_text())] == []
 
 
-def test_config_show_says_where_each_value_is_from(unstarted):
+def test_config_show_names_the_source_of_each_value(unstarted):
     file = unstarted / "node-1" / "node.toml"
     said = json.loads(worked("config", "show", "--config", file, "--output", "json", CHAPLAIN_NODE_SEAL="hmac-sha256"))
     found = {row["setting"]: (row["value"], row["origin"]) for row in said}
@@ -401,10 +403,10 @@ def test_config_show_says_where_each_value_is_from(unstarted):
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_completion_is_a_script_for_the_shell(shell):
+def test_completion_prints_a_script_for_each_shell(shell):
     assert "_CHAPLAIN_COMPLETE" in worked("completion", shell)
 
 
-def test_completion_knows_the_nouns_and_their_verbs():
+def test_completion_script_offers_groups_and_their_commands():
     done = chaplain(_CHAPLAIN_COMPLETE="bash_complete", COMP_WORDS="chaplain journal ", COMP_CWORD="2")
     assert {"plain,write", "plain,read"} <= set(done.stdout.split())

@@ -51,7 +51,7 @@ def machines(tmp_path: Path) -> Iterator[Path]:
         node.wait(30)
 
 
-def test_each_machine_runs_its_own_folder_and_clients_need_two_files(machines: Path) -> None:
+def test_three_machine_cluster_works_with_separate_folders_and_two_client_files(machines: Path) -> None:
     assert sorted(path.name for path in machines.iterdir()) == ["client.identity", "cluster.toml"]
     end_s = time.monotonic() + START_S
     while True:
@@ -65,14 +65,14 @@ def test_each_machine_runs_its_own_folder_and_clients_need_two_files(machines: P
     assert json.loads(line)["value"] == "hello"
 
 
-def test_up_says_that_the_nodes_are_elsewhere(tmp_path: Path) -> None:
+def test_cluster_up_without_local_nodes_says_to_run_them_on_their_machines(tmp_path: Path) -> None:
     worked("cluster", "create", "--dir", tmp_path / "ours", "--at", "tcp://127.0.0.1:7400")
     done = chaplain("cluster", "up", "--dir", tmp_path / "ours")
     assert done.returncode == 1
     assert "run each node on its own" in done.stderr
 
 
-def test_former_name_found_still_creates_a_cluster(tmp_path: Path) -> None:
+def test_former_command_name_found_still_creates_a_cluster(tmp_path: Path) -> None:
     worked("cluster", "found", "--dir", tmp_path / "ours", "--at", "tcp://127.0.0.1:7400")
     assert (tmp_path / "ours" / "cluster.toml").exists()
     listed = worked("cluster", "--help")
@@ -84,14 +84,14 @@ def test_former_name_found_still_creates_a_cluster(tmp_path: Path) -> None:
     ("endpoints", "said"),
     [(["nonsense"], "nonsense"), (["tcp://127.0.0.1:7400"] * 2, "two nodes cannot be reached at one endpoint")],
 )
-def test_endpoints_are_checked(tmp_path: Path, endpoints: list[str], said: str) -> None:
+def test_cluster_create_refuses_invalid_endpoints(tmp_path: Path, endpoints: list[str], said: str) -> None:
     done = chaplain("cluster", "create", "--dir", tmp_path / "ours", *(w for e in endpoints for w in ("--at", e)))
     assert done.returncode == 1
     assert said in done.stderr
     assert not (tmp_path / "ours").exists()
 
 
-def test_ports_are_looked_for_where_one_is_told_to(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_free_ports_are_taken_from_the_configured_range(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(PORTS_VARIABLE, "29000-29049")
     assert {*free_ports(20)} < {*range(29_000, 29_050)}
     for wrong in ("29000", "x-y", "5-3", "0-9", "9-70000"):
@@ -100,7 +100,7 @@ def test_ports_are_looked_for_where_one_is_told_to(monkeypatch: pytest.MonkeyPat
             free_ports(1)
 
 
-def test_index_only_serializers_are_in_every_nodes_file_and_newcomers_too(tmp_path: Path) -> None:
+def test_index_only_serializers_are_written_to_every_node_file_also_of_new_nodes(tmp_path: Path) -> None:
     ours = tmp_path / "ours"
     endpoints = [f"tcp://127.0.0.1:{7400 + number}" for number in range(5)]
     make_distributed_cluster(ours, endpoints, "sqlite", "", NodeSplit(index_only=3))
@@ -118,7 +118,7 @@ def test_index_only_serializers_are_in_every_nodes_file_and_newcomers_too(tmp_pa
     assert [executor is not None and executor.bare for executor in executors] == [True, False, False, True]
 
 
-def test_a_newcomer_takes_over_what_all_should_have_alike(tmp_path: Path) -> None:
+def test_new_node_copies_shared_settings_of_an_existing_node(tmp_path: Path) -> None:
     ours = tmp_path / "ours"
     make_distributed_cluster(ours, ["tcp://127.0.0.1:7400"], "sqlite", "")
     file = ours / "node-1" / NODE_FILE
@@ -133,7 +133,7 @@ def test_a_newcomer_takes_over_what_all_should_have_alike(tmp_path: Path) -> Non
     assert second.text("journal.disk")
 
 
-def test_a_seal_is_in_every_file_and_newcomers_too(tmp_path: Path) -> None:
+def test_seal_is_written_to_every_node_file_also_of_new_nodes(tmp_path: Path) -> None:
     ours = tmp_path / "ours"
     worked("cluster", "create", "--dir", ours, "--at", "tcp://127.0.0.1:7400", "--seal", HMAC)
     make_folder(ours, 2, "", "")
@@ -149,7 +149,7 @@ def test_a_seal_is_in_every_file_and_newcomers_too(tmp_path: Path) -> None:
     assert not (tmp_path / "meter").exists()
 
 
-def test_a_seal_that_is_none_is_refused(tmp_path: Path) -> None:
+def test_unknown_seal_is_refused(tmp_path: Path) -> None:
     done = chaplain("cluster", "up", "--dir", tmp_path / "ours", "--seal", "wax")
     assert done.returncode == 2
     assert "'wax' is not one of 'aes-256-gcm', 'hmac-sha256'" in done.stderr
@@ -165,7 +165,9 @@ def test_a_seal_that_is_none_is_refused(tmp_path: Path) -> None:
         (NodeSplit(6), "store data"),
     ],
 )
-def test_copies_must_be_possible(tmp_path: Path, split: NodeSplit, wrong: str) -> None:
+def test_number_of_copies_above_the_number_of_data_nodes_is_refused(
+    tmp_path: Path, split: NodeSplit, wrong: str
+) -> None:
     with pytest.raises(ConfigError, match=wrong):
         make_cluster(tmp_path / "ours", 5, "none", None, split)
     assert not (tmp_path / "ours").exists()
@@ -183,7 +185,7 @@ def test_copies_must_be_possible(tmp_path: Path, split: NodeSplit, wrong: str) -
         (255, NodeSplit(3), "1 to 254 nodes, not 255"),
     ],
 )
-def test_no_more_are_founded_than_a_later_set_could_name(
+def test_cluster_with_more_serializers_than_a_set_may_have_is_refused(
     tmp_path: Path, nodes: int, split: NodeSplit, wrong: str
 ) -> None:
     with pytest.raises(ConfigError, match=wrong):
@@ -198,7 +200,7 @@ def test_no_more_are_founded_than_a_later_set_could_name(
     )
 
 
-def test_a_file_that_names_serializers_nobody_knows_is_refused(tmp_path: Path) -> None:
+def test_node_file_with_an_unknown_serializer_is_refused(tmp_path: Path) -> None:
     make_distributed_cluster(tmp_path / "ours", ["tcp://127.0.0.1:7400"], "none", "")
     file = tmp_path / "ours" / "node-1" / NODE_FILE
     config = load_node(file, {}, {"journal.index_only": "9", "journal.copies": "1"})

@@ -21,11 +21,11 @@ from chaplain.cli.support.input_bytes import split_lines, text_or_stdin
         (b"a\r\nb\rc\x0bd\n", [b"a\r", b"b\rc\x0bd"]),
     ],
 )
-def test_a_line_ends_with_a_line_feed_and_nothing_else(data: bytes, lines: list[bytes]) -> None:
+def test_input_lines_are_split_at_line_feeds_only(data: bytes, lines: list[bytes]) -> None:
     assert split_lines(data) == lines == [line.removesuffix(b"\n") for line in io.BytesIO(data)]
 
 
-def test_a_dash_is_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dash_argument_reads_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"\xff\r\n")))
     assert text_or_stdin("--") == b"--"
     assert text_or_stdin("-") == b"\xff\r\n"

@@ -18,7 +18,7 @@ from unittest import mock
 
 import pytest
 
-from chaplain.cli.commands.journal import timestamp
+from chaplain.cli.commands.streams.journal import timestamp
 from chaplain.cli.main import main
 
 
@@ -80,7 +80,7 @@ def cluster(tmp_path_factory) -> Iterator[Path]:
     assert chaplain("cluster", "down", "--cluster", directory).returncode == 0
 
 
-def test_texts_files_and_standard_input_are_written_and_read(cluster, tmp_path):
+def test_journal_write_accepts_texts_files_and_standard_input(cluster, tmp_path):
     where = ("--stream", "notes", "--cluster", cluster)
     [receipt] = lines("journal", "write", "grüße", "--key", "k", *where)
     assert {"stream": "notes", "offset": 0, "client_message_id": 1}.items() <= receipt.items()
@@ -126,7 +126,7 @@ def test_stream_commands_show_offsets_times_and_last_messages(cluster):
     assert "there is no stream 'absent'" in failure("stream", "show", "absent", *where)
 
 
-def test_each_line_is_a_message_and_each_has_its_receipt(cluster, tmp_path):
+def test_journal_write_of_lines_prints_one_receipt_per_line(cluster, tmp_path):
     text = b"".join(b"%d\n" % number for number in range(5000)) + b"no line feed"
     where = ("--stream", "lines", "--cluster", cluster)
     receipts = lines("journal", "write", "--lines", *where, stdin=text)
@@ -142,7 +142,7 @@ def test_each_line_is_a_message_and_each_has_its_receipt(cluster, tmp_path):
     assert "5003" in done.stdout
 
 
-def test_following_shows_what_comes(cluster):
+def test_journal_read_with_follow_prints_later_messages(cluster):
     where = ("--stream", "follow", "--cluster", str(cluster))
     arguments = [sys.executable, "-m", "chaplain.cli.main", "journal", "read", "--follow", *where]
     with subprocess.Popen(arguments, stdout=subprocess.PIPE) as reader:
@@ -155,7 +155,7 @@ def test_following_shows_what_comes(cluster):
             reader.terminate()
 
 
-def test_what_is_not_there_is_said(cluster):
+def test_journal_read_of_missing_stream_offset_or_cluster_names_what_is_missing(cluster):
     where = ("--cluster", cluster)
     lines("journal", "write", "x", "--stream", "short", *where)
     read_all(1, "--stream", "short", *where)
@@ -169,7 +169,7 @@ def test_what_is_not_there_is_said(cluster):
     assert "there is no cluster at" in failure("journal", "read", "--stream", "s", "--cluster", "/nowhere")
 
 
-def test_clients_are_added_with_rights_and_removed(cluster, tmp_path):
+def test_client_add_list_and_remove_show_rights_and_status(cluster, tmp_path):
     where = ("--cluster", cluster, "--output", "json")
     file = tmp_path / "alice.identity"
     [added] = lines("client", "add", "alice", "--write", "her-*", "--read", "*", "--out", file, *where)
@@ -196,6 +196,6 @@ def test_clients_are_added_with_rights_and_removed(cluster, tmp_path):
     assert "base64url" in failure("client", "add", "eve", "--key", "?", *where, code=2)
 
 
-def test_timestamps_keep_their_nanoseconds():
+def test_timestamps_are_printed_with_nanoseconds():
     assert timestamp(1_794_790_968_312_628_369) == "2026-11-16T01:02:48.312628369Z"
     assert timestamp(0) == "1970-01-01T00:00:00.000000000Z"

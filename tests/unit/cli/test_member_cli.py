@@ -33,7 +33,7 @@ def status(cluster: Path) -> dict:
     return json.loads(chaplain("cluster", "status", "--cluster", cluster, "--output", "json").stdout)
 
 
-def test_a_node_joins_takes_over_and_the_first_one_leaves(cluster):
+def test_added_node_takes_over_when_the_first_node_is_removed(cluster):
     with Client.connect(cluster, timeout=30) as lasting:
         _replace_the_first(cluster)
         # It was given the first one and nobody else.
@@ -75,7 +75,7 @@ def _replace_the_first(cluster: Path) -> None:
     assert member(cluster, "remove", "3")["lost"] == ["executor"]
 
 
-def test_a_node_for_another_machine_is_let_in_and_not_started(cluster):
+def test_node_added_for_another_machine_is_a_member_and_is_not_started(cluster):
     before = [node["id"] for node in status(cluster)["nodes"]]
     added = member(cluster, "add", "--at", "tcp://127.0.0.1:1")
     assert added["waits"]
@@ -89,12 +89,12 @@ def test_a_node_for_another_machine_is_let_in_and_not_started(cluster):
     assert [node["id"] for node in now["nodes"]] == before
 
 
-def test_what_is_no_set_is_bad_usage(cluster):
+def test_invalid_serializer_set_is_wrong_usage(cluster):
     assert "each once" in failure("member", "serializers", "1", "1", "--cluster", cluster, code=2)
     assert "not in the range" in failure("member", "serializers", "0", "--cluster", cluster, code=2)
 
 
-def test_a_node_that_never_ran_is_removed_like_any_other(cluster):
+def test_node_that_never_started_can_be_removed(cluster):
     """As when the command that added it was ended before it started the node."""
     with Client.connect(cluster, timeout=30) as client:
         client.add_node(9, "executor", "tcp://127.0.0.1:1", Identity(b"9" * 32).key, bytes(16).hex())

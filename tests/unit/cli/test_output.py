@@ -17,7 +17,7 @@ from chaplain.errors import Refused
 TABLE = "from chaplain.cli.support.output import print_table; print_table(['name'], [{'name': 'x' * 50}], 'a caption')"
 
 
-def test_what_others_wrote_is_shown_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+def test_control_characters_and_markup_in_messages_are_escaped(capsys: pytest.CaptureFixture[str]) -> None:
     """Neither as orders to the terminal nor as markup of the library that draws tables."""
     column = "[/y]\x1b[31m"
     rows = [{"value": "[/x] [red]b :smile:"}, {"value": "\x1b[2J\r", column: "a column of a table of somebody's"}]
@@ -31,7 +31,9 @@ def test_what_others_wrote_is_shown_as_it_is(capsys: pytest.CaptureFixture[str])
     assert escaped("zwei\nZeilen ö\x07") == "zwei\nZeilen ö\\x07"
 
 
-def test_what_is_wrong_is_shown_as_it_is(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_control_characters_in_error_messages_are_escaped(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The reason may be another client's words: the name of a column, of a constraint, of a stream."""
     for wrong in (Refused("constraint failed: t.\x1b]0;x\x07"), click.ClickException("votes: \x1b[2J 1")):
         monkeypatch.setattr(LazyCommands, "invoke", _Raising(wrong))
@@ -68,16 +70,16 @@ def on_a_terminal(columns: int, **environment: str) -> str:
     return shown.decode()
 
 
-def test_a_terminal_gets_colours_unless_somebody_wants_none() -> None:
+def test_terminal_output_has_colours_unless_no_color_is_set() -> None:
     assert "\x1b[" in on_a_terminal(100, NO_COLOR="")
     assert "\x1b[" not in on_a_terminal(100, NO_COLOR="1")
 
 
-def test_a_narrow_window_cuts_nothing_off() -> None:
+def test_narrow_terminal_shows_complete_values() -> None:
     assert on_a_terminal(30, NO_COLOR="1").count("x") == 50
 
 
-def test_what_an_encoding_lacks_is_spelled_out() -> None:
+def test_characters_that_the_encoding_lacks_are_escaped() -> None:
     script = "import sys; from chaplain.cli.main import _prepare_streams; _prepare_streams(); " + TABLE.replace(
         "x", "ö"
     )

@@ -27,14 +27,14 @@ from chaplain.pipeline.source.spark_errors import translated
         ("report", "Missing option '--tables'"),
     ],
 )
-def test_refused(words: str, why: str) -> None:
+def test_pipeline_options_with_wrong_values_are_refused(words: str, why: str) -> None:
     result = CliRunner().invoke(cli, ["pipeline", *words.split()], env={"CHAPLAIN_CLUSTER": ""})
     assert (result.exit_code, why in result.output) == (2, True), result.output
 
 
 @pytest.mark.parametrize(("tables", "why"), [("f.txt", "f.txt is no folder"), ("f.txt/t", "f.txt is no folder"),
                                              ("/proc/x", "nothing can be written there")])  # fmt: skip
-def test_tables_that_cannot_be_kept_are_refused_before_spark_starts(
+def test_unusable_tables_folder_is_refused_before_spark_starts(
     tables: str, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -45,7 +45,7 @@ def test_tables_that_cannot_be_kept_are_refused_before_spark_starts(
         CliRunner().invoke(cli, words, catch_exceptions=False)
 
 
-def test_errors_of_spark_are_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_spark_error_is_reported_in_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = "\n[CONNECT] no server at sc://far:1\nJVM stacktrace:\n\tat java"
 
     def fail(*_: object, **__: object) -> NoReturn:
@@ -60,7 +60,7 @@ def test_errors_of_spark_are_one_sentence(tmp_path: Path, monkeypatch: pytest.Mo
                            catch_exceptions=False)  # fmt: skip
 
 
-def test_errors_of_tasks_come_back_as_ours() -> None:
+def test_chaplain_error_of_a_spark_task_keeps_its_class() -> None:
     text = "[PYTHON_DATA_SOURCE_ERROR] …\n  File x\nchaplain.errors.Missing: there is no stream 'a'\n\tat java"
     found = translated(PySparkException(text))
     assert isinstance(found, Missing)

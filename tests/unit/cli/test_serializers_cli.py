@@ -46,7 +46,7 @@ def serializers(*words: str, answer: str = "") -> Result:
     return CliRunner().invoke(member.member, ["serializers", *words, "--cluster", "c"], input=answer)
 
 
-def test_a_smaller_set_is_asked_about(cluster, monkeypatch) -> None:
+def test_smaller_serializer_set_asks_for_confirmation(cluster, monkeypatch) -> None:
     monkeypatch.setattr(member, "is_interactive", lambda: True)
     refused = serializers("4", answer="\n")
     assert refused.exit_code == 1
@@ -57,7 +57,7 @@ def test_a_smaller_set_is_asked_about(cluster, monkeypatch) -> None:
     assert cluster.asked == [(4,)]
 
 
-def test_one_that_is_no_weaker_is_not_asked_about(cluster, monkeypatch) -> None:
+def test_set_with_the_same_fault_tolerance_asks_for_no_confirmation(cluster, monkeypatch) -> None:
     monkeypatch.setattr(member, "is_interactive", lambda: True)
     for numbers in (("1", "2", "4"), ("1", "2", "3", "4"), ("1", "2", "3", "4", "5")):
         done = serializers(*numbers)
@@ -65,21 +65,21 @@ def test_one_that_is_no_weaker_is_not_asked_about(cluster, monkeypatch) -> None:
     assert len(cluster.asked) == 3
 
 
-def test_with_yes_nothing_is_asked(cluster, monkeypatch) -> None:
+def test_smaller_serializer_set_with_yes_asks_for_no_confirmation(cluster, monkeypatch) -> None:
     monkeypatch.setattr(member, "is_interactive", lambda: True)
     done = serializers("4", "--yes")
     assert (done.exit_code, done.stderr) == (0, "")
     assert cluster.asked == [(4,)]
 
 
-def test_a_program_is_told_and_not_held_up(cluster) -> None:
+def test_smaller_serializer_set_in_a_script_warns_and_continues(cluster) -> None:
     done = serializers("4", "--output", "json")
     assert done.exit_code == 0
     assert done.stderr == f"{COST}\n"
     assert cluster.asked == [(4,)]
 
 
-def test_what_a_set_of_fewer_costs() -> None:
+def test_warning_about_a_smaller_set_names_the_lost_fault_tolerance() -> None:
     assert lost_fault_tolerance((1, 2, 3), (2, 1)).startswith("serializers 2, 1 tolerate no failure; ")
     five = "serializers 1, 2, 3 tolerate 1 failure; the present serializers 1, 2, 3, 4, 5 tolerate 2."
     assert lost_fault_tolerance((1, 2, 3, 4, 5), (1, 2, 3)) == five

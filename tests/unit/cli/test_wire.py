@@ -42,7 +42,7 @@ OTHERS = [
 
 
 @pytest.mark.parametrize("shape", [HELLO, PARCEL, *OTHERS], ids=lambda shape: shape.get("command", "parcel"))
-def test_each_message_goes_to_bytes_and_back(shape):
+def test_mesh_messages_round_trip_through_wire_decode_and_encode(shape):
     run = CliRunner()
     encoded = run.invoke(cli, ["wire", "encode", json.dumps(shape)], catch_exceptions=False)
     decoded = run.invoke(cli, ["wire", "decode", encoded.output.strip()], catch_exceptions=False)
@@ -50,7 +50,7 @@ def test_each_message_goes_to_bytes_and_back(shape):
     assert run.invoke(cli, ["wire", "decode", "-"], input=encoded.output).output == decoded.output
 
 
-def test_the_examples_are_these_bytes():
+def test_mesh_examples_have_the_documented_bytes():
     assert from_json(OTHERS[4]).hex() == "aaa106ffff"
     assert from_json(PARCEL).hex() == "01020304120000030a0b0cff"
     assert {shape["command"] for shape in [HELLO, *OTHERS]} == set(COMMANDS)
@@ -73,19 +73,19 @@ def test_the_examples_are_these_bytes():
         (PARCEL | {"more": 1}, "unknown field"),
     ],
 )
-def test_a_wrong_object_is_told_in_one_sentence(value, sentence):
+def test_invalid_json_object_is_refused_in_one_sentence(value, sentence):
     with pytest.raises(Malformed, match=sentence):
         from_json(value)
 
 
 @pytest.mark.parametrize("text", ["zz", "abc"])
-def test_what_is_no_hexadecimal_is_bad_usage(text):
+def test_text_that_is_not_hexadecimal_is_wrong_usage(text):
     assert CliRunner().invoke(cli, ["wire", "decode", text]).exit_code == 2
     assert CliRunner().invoke(cli, ["wire", "encode", text]).exit_code == 2
 
 
 @given(st.binary(max_size=64), st.sampled_from([None, "mesh", "parcel"]))
-def test_any_bytes_are_shown_or_malformed_and_come_back_the_same(data, layer):
+def test_any_bytes_decode_and_encode_to_the_same_bytes_or_are_malformed(data, layer):
     try:
         shown = to_json(data, layer)
     except Malformed:
@@ -94,7 +94,7 @@ def test_any_bytes_are_shown_or_malformed_and_come_back_the_same(data, layer):
 
 
 @given(st.recursive(st.none() | st.integers() | st.text(max_size=5), lambda x: st.dictionaries(st.text(max_size=9), x)))
-def test_any_object_is_encoded_or_malformed(value):
+def test_any_json_object_is_encoded_or_malformed(value):
     for extra in ({}, {"layer": "mesh", "command": "HELLO"}, {"layer": "parcel"}):
         with pytest.raises(Malformed):
             from_json(extra | value if isinstance(value, dict) else value)

@@ -113,7 +113,7 @@ def carried(layer: Layer, message: msgspec.Struct) -> bytes:
 
 
 @pytest.mark.parametrize(("layer", "message"), CARRIED_MESSAGES, ids=lambda one: type(one).__name__)
-def test_a_parcel_is_shown_with_its_message_and_made_of_either(layer: Layer, message: msgspec.Struct) -> None:
+def test_parcel_is_decoded_with_its_message_and_encoded_from_either(layer: Layer, message: msgspec.Struct) -> None:
     data = carried(layer, message)
     shown = json.loads(json.dumps(to_json(data)))
     assert shown["message"][COMMAND] == type(message).__name__
@@ -123,33 +123,33 @@ def test_a_parcel_is_shown_with_its_message_and_made_of_either(layer: Layer, mes
 
 
 @pytest.mark.parametrize(("layer", "data"), WHOLE_MESSAGES.items())
-def test_what_is_inside_of_messages_is_shown_by_its_layer(layer: str, data: bytes) -> None:
+def test_inner_messages_are_decoded_by_their_layer_option(layer: str, data: bytes) -> None:
     shown = CliRunner().invoke(cli, ["wire", "decode", "--layer", layer, data.hex()], catch_exceptions=False)
     made = CliRunner().invoke(cli, ["wire", "encode", shown.output], catch_exceptions=False)
     assert made.output.strip() == data.hex()
 
 
 @pytest.mark.parametrize(("layer", "page", "begins"), PAGES)
-def test_the_examples_of_the_pages_are_shown_and_made(layer: str, page: str, begins: str) -> None:
+def test_examples_of_protocol_pages_round_trip_through_json(layer: str, page: str, begins: str) -> None:
     data = example(page, begins)
     shown = json.loads(json.dumps(to_json(data, layer)))
     assert from_json(shown) == data
 
 
-def test_a_beacon_with_a_field_of_another_size_is_none() -> None:
+def test_beacon_with_a_field_of_wrong_size_is_malformed() -> None:
     shown = to_json(example("protocol/mesh.md", "hex\n43 48 50 42"), "beacon")
     with pytest.raises(Malformed, match="8, 16 and 32 octets"):
         from_json({**shown, "mac": "00"})
 
 
-def test_parameters_by_name_are_made_too() -> None:
+def test_statement_with_named_parameters_round_trips() -> None:
     data = encode_statement(Statement("select :a, :b", {"a": b"\x07", "b": "text"}))
     shown = json.loads(json.dumps(to_json(data, "statement")))
     assert shown["parameters"] == {"a": {COMMAND: "Octets", "octets": "07"}, "b": "text"}
     assert from_json(shown) == data
 
 
-def test_what_a_configuration_entry_says_is_shown() -> None:
+def test_cluster_message_is_decoded_with_its_configuration_entries() -> None:
     entries = to_json(WHOLE_MESSAGES["cluster"], "cluster")["entries"]
     assert entries[0]["reference"] == {COMMAND: "Reference", "node": 1, "journal": 2, "index": 3}
     said = {COMMAND: "FenceLane", "client_id": 7}
@@ -157,7 +157,7 @@ def test_what_a_configuration_entry_says_is_shown() -> None:
     assert to_json(WHOLE_MESSAGES["config"], "config")["message"]["message"] == said
 
 
-def test_no_message_has_a_field_that_its_name_would_hide() -> None:
+def test_no_message_has_a_field_named_like_the_json_tag() -> None:
     inside = [kind for sort in CARRIED.values() for each in sort for kind in get_args(each.kinds)]
     whole = [kind for each in WHOLE.values() for kind in get_args(each.kinds) or (each.kinds,)]
     assert len(inside + whole) > 60
@@ -177,7 +177,7 @@ def test_no_message_has_a_field_that_its_name_would_hide() -> None:
         ({"command": "GetData", "stream": "s"}, "Missing required argument 'ids'"),
     ],
 )
-def test_what_is_wrong_is_said(value: dict, sentence: str) -> None:
+def test_malformed_inner_message_is_reported_in_one_sentence(value: dict, sentence: str) -> None:
     with pytest.raises(Malformed) as wrong:
         from_json({"layer": "parcel", "node": 1, "protocol": 3, "message": value})
     assert sentence in str(wrong.value)

@@ -112,7 +112,7 @@ MISTAKES: dict[str, tuple[Callable[[Any], Any], str]] = {
     "remove_node, a part": (lambda client: client.remove_node(1.5, "ingest"), "a node's id is a number from 1"),
     "new_serializers, a number": (lambda client: client.new_serializers(4), "a list of nodes is wanted, not int"),
     "new_serializers, text": (lambda client: client.new_serializers(["1"]), "a node's id is a number from 1"),
-    "checkpoint, text": (lambda client: client.checkpoint("5"), "a message has a number"),
+    "snapshot, text": (lambda client: client.snapshot("5"), "a message has a number"),
 }
 CONNECTIONS: dict[str, tuple[dict[str, object], str]] = {
     "timeout of text": ({"timeout": "3"}, "a timeout is a number of seconds above 0"),
@@ -134,12 +134,12 @@ CONNECTIONS: dict[str, tuple[dict[str, object], str]] = {
 
 @pytest.mark.parametrize(("given", "says"), CONNECTIONS.values(), ids=CONNECTIONS)
 @pytest.mark.parametrize("face", [Client, AsyncClient])
-def test_what_is_wrong_with_connecting_is_said_at_the_call(cluster, face, given, says) -> None:
+def test_wrong_connect_arguments_raise_at_the_call(cluster, face, given, says) -> None:
     with pytest.raises(ChaplainError, match=says):
         face.connect(**(cluster.how | given))
 
 
-def test_mistakes_are_named_before_anything_is_sent(cluster) -> None:
+def test_wrong_arguments_raise_before_anything_is_sent(cluster) -> None:
     with Client.connect(**cluster.how) as client:
         client.clients = list  # type: ignore[method-assign]
         for what, (mistake, says) in MISTAKES.items():
@@ -149,7 +149,7 @@ def test_mistakes_are_named_before_anything_is_sent(cluster) -> None:
     assert all(not node.requests for node in cluster.nodes)
 
 
-def test_mistakes_are_named_alike_by_the_other_face(cluster) -> None:
+def test_wrong_arguments_raise_equally_in_the_async_client(cluster) -> None:
     async def make(mistake: Callable[[Any], Any], client: AsyncClient) -> None:
         result = mistake(client)
         if inspect.isawaitable(result):
@@ -165,7 +165,7 @@ def test_mistakes_are_named_alike_by_the_other_face(cluster) -> None:
     assert all(not node.requests for node in cluster.nodes)
 
 
-def test_a_cursor_stands_at_offsets_alone(cluster, tmp_path: Path) -> None:
+def test_cursor_accepts_only_offsets(cluster, tmp_path: Path) -> None:
     with Client.connect(**cluster.how) as client, client.journal("s").cursor(tmp_path / "cursor") as cursor:
         for wrong in ("5", 1.5, None, -1):
             with pytest.raises(Misused, match="offset"):
@@ -174,12 +174,12 @@ def test_a_cursor_stands_at_offsets_alone(cluster, tmp_path: Path) -> None:
         assert cursor.offset == 5
 
 
-def test_a_misuse_is_what_python_calls_it_too() -> None:
+def test_misused_is_a_value_error_and_a_type_error() -> None:
     assert issubclass(Misused, ValueError)
     assert issubclass(Misused, TypeError)
 
 
-def test_numbers_of_numpy_are_numbers() -> None:
+def test_numpy_integers_are_accepted_as_numbers() -> None:
     assert type(validation.number("a place", np.int64(3))) is int
     assert validation.wait_s(np.float64(0.5)) == 0.5
     assert validation.wait_s(0) == 0

@@ -30,7 +30,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     bring_down(directory)
 
 
-def test_a_stretch_is_a_table_with_exactly_its_messages(cluster: Path) -> None:
+def test_arrow_read_returns_exactly_the_messages_of_the_range(cluster: Path) -> None:
     with Client.connect(cluster) as client:
         table = client.journal("orders").to_arrow(start=30, stop=120)
     assert table.column("offset").to_pylist() == list(range(30, 120))
@@ -38,7 +38,7 @@ def test_a_stretch_is_a_table_with_exactly_its_messages(cluster: Path) -> None:
     assert table.column("key").to_pylist()[:3] == [None, b"k", None]
 
 
-def test_columns_are_chosen_and_both_faces_and_pandas_agree(cluster: Path) -> None:
+def test_arrow_columns_can_be_chosen_and_agree_in_sync_async_and_pandas(cluster: Path) -> None:
     async def read() -> object:
         async with AsyncClient.connect(cluster) as client:
             return await client.journal("orders").to_arrow(columns=["value", "client_id"])
@@ -52,7 +52,7 @@ def test_columns_are_chosen_and_both_faces_and_pandas_agree(cluster: Path) -> No
         assert list(frame["value"]) == table.column("value").to_pylist()
 
 
-def test_polars_and_duckdb_see_the_same_rows(cluster: Path) -> None:
+def test_polars_and_duckdb_read_equal_rows(cluster: Path) -> None:
     import duckdb
 
     async def read() -> object:
@@ -73,7 +73,7 @@ def test_polars_and_duckdb_see_the_same_rows(cluster: Path) -> None:
         assert database.sql('select value from orders where "offset" = 31').fetchall() == [(b"value 31",)]
 
 
-def test_an_empty_stretch_is_an_empty_table(cluster: Path) -> None:
+def test_arrow_read_of_an_empty_range_is_an_empty_table(cluster: Path) -> None:
     with Client.connect(cluster) as client:
         table = client.journal("orders").to_arrow(start=500)
     assert (table.num_rows, "value" in table.column_names) == (0, True)
@@ -87,12 +87,14 @@ def test_an_empty_stretch_is_an_empty_table(cluster: Path) -> None:
         ({"columns": ["values"]}, "no column 'values'; there are: key, value"),
     ],
 )
-def test_tables_are_bounded_and_say_what_is_wrong(cluster: Path, asked: dict[str, object], said: str) -> None:
+def test_arrow_tables_above_the_bound_are_refused_with_a_reason(
+    cluster: Path, asked: dict[str, object], said: str
+) -> None:
     with Client.connect(cluster) as client, pytest.raises(ValueError, match=said):
         client.journal("orders").to_arrow(**asked)  # type: ignore[arg-type]
 
 
-def test_a_consumer_goes_on_where_it_committed(cluster: Path, tmp_path: Path) -> None:
+def test_consumer_continues_at_its_committed_offset(cluster: Path, tmp_path: Path) -> None:
     seen = []
     for _ in range(3):
         with Client.connect(cluster) as client, client.journal("orders").cursor(tmp_path / "place") as cursor:
@@ -103,7 +105,7 @@ def test_a_consumer_goes_on_where_it_committed(cluster: Path, tmp_path: Path) ->
     assert seen == [*range(10), *range(5, 15), *range(15, 25)]
 
 
-def test_a_cursor_that_was_closed_or_forgotten_is_let_go_of(tmp_path: Path) -> None:
+def test_closed_or_collected_cursor_is_released(tmp_path: Path) -> None:
     file = tmp_path / "place"
     cursor = Cursor(file, "home", "orders")
     childs = os.dup(cursor._lock.fileno())  # as the child of a fork has it, and may live on
@@ -117,7 +119,7 @@ def test_a_cursor_that_was_closed_or_forgotten_is_let_go_of(tmp_path: Path) -> N
     Cursor(file, "home", "orders").close()
 
 
-def test_the_child_of_a_fork_neither_commits_nor_lets_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_forked_child_neither_commits_nor_releases_the_cursor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "place"
     cursor = Cursor(file, "home", "orders")
     kept = os.dup(cursor._lock.fileno())
@@ -130,7 +132,7 @@ def test_the_child_of_a_fork_neither_commits_nor_lets_go(tmp_path: Path, monkeyp
     os.close(kept)
 
 
-def test_a_cursor_is_for_one_consumer_of_one_stream_and_never_goes_back(tmp_path: Path) -> None:
+def test_cursor_belongs_to_one_consumer_and_never_goes_back(tmp_path: Path) -> None:
     file = tmp_path / "place"
     with Cursor(file, "home", "orders") as cursor:
         with pytest.raises(ConfigError, match="another consumer uses the cursor"):

@@ -25,7 +25,7 @@ def run(work) -> None:
     assert not client_threads()
 
 
-def test_every_call_has_its_answer(cluster) -> None:
+def test_async_client_returns_the_answer_of_every_call(cluster) -> None:
     async def work() -> None:
         async with AsyncClient.connect(**cluster.how) as client:
             assert 0 < await client.ping() < 10
@@ -39,7 +39,7 @@ def test_every_call_has_its_answer(cluster) -> None:
     run(work())
 
 
-def test_a_thousand_calls_at_once(cluster) -> None:
+def test_thousand_concurrent_calls_are_answered(cluster) -> None:
     async def work() -> None:
         async with AsyncClient.connect(**cluster.how) as client:
             seen = await asyncio.gather(*(client.status() for _ in range(1000)))
@@ -48,7 +48,7 @@ def test_a_thousand_calls_at_once(cluster) -> None:
     run(work())
 
 
-def test_an_event_is_acknowledged_and_news_come_between_events(cluster) -> None:
+def test_acknowledged_event_and_member_events_arrive_in_order(cluster) -> None:
     async def work() -> None:
         async with AsyncClient.connect(**cluster.how) as client, client.events(timeout=60, members=True) as heard:
             seen = await client.fire("deployed", b"v2", acknowledge=True, timeout=2)
@@ -58,7 +58,7 @@ def test_an_event_is_acknowledged_and_news_come_between_events(cluster) -> None:
     run(work())
 
 
-def test_events_and_pools_are_heard(cluster) -> None:
+def test_async_listeners_receive_events_and_pool_messages(cluster) -> None:
     async def work() -> None:
         client = await AsyncClient.connect(**cluster.how)
         async with client:
@@ -81,7 +81,7 @@ def test_events_and_pools_are_heard(cluster) -> None:
     run(work())
 
 
-def test_a_cancelled_call_leaves_nothing_behind(cluster) -> None:
+def test_cancelled_call_leaves_no_registration(cluster) -> None:
     async def work() -> None:
         async with AsyncClient.connect(**cluster.how) as client:
             task = asyncio.create_task(client.ask("never"))
@@ -95,7 +95,7 @@ def test_a_cancelled_call_leaves_nothing_behind(cluster) -> None:
     run(work())
 
 
-def test_closing_ends_calls_and_listeners(cluster) -> None:
+def test_close_ends_calls_and_listeners(cluster) -> None:
     async def work() -> None:
         async with AsyncClient.connect(**cluster.how) as client:
             listening = asyncio.create_task(anext(client.events()))
@@ -112,7 +112,7 @@ def test_closing_ends_calls_and_listeners(cluster) -> None:
     run(work())
 
 
-def test_calls_before_connecting_say_what_to_write(cluster) -> None:
+def test_call_before_connecting_names_async_with(cluster) -> None:
     async def work() -> None:
         client = AsyncClient.connect(**cluster.how)
         with pytest.raises(Closed, match="async with"):
@@ -121,7 +121,7 @@ def test_calls_before_connecting_say_what_to_write(cluster) -> None:
     run(work())
 
 
-def test_failures_to_connect_are_raised_on_entering(cluster) -> None:
+def test_connect_failure_is_raised_on_entering(cluster) -> None:
     me = Identity.generate(Random(3))
 
     async def work() -> None:
@@ -134,7 +134,7 @@ def test_failures_to_connect_are_raised_on_entering(cluster) -> None:
     run(work())
 
 
-def test_a_loop_that_ends_first_does_not_hang(cluster) -> None:
+def test_event_loop_that_ends_first_leaves_no_thread(cluster) -> None:
     kept: list[AsyncClient] = []
 
     async def work() -> None:
@@ -148,7 +148,7 @@ def test_a_loop_that_ends_first_does_not_hang(cluster) -> None:
     assert not client_threads()
 
 
-def test_in_another_loop_everything_says_so_and_nothing_waits_for_ever(cluster) -> None:
+def test_use_in_another_event_loop_raises_closed(cluster) -> None:
     home = asyncio.new_event_loop()
     client = home.run_until_complete(_connected(cluster))
     events = client.events()
@@ -172,7 +172,7 @@ async def _connected(cluster) -> AsyncClient:
 
 
 @pytest.mark.parametrize("ends", ["refused", "cancelled"])
-def test_a_check_that_failed_is_made_again_and_its_error_told_to_nobody_later(ends: str) -> None:
+def test_failed_start_is_repeated_and_its_error_raised_only_once(ends: str) -> None:
     async def work() -> None:
         asked: list[asyncio.Future[None]] = []
 
@@ -201,7 +201,7 @@ def test_a_check_that_failed_is_made_again_and_its_error_told_to_nobody_later(en
     run(work())
 
 
-def test_a_pool_that_could_not_be_joined_may_be_listened_to_later() -> None:
+def test_pool_whose_join_failed_can_be_joined_later() -> None:
     async def work() -> None:
         wishes: list = []
 

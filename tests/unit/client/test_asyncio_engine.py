@@ -40,7 +40,7 @@ def requests_of(cluster, kind: type) -> int:
     return sum(isinstance(request, kind) for node in cluster.nodes for request in node.requests)
 
 
-def test_there_is_no_thread_while_it_runs(cluster) -> None:
+def test_asyncio_engine_uses_no_thread(cluster) -> None:
     async def work() -> None:
         before = set(threading.enumerate())
         async with AsyncClient.connect(**cluster.how) as client:
@@ -50,7 +50,7 @@ def test_there_is_no_thread_while_it_runs(cluster) -> None:
     run(work())
 
 
-def test_a_listener_may_be_collected_in_another_thread(cluster) -> None:
+def test_listener_collected_in_another_thread_is_cancelled(cluster) -> None:
     async def work() -> None:
         async with AsyncClient.connect(**cluster.how) as client:
             listeners = [client.events()]
@@ -63,7 +63,7 @@ def test_a_listener_may_be_collected_in_another_thread(cluster) -> None:
     run(work())
 
 
-def test_what_came_while_the_program_held_its_loop_is_in_time(cluster) -> None:
+def test_answer_that_arrived_while_the_loop_was_blocked_is_in_time(cluster) -> None:
     async def work() -> None:
         async with AsyncClient.connect(**cluster.how, timeout=0.5) as client:
             asking = asyncio.create_task(client.status())
@@ -93,7 +93,7 @@ async def start(core: Broken) -> tuple[LoopEngine, CallRegistry]:
     return engine, CallRegistry(engine.submit)
 
 
-def test_a_defect_in_the_core_ends_every_wait() -> None:
+def test_core_defect_ends_every_wait() -> None:
     async def work() -> None:
         engine, registry = await start(Broken(ZeroDivisionError()))
         engine.start(registry)
@@ -109,7 +109,7 @@ def test_a_defect_in_the_core_ends_every_wait() -> None:
     run(work())
 
 
-def test_an_interruption_ends_every_wait_and_goes_on() -> None:
+def test_keyboard_interrupt_ends_every_wait_and_propagates() -> None:
     loop = asyncio.new_event_loop()
     future = loop.create_future()
     engine, registry = loop.run_until_complete(start(Broken(KeyboardInterrupt())))
@@ -123,7 +123,7 @@ def test_an_interruption_ends_every_wait_and_goes_on() -> None:
     loop.close()
 
 
-def test_a_loop_that_stands_still_or_has_ended_says_so_or_is_done_without(cluster) -> None:
+def test_stopped_or_ended_event_loop_is_reported(cluster) -> None:
     loop = asyncio.new_event_loop()
     kept = [loop.run_until_complete(_connect(cluster)) for _ in range(3)]
     with pytest.warns(ResourceWarning, match="not closed"):
@@ -181,7 +181,7 @@ asyncio.run(again())
 """
 
 
-def test_a_fork_and_an_exit_without_close_are_clean(cluster, tmp_path) -> None:
+def test_fork_and_exit_without_close_are_clean(cluster, tmp_path) -> None:
     """At exit one client's loop has ended, and the other's runs in a thread."""
     identity = tmp_path / "identity"
     identity.write_text(cluster.identity.text())

@@ -29,7 +29,7 @@ from tests.support.client_threads import client_threads
 LIMIT_S = 60.0
 
 
-def test_a_listener_and_callers_of_one_client_do_not_keep_each_other(cluster) -> None:
+def test_listener_and_callers_share_one_client_without_delay(cluster) -> None:
     """Items come while other threads drive, while none does, and in between."""
     count = 300
     with Client.connect(**cluster.how) as client:
@@ -91,7 +91,7 @@ class Keeps(Answers):
         return super().step(now_ns, event)
 
 
-def test_what_came_before_a_call_is_taken_in_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_input_that_arrived_before_a_call_is_processed_first(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else a write would go to a session that has ended, and once more to another: nobody could tell its fate."""
     ended, core = Disconnected(1, "the node is gone"), Keeps()
     engine, registry = started(core)
@@ -190,7 +190,7 @@ def test_library_leaves_signal_handlers_alone(cluster, monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_threads_call_time_out_listen_write_and_close_at_once(cluster, seed: int) -> None:
+def test_concurrent_calls_timeouts_listeners_writes_and_close_all_end(cluster, seed: int) -> None:
     """Whatever they do, everyone is told, and the end leaves nothing behind."""
     client = Client.connect(**cluster.how)
     random, ends = Random(seed), []

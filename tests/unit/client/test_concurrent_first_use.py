@@ -52,7 +52,7 @@ print(*sorted(looked))
 """
 
 
-def test_no_class_is_looked_at_when_a_client_is_used(tmp_path: Path) -> None:
+def test_concurrent_first_use_inspects_no_class(tmp_path: Path) -> None:
     node = '[[nodes]]\nid = 1\nendpoint = "tcp://127.0.0.1:7001"\nkey = "k"\n'
     cluster = f'cluster = "x"\nseal = "hmac-sha256"\nidentity = "i"\n{node}'
     (tmp_path / "cluster.toml").write_text(cluster)

@@ -33,7 +33,7 @@ def message(value: bytes = b"", missed: int = 0, moved: bool = False) -> PoolMes
     return PoolMessage("chat", value, 1, "ann", missed, moved)
 
 
-def test_a_full_inbox_drops_the_newest_and_says_how_many() -> None:
+def test_full_inbox_drops_the_newest_item_and_counts_it() -> None:
     inbox = Inbox(items_max=2)
     for value in (b"a", b"b", b"c", b"d"):
         inbox.put(message(value))
@@ -46,7 +46,7 @@ def test_a_full_inbox_drops_the_newest_and_says_how_many() -> None:
     assert inbox.missed == 0
 
 
-def test_an_inbox_is_bounded_in_bytes_and_a_move_is_not_forgotten() -> None:
+def test_inbox_is_bounded_in_bytes_and_keeps_the_moved_flag() -> None:
     inbox = Inbox(bytes_max=10)
     inbox.put(Event("1", "x", bytes(10), 1))
     inbox.put(Event("2", "x", b"1", 1, moved=True))
@@ -56,7 +56,7 @@ def test_an_inbox_is_bounded_in_bytes_and_a_move_is_not_forgotten() -> None:
 
 
 @given(st.lists(st.one_of(st.none(), st.integers(0, 3)), max_size=60), st.integers(1, 5))
-def test_what_goes_into_an_inbox_comes_out_or_is_counted(script: list[int | None], items_max: int) -> None:
+def test_every_inbox_item_is_taken_or_counted(script: list[int | None], items_max: int) -> None:
     inbox, put, told = Inbox(items_max=items_max), 0, 0
     for missed in script:
         if missed is None:
@@ -87,7 +87,7 @@ def test_deadlines_agree_with_a_plain_table(script: list[tuple[int, int, bool]])
     assert [plain[call] for call in due] == sorted(plain[call] for call in due)
 
 
-def test_deadlines_of_calls_that_ended_take_no_room() -> None:
+def test_deadlines_of_ended_calls_take_no_memory() -> None:
     deadlines = Deadlines()
     for call in range(10_000):
         deadlines.set(call, 10**9 + call)
@@ -95,7 +95,7 @@ def test_deadlines_of_calls_that_ended_take_no_room() -> None:
     assert len(deadlines._heap) < 100
 
 
-def test_a_defect_in_the_core_ends_every_wait() -> None:
+def test_core_defect_ends_every_wait_of_the_engine() -> None:
     class Broken:
         def step(self, now_ns: int, event: object) -> list[object]:
             raise ZeroDivisionError
@@ -115,13 +115,13 @@ def test_a_defect_in_the_core_ends_every_wait() -> None:
         registry.submit_call(Cancelled, Completion(Future()))
 
 
-def test_clients_spread_over_the_nodes() -> None:
+def test_clients_choose_different_first_nodes() -> None:
     names = [f"tcp://127.0.0.1:{port}" for port in range(1, 5)]
     first = {Endpoints(names, Settings(), Random(seed)).choose(0)[0] for seed in range(40)}
     assert first == set(names)
 
 
-def test_a_failed_endpoint_waits_longer_each_time_and_others_come_first() -> None:
+def test_failed_endpoint_waits_longer_each_time_and_others_go_first() -> None:
     settings = Settings(sessions_warm=1)
     endpoints = Endpoints(["a", "b"], settings, Random(1))
     now_ns, waits = 0, []
@@ -139,12 +139,12 @@ def test_a_failed_endpoint_waits_longer_each_time_and_others_come_first() -> Non
     assert waits[-1] > 4 * settings.retry_first_ns
 
 
-def test_endpoints_must_be_given() -> None:
+def test_empty_endpoint_list_is_refused() -> None:
     with pytest.raises(ValueError, match="at least one endpoint"):
         Endpoints([], Settings(), Random(1))
 
 
-def test_numbers_of_calls_wrap_and_skip_those_in_use() -> None:
+def test_call_numbers_wrap_and_skip_numbers_in_use() -> None:
     given_out: list[object] = []
     registry = CallRegistry(given_out.append)
     first = registry.submit_call(Cancelled, Completion(Future()))
@@ -154,7 +154,7 @@ def test_numbers_of_calls_wrap_and_skip_those_in_use() -> None:
 
 
 @pytest.mark.parametrize("failure", list(Failure))
-def test_every_failure_has_its_error(failure: Failure) -> None:
+def test_every_failure_maps_to_an_error_class(failure: Failure) -> None:
     registry, future = CallRegistry(lambda event: None), Future[bytes]()
     call = registry.submit_call(Cancelled, Completion(future))
     registry.deliver([Raised(call, failure, "because")])
@@ -164,7 +164,7 @@ def test_every_failure_has_its_error(failure: Failure) -> None:
     assert str(error) == "because"
 
 
-def test_news_of_a_node_become_a_record() -> None:
+def test_member_event_becomes_a_record() -> None:
     sink = SubscriptionSink(lambda: None)
     sink.on_outcome(Yielded(1, NewsItem(1, "exit", 2, reason="silent"), b"", 3, True))
     item = sink.inbox.take()
@@ -172,7 +172,7 @@ def test_news_of_a_node_become_a_record() -> None:
     assert dict(item)["kind"] == "exit"
 
 
-def test_a_listening_that_fails_after_it_began_tells_the_one_who_takes() -> None:
+def test_subscription_failure_after_the_start_is_raised_to_the_taker() -> None:
     knocks: list[None] = []
     registry = CallRegistry(lambda event: None)
     sink = SubscriptionSink(lambda: knocks.append(None))
@@ -185,7 +185,7 @@ def test_a_listening_that_fails_after_it_began_tells_the_one_who_takes() -> None
 
 
 @pytest.mark.parametrize("size", [16_385, 1 << 20])
-def test_what_gossip_does_not_carry_is_refused_before_it_is_sent(size: int) -> None:
+def test_content_above_the_gossip_limit_is_refused_before_it_is_sent(size: int) -> None:
     asked = Question("00000009-1-2", "load", b"", 1)
     for build in (
         lambda: calls.fire("deployed", bytes(size), None),
@@ -198,63 +198,63 @@ def test_what_gossip_does_not_carry_is_refused_before_it_is_sent(size: int) -> N
 
 
 @pytest.mark.parametrize("question", ["version", "uptime", "members"])
-def test_what_nodes_answer_by_themselves_cannot_be_taken_over(question: str) -> None:
+def test_built_in_questions_cannot_be_answered_by_programs(question: str) -> None:
     with pytest.raises(ValueError, match="by itself"):
         calls.answer(question)
     calls.ask(question, None, b"")
 
 
 @pytest.mark.parametrize("target", [-1, 2**32, 2**40, "2", 1.5])
-def test_a_target_is_a_node(target: object) -> None:
+def test_target_must_be_a_node_id_or_identifier(target: object) -> None:
     with pytest.raises(ValueError, match="a node's id or its 32-bit identifier"):
         calls.fire("deployed", b"", target)  # type: ignore[arg-type]
 
 
-def test_an_answer_of_another_version_is_malformed() -> None:
+def test_answer_of_another_version_is_malformed() -> None:
     with pytest.raises(Malformed, match="same version"):
         members().read(b'{"not": "a list"}')
 
 
-def test_the_package_gives_its_names_when_asked() -> None:
+def test_package_attributes_are_loaded_on_access() -> None:
     assert {"Client", "AsyncClient", "Answer", "Event", "PoolMessage"} <= set(dir(chaplain))
     with pytest.raises(AttributeError, match="nothing"):
         _ = chaplain.nothing
 
 
 @pytest.mark.parametrize("kind", [chaplain.Client, chaplain.AsyncClient])
-def test_a_client_that_was_not_connected_says_how(kind: type) -> None:
+def test_unconnected_client_class_names_connect(kind: type) -> None:
     with pytest.raises(TypeError, match=rf"{kind.__name__}\.connect\('my-cluster'\)"):
         kind("my-cluster")
 
 
-def test_endpoints_may_be_one_text() -> None:
+def test_endpoints_may_be_given_as_one_text() -> None:
     me = Identity.generate(Random(1))
     given = {"identity": me, "node_keys": [me.key], "name": None, "node": None, "timeout_s": 1.0}
     opening = prepare(None, endpoints="tcp://127.0.0.1:1, tcp://127.0.0.1:2", **given)
     assert opening.endpoints == ("tcp://127.0.0.1:1", "tcp://127.0.0.1:2")
 
 
-def test_every_error_is_to_be_had_from_the_package() -> None:
+def test_every_error_class_is_exported() -> None:
     raised = {name for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, Exception)}
     assert raised <= set(chaplain.__all__)
     assert chaplain.Unknown is errors.Unknown
     assert {name for name in chaplain.__all__ if getattr(chaplain, name) is None} == set()
 
 
-def test_a_rotation_is_waited_for_longer_than_a_node_goes_on_with_it() -> None:
+def test_client_waits_longer_for_a_rotation_than_the_node() -> None:
     waited_s = calls.rotate_keys().timeout_s
     assert waited_s is not None
     assert waited_s * 1e9 > ROTATION_NS
 
 
-def test_every_result_is_a_record() -> None:
+def test_every_result_is_a_record_with_keys() -> None:
     event = SequenceEvent("s", 1, b"v", "alice", b"h")
     assert dict(event) == {"stream": "s", "number": 1, "value": b"v", "publisher": "alice", "hash": b"h"}
     assert event["number"] == 1
 
 
 @pytest.mark.parametrize("kind", [chaplain.Client, chaplain.AsyncClient])
-def test_what_programs_write_passes_a_strict_type_checker(kind: type) -> None:
+def test_public_calls_are_typed_for_strict_checkers(kind: type) -> None:
     """`resolve(unknown.id)`, of which a checker knows that it may be None, and switches that are variables."""
     assert type(None) in get_args(get_type_hints(kind.resolve)["id"])
     assert bool in [get_type_hints(one).get("acknowledge") for one in get_overloads(kind.fire)]

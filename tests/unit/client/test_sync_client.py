@@ -29,7 +29,7 @@ def eventually(holds: Callable[[], bool], limit_s: float = 60) -> None:
         time.sleep(0.005)
 
 
-def test_every_call_has_its_answer(cluster) -> None:
+def test_sync_client_returns_the_answer_of_every_call(cluster) -> None:
     with Client.connect(**cluster.how) as client:
         assert 0 < client.ping() < 10
         assert client.status() == {"state": "WRK"}
@@ -43,12 +43,12 @@ def test_every_call_has_its_answer(cluster) -> None:
         client.fire("deployed", b"v2")
 
 
-def test_a_refusal_of_the_node_is_raised_with_its_reason(cluster) -> None:
+def test_refusal_of_the_node_is_raised_with_its_reason(cluster) -> None:
     with Client.connect(**cluster.how) as client, pytest.raises(Refused, match="no such luck"):
         client.fire("bad")
 
 
-def test_an_event_is_acknowledged_and_news_come_between_events(cluster) -> None:
+def test_acknowledged_event_and_member_events_arrive_in_order(cluster) -> None:
     with Client.connect(**cluster.how) as client, client.events(timeout=60, members=True) as heard:
         seen = client.fire("deployed", b"v2", acknowledge=True, timeout=2)
         assert dict(seen) == {"acknowledged": (1,), "missing": (2,)}
@@ -57,14 +57,14 @@ def test_an_event_is_acknowledged_and_news_come_between_events(cluster) -> None:
         assert (event.kind, event.content) == ("event", b"v2")
 
 
-def test_events_are_heard_from_the_call_on(cluster) -> None:
+def test_listener_receives_events_from_its_call_on(cluster) -> None:
     with Client.connect(**cluster.how) as client, client.events(timeout=60) as events:
         client.fire("deployed", b"v2")
         event = next(events)
         assert (event.type, event.content) == ("deployed", b"v2")
 
 
-def test_a_pool_buffers_from_join_until_leave(cluster) -> None:
+def test_pool_buffers_messages_from_join_until_leave(cluster) -> None:
     with Client.connect(**cluster.how) as client:
         pool = client.pool("chat")
         assert client.pool("chat") is pool
@@ -80,14 +80,14 @@ def test_a_pool_buffers_from_join_until_leave(cluster) -> None:
         assert list(pool.listen(timeout=0.1)) == []
 
 
-def test_questions_are_offered_and_answered(cluster) -> None:
+def test_question_is_offered_to_the_program_and_answered(cluster) -> None:
     with Client.connect(**cluster.how) as client, client.questions("load", timeout=60) as questions:
         question = next(questions)
         assert (question.question, question.content, question.asker) == ("load", b"how?", 2)
         client.reply(question, b"0.5")
 
 
-def test_a_listener_that_is_dropped_stops_listening(cluster) -> None:
+def test_collected_listener_is_cancelled_at_the_node(cluster) -> None:
     with Client.connect(**cluster.how) as client:
         listener = client.events()
         node = cluster.serving()
@@ -96,7 +96,7 @@ def test_a_listener_that_is_dropped_stops_listening(cluster) -> None:
         eventually(lambda: type(node.requests[-1]).__name__ == "Cancel")
 
 
-def test_big_messages_travel_whole(cluster) -> None:
+def test_large_message_arrives_complete(cluster) -> None:
     value = os.urandom(3_000_000)
     with Client.connect(**cluster.how) as client:
         client.pool("chat").join()
@@ -115,7 +115,7 @@ def test_many_threads_share_one_client(cluster) -> None:
         assert seen == [{"state": "WRK"}] * 400
 
 
-def test_the_client_outlives_its_node(cluster) -> None:
+def test_client_survives_the_death_of_its_node(cluster) -> None:
     with Client.connect(**cluster.how) as client:
         client.pool("chat").join()
         first = cluster.serving()
@@ -127,7 +127,7 @@ def test_the_client_outlives_its_node(cluster) -> None:
         assert (message.value, message.moved) == (b"after", True)
 
 
-def test_an_act_whose_answer_is_lost_is_unknown(cluster) -> None:
+def test_call_with_effect_whose_answer_is_lost_raises_unknown(cluster) -> None:
     with Client.connect(**cluster.how) as client:
         client.status()
         node = cluster.serving()
@@ -154,7 +154,7 @@ def _others(cluster, node) -> list[object]:
     return [request for other in cluster.nodes if other is not node for request in list(other.requests)]
 
 
-def test_nobody_there_is_unreachable_in_time_and_names_the_endpoints() -> None:
+def test_unreachable_endpoints_fail_in_time_and_are_named() -> None:
     me = Identity.generate(Random(1))
     started_s = time.monotonic()
     with pytest.raises(Unreachable, match=r"tcp://127\.0\.0\.1:9: nobody answers.*check that the cluster is up"):
@@ -163,24 +163,24 @@ def test_nobody_there_is_unreachable_in_time_and_names_the_endpoints() -> None:
     assert not client_threads()
 
 
-def test_a_wrong_node_key_is_refused_and_names_the_endpoint(cluster) -> None:
+def test_wrong_node_key_is_refused_with_the_endpoint(cluster) -> None:
     stranger = Identity.generate(Random(99))
     with pytest.raises(Refused, match=f"{cluster.nodes[0].endpoint}: refused, key not pinned"):
         Client.connect(**(cluster.how | {"node_keys": [stranger.key]}))
 
 
-def test_an_unregistered_client_is_refused(cluster) -> None:
+def test_unregistered_client_is_refused(cluster) -> None:
     stranger = Identity.generate(Random(99))
     with pytest.raises(Refused, match=f"{cluster.nodes[0].endpoint}: refused"):
         Client.connect(**(cluster.how | {"identity": stranger}))
 
 
-def test_another_cluster_is_refused_by_name(cluster) -> None:
+def test_other_cluster_is_refused_by_name(cluster) -> None:
     with pytest.raises(Refused, match=r"other cluster.*elsewhere"):
         Client.connect(**cluster.how, name="elsewhere")
 
 
-def test_a_silent_node_times_out(cluster) -> None:
+def test_silent_node_times_out_with_its_endpoint(cluster) -> None:
     with Client.connect(**cluster.how, timeout=3) as client:
         client.status()
         cluster.serving().mute = True
@@ -188,7 +188,7 @@ def test_a_silent_node_times_out(cluster) -> None:
             client.status()
 
 
-def test_a_closed_client_says_so(cluster) -> None:
+def test_closed_client_raises_closed(cluster) -> None:
     client = Client.connect(**cluster.how)
     listener = client.events()
     client.close()
@@ -200,7 +200,7 @@ def test_a_closed_client_says_so(cluster) -> None:
     assert not client_threads()
 
 
-def test_a_forgotten_client_warns_and_ends(cluster) -> None:
+def test_collected_client_warns_and_closes(cluster) -> None:
     client = Client.connect(**cluster.how)
     with pytest.warns(ResourceWarning, match="not closed"):
         del client
@@ -217,7 +217,7 @@ def test_a_forgotten_client_warns_and_ends(cluster) -> None:
         (lambda client: client.ask("é"), "visible ASCII"),
     ],
 )
-def test_bad_arguments_are_named_before_anything_is_sent(cluster, act, says) -> None:
+def test_wrong_arguments_raise_before_anything_is_sent(cluster, act, says) -> None:
     with Client.connect(**cluster.how) as client:
         with pytest.raises(ValueError, match=says):
             act(client)
@@ -226,7 +226,7 @@ def test_bad_arguments_are_named_before_anything_is_sent(cluster, act, says) -> 
     assert all(not node.requests for node in cluster.nodes)
 
 
-def test_bad_endpoints_and_keys_are_config_errors(cluster) -> None:
+def test_wrong_endpoints_and_keys_raise_config_errors(cluster) -> None:
     with pytest.raises(ConfigError, match="tcp://address:port"):
         Client.connect(**(cluster.how | {"endpoints": ["localhost"]}))
     with pytest.raises(ConfigError, match="node's key"):
@@ -235,21 +235,21 @@ def test_bad_endpoints_and_keys_are_config_errors(cluster) -> None:
         Client.connect(**(cluster.how | {"identity": "/nowhere/at/all"}))
 
 
-def test_no_repr_shows_a_secret(cluster) -> None:
+def test_no_repr_contains_a_secret(cluster) -> None:
     secret = cluster.identity.text().split()[4]
     with Client.connect(**cluster.how) as client:
         shown = " ".join(repr(thing) for thing in (client, client._context, client._context.engine, client.pool("x")))
     assert secret not in shown
 
 
-def test_the_text_of_an_identity_in_place_of_its_path_is_not_shown(cluster) -> None:
+def test_identity_text_given_as_path_is_not_shown(cluster) -> None:
     text = cluster.identity.text()
     with pytest.raises(ConfigError, match="path of an identity file") as raised:
         Client.connect(**{**cluster.how, "identity": text})
     assert text.split()[4] not in str(raised.value)
 
 
-def test_what_there_is_once_is_neither_pickled_nor_copied(cluster) -> None:
+def test_connection_objects_cannot_be_pickled_or_copied(cluster) -> None:
     """A copy would close the client when it is collected."""
     with Client.connect(**cluster.how) as client:
         for thing in (client, client.events(), client.journal("s").writer()):
@@ -296,7 +296,7 @@ os.write(1, client.status()["state"].encode())
 """
 
 
-def test_a_fork_and_an_exit_without_close_are_clean(cluster, tmp_path) -> None:
+def test_fork_and_exit_without_close_are_clean(cluster, tmp_path) -> None:
     identity = tmp_path / "identity"
     identity.write_text(cluster.identity.text())
     how = cluster.how

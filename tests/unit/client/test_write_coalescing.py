@@ -52,7 +52,7 @@ def place(count: int, first_id: int = 7, offset: int = 100) -> ReceiptPlace:
     return ReceiptPlace(3, first_id, count, "s", offset, count, 11, 2, 10**9, b"h" * 32)
 
 
-def test_the_writes_of_one_turn_are_one_batch_with_a_receipt_each() -> None:
+def test_writes_of_one_loop_turn_are_one_batch_with_own_receipts() -> None:
     async def play() -> None:
         context = Context()
         coalescer = WriteCoalescer(context, "s")
@@ -71,7 +71,7 @@ def test_the_writes_of_one_turn_are_one_batch_with_a_receipt_each() -> None:
     asyncio.run(play())
 
 
-def test_a_batch_leaves_at_once_before_it_is_too_large_for_a_pack() -> None:
+def test_batch_is_sent_before_it_exceeds_a_pack() -> None:
     async def play() -> None:
         context = Context()
         coalescer = WriteCoalescer(context, "s")
@@ -96,7 +96,7 @@ def keep_writing(coalescer: WriteCoalescer, count: int) -> list[asyncio.Task[Non
     return [asyncio.create_task(one()) for _ in range(count)]
 
 
-def test_who_is_told_in_slices_writes_again_in_one_batch() -> None:
+def test_callers_answered_in_slices_write_again_in_one_batch() -> None:
     async def play() -> None:
         context = Context()
         tasks = keep_writing(WriteCoalescer(context, "s"), FULL_MESSAGES + 300)
@@ -116,7 +116,7 @@ def test_who_is_told_in_slices_writes_again_in_one_batch() -> None:
     asyncio.run(play())
 
 
-def test_small_batches_that_are_answered_together_become_one_and_large_ones_do_not() -> None:
+def test_small_batches_answered_together_are_merged_and_large_ones_are_not() -> None:
     async def play() -> None:
         context = Context()
         coalescer = WriteCoalescer(context, "s")
@@ -136,7 +136,7 @@ def test_small_batches_that_are_answered_together_become_one_and_large_ones_do_n
     asyncio.run(play())
 
 
-def test_a_write_between_answers_does_not_wait_for_all_of_them() -> None:
+def test_write_between_answers_does_not_wait_for_all_answers() -> None:
     async def play() -> None:
         context = Context()
         coalescer = WriteCoalescer(context, "s")
@@ -156,7 +156,7 @@ def test_a_write_between_answers_does_not_wait_for_all_of_them() -> None:
     asyncio.run(play())
 
 
-def test_what_is_cancelled_in_the_same_turn_is_not_written_and_later_spoils_nothing() -> None:
+def test_write_cancelled_in_its_turn_is_not_written() -> None:
     async def play() -> None:
         context = Context()
         coalescer = WriteCoalescer(context, "s")
@@ -172,7 +172,7 @@ def test_what_is_cancelled_in_the_same_turn_is_not_written_and_later_spoils_noth
     asyncio.run(play())
 
 
-def test_each_caller_hears_of_its_own_request() -> None:
+def test_each_caller_receives_the_outcome_of_its_own_request() -> None:
     async def play() -> None:
         context = Context()
         coalescer = WriteCoalescer(context, "s")
@@ -201,7 +201,7 @@ def test_each_caller_hears_of_its_own_request() -> None:
     asyncio.run(play())
 
 
-def test_every_request_of_a_batch_has_the_fate_of_the_batch() -> None:
+def test_every_request_of_a_batch_has_the_outcome_of_the_batch() -> None:
     outcomes = OutcomeCache()
     outcomes.record(RequestId(3, 7), 3, place(3))
     outcomes.record(RequestId(3, 10), 2, None)
@@ -214,7 +214,7 @@ def test_every_request_of_a_batch_has_the_fate_of_the_batch() -> None:
             outcomes.get(unknown)
 
 
-def test_who_watches_a_request_is_told_of_that_one() -> None:
+def test_watcher_is_notified_of_its_own_request() -> None:
     outcomes, told = OutcomeCache(), []
     for call, number in ((1, 7), (2, 8), (3, 9)):
         outcomes.watch(RequestId(3, 7), RequestId(3, number), call, told.append)
@@ -226,7 +226,7 @@ def test_who_watches_a_request_is_told_of_that_one() -> None:
     assert told[2:] == [None]
 
 
-def test_fates_are_forgotten_in_order() -> None:
+def test_outcomes_are_forgotten_in_order() -> None:
     outcomes = OutcomeCache()
     for number in range(1, OUTCOMES_MAX + 2):
         outcomes.record(RequestId(1, number), 1, None)
@@ -235,7 +235,7 @@ def test_fates_are_forgotten_in_order() -> None:
     assert outcomes.get(RequestId(1, 2)) is None
 
 
-def test_many_plain_values_are_taken_at_once_and_others_one_by_one() -> None:
+def test_plain_values_are_validated_as_a_batch() -> None:
     assert many("s", [b"a", b"bc"]).size_bytes == 3
     mixed = many("s", [b"a", (b"b", b"k"), bytearray(b"c")])
     assert (mixed.values, mixed.keys) == ([b"a", b"b", b"c"], [None, b"k", None])

@@ -83,7 +83,7 @@ faces = pytest.mark.parametrize("kind", [Writer, AsyncWriter])
 
 @faces
 @pytest.mark.parametrize("wrong", [{"a": "text"}, {5: b""}, {"": b""}, "text"])
-def test_a_message_that_is_turned_down_leaves_nothing_behind(kind: type, wrong: object) -> None:
+def test_refused_message_leaves_no_key_or_header_behind(kind: type, wrong: object) -> None:
     """Its key must not become that of the next one."""
     context = Context()
     writer = Face(context, kind)
@@ -99,7 +99,7 @@ def test_a_message_that_is_turned_down_leaves_nothing_behind(kind: type, wrong: 
 
 @faces
 @pytest.mark.parametrize("large", [(bytes(LARGE),), (b"", bytes(LARGE)), (b"", None, {"a": bytes(LARGE)})])
-def test_a_large_message_goes_alone(kind: type, large: tuple) -> None:
+def test_large_message_is_sent_in_its_own_pack(kind: type, large: tuple) -> None:
     context = Context()
     writer = Face(context, kind)
     for message in ((b"first",), (b"1",), large, (b"2",)):
@@ -111,7 +111,7 @@ def test_a_large_message_goes_alone(kind: type, large: tuple) -> None:
 
 @faces
 @pytest.mark.parametrize("large", [(bytes(TOO_LARGE),), (b"", bytes(TOO_LARGE)), (b"", None, {"a": bytes(TOO_LARGE)})])
-def test_what_is_too_large_takes_nothing_with_it(kind: type, large: tuple) -> None:
+def test_message_above_the_limit_is_refused_alone(kind: type, large: tuple) -> None:
     context = Context()
     writer = Face(context, kind)
     writer.write(b"first")
@@ -125,7 +125,7 @@ def test_what_is_too_large_takes_nothing_with_it(kind: type, large: tuple) -> No
 
 
 @faces
-def test_what_was_not_handed_over_when_an_exception_went_through_is_not_written_later(kind: type) -> None:
+def test_chunk_not_handed_over_because_of_an_exception_is_not_written_later(kind: type) -> None:
     context = Context()
     writer = Face(context, kind)
     writer.write(b"handed over")
@@ -136,7 +136,7 @@ def test_what_was_not_handed_over_when_an_exception_went_through_is_not_written_
 
 
 @faces
-def test_a_writer_of_a_closed_client_says_so_at_once(kind: type) -> None:
+def test_writer_of_a_closed_client_raises_at_once(kind: type) -> None:
     context = Context()
     writer = Face(context, kind)
     context.closed = True
@@ -206,7 +206,7 @@ def test_writer_waits_for_the_engine_before_it_collects_too_much(staged: bool) -
     assert waits == [WRITER_BYTES_MAX + size_bytes]
 
 
-def test_what_an_interrupted_message_left_is_thrown_away() -> None:
+def test_parts_of_an_interrupted_message_are_discarded() -> None:
     gathering = BatchBuilder()
     gathering.add(b"1", b"one", {"a": b"1"})
     gathering._add_key(b"left")
@@ -233,7 +233,7 @@ def two_portions(context: Context) -> None:
     context.registry.deliver([*outcomes, Returned(call, b"")])
 
 
-def test_threads_that_share_a_reader_miss_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_threads_that_share_a_reader_receive_every_message_once(monkeypatch: pytest.MonkeyPatch) -> None:
     context = Context()
     reader = Reader(context, "s", read("s", 0, None, False), None)
     portions, messages = threading.Barrier(2), threading.Barrier(2)
@@ -264,7 +264,7 @@ def test_threads_that_share_a_reader_miss_nothing(monkeypatch: pytest.MonkeyPatc
     assert sorted(taken) == list(range(2 * EACH))
 
 
-def test_tasks_that_share_a_reader_miss_nothing() -> None:
+def test_tasks_that_share_a_reader_receive_every_message_once() -> None:
     async def play() -> list[int]:
         context = Context()
         reader = AsyncReader(context, "s", read("s", 0, None, False), None)
@@ -284,7 +284,7 @@ def test_tasks_that_share_a_reader_miss_nothing() -> None:
     assert sorted(asyncio.run(play())) == list(range(2 * EACH))
 
 
-def test_who_shares_a_reader_does_not_wait_longer_than_the_others() -> None:
+def test_sharers_of_a_reader_end_at_the_same_time() -> None:
     async def play() -> None:
         reader = AsyncReader(Context(), "s", read("s", 0, None, True), 0.3)
         loop = asyncio.get_running_loop()

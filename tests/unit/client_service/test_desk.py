@@ -78,13 +78,13 @@ from chaplain.wire.parcel import Layer, Parcel
 from tests.unit.client_service.desk_stage import ANN, BOB, LAYER, NODE, OWN, Desk, reply
 
 
-def test_status_and_members_are_read_from_the_node() -> None:
+def test_status_and_members_are_answered_by_the_node() -> None:
     desk = Desk()
     assert reply(desk.ask(ANN, GetStatus(1))[0]) == (ANN.instance, Done(1), b'{"id":1}')
     assert reply(desk.ask(BOB, GetMembers(9))[0]) == (BOB.instance, Done(9), b'[{"id":1}]')
 
 
-def test_a_question_is_handed_on_and_its_answer_comes_back_to_who_asked() -> None:
+def test_question_is_asked_and_its_answer_returned_to_the_caller() -> None:
     desk = Desk()
     assert desk.ask(ANN, AskQuestion(5, "version", 10)) == [AskQuery(1, "version", 10)]
     answer = QueryAnswer("version", b"1.0", 2, 3, True, (3, 1), (2,))
@@ -97,14 +97,14 @@ def test_a_question_is_handed_on_and_its_answer_comes_back_to_who_asked() -> Non
     assert desk.step(QueryDecided(1, answer)) == []
 
 
-def test_an_answer_that_is_no_text_is_marked_as_base64() -> None:
+def test_binary_answer_is_encoded_as_base64() -> None:
     desk = Desk()
     desk.ask(ANN, AskQuestion(5, "q", 10))
     _, _, payload = reply(desk.step(QueryDecided(1, QueryAnswer("q", b"\xff", 1, 1, True, (1,), ())))[0])
     assert json.loads(payload)["value"] == {"base64": "/w=="}
 
 
-def test_an_answer_says_what_else_was_said_and_fits_in_a_message() -> None:
+def test_undecided_answer_contains_a_bounded_tally() -> None:
     desk = Desk()
     desk.ask(ANN, AskQuestion(5, "q", 10))
     tally = ((b"a", 2), (b"b", 2), *((bytes([number % 256]) * (1 << 17), 1) for number in range(20)))
@@ -127,14 +127,14 @@ def test_open_questions_are_bounded_per_client() -> None:
     assert desk.ask(ANN, AskQuestion(3, "version", 10)) == [AskQuery(3, "version", 10)]
 
 
-def test_a_client_that_left_gets_no_answer_and_frees_its_calls() -> None:
+def test_calls_of_a_client_that_left_are_freed_without_an_answer() -> None:
     desk = Desk()
     desk.ask(ANN, AskQuestion(5, "version", 10))
     desk.step(Exited(ANN, "closed"))
     assert desk.step(QueryDecided(1, QueryAnswer("version", b"1", 1, 1, True, (1,), ()))) == []
 
 
-def test_a_broadcast_reaches_peers_and_every_listener_here_once() -> None:
+def test_broadcast_reaches_peers_and_each_local_listener_once() -> None:
     desk = Desk()
     join, started = desk.ask(ANN, JoinAPool(1, "chat"))
     assert join == JoinPool("chat")
@@ -150,7 +150,7 @@ def test_a_broadcast_reaches_peers_and_every_listener_here_once() -> None:
     assert desk.step(Shouted(NODE, "other", theirs)) == []
 
 
-def test_no_node_broadcasts_in_the_name_of_another() -> None:
+def test_broadcast_in_the_name_of_another_node_is_reported() -> None:
     desk = Desk()
     desk.ask(ANN, JoinAPool(1, "chat"))
     for name in (OWN, NODE.identifier + 1):
@@ -158,7 +158,7 @@ def test_no_node_broadcasts_in_the_name_of_another() -> None:
         assert isinstance(report, Report)
 
 
-def test_what_a_full_queue_dropped_is_told_with_the_next_item() -> None:
+def test_items_dropped_by_a_full_queue_are_counted_in_the_next_item() -> None:
     desk = Desk()
     desk.ask(ANN, JoinAPool(1, "chat"))
     desk.step(Gapped(ANN, 3, outgoing=True))
@@ -166,7 +166,7 @@ def test_what_a_full_queue_dropped_is_told_with_the_next_item() -> None:
     assert [item.missed for item in items if isinstance(item, PoolItem)] == [3, 0]
 
 
-def test_the_node_leaves_a_pool_with_its_last_listener() -> None:
+def test_node_leaves_a_pool_with_its_last_listener() -> None:
     desk = Desk()
     desk.ask(ANN, JoinAPool(1, "chat"))
     desk.ask(BOB, JoinAPool(4, "chat"))
@@ -174,7 +174,7 @@ def test_the_node_leaves_a_pool_with_its_last_listener() -> None:
     assert desk.step(Exited(BOB, "closed")) == [LeavePool("chat")]
 
 
-def test_a_node_that_may_join_no_more_pools_says_so() -> None:
+def test_join_above_the_pool_limit_is_refused() -> None:
     desk = Desk(limits=Limits(pools_max=3, kept_pools=frozenset({"kept"})))
     for call, pool in enumerate(("a", "b", "kept")):
         assert reply(desk.ask(ANN, JoinAPool(call, pool))[-1])[1] == Started(call)
@@ -186,13 +186,13 @@ def test_a_node_that_may_join_no_more_pools_says_so() -> None:
     assert desk.ask(BOB, JoinAPool(6, "c"))[0] == JoinPool("c")
 
 
-def test_a_pool_that_the_node_keeps_is_neither_joined_nor_left_for_clients() -> None:
+def test_pool_recorded_by_the_node_is_neither_joined_nor_left_for_clients() -> None:
     desk = Desk(limits=Limits(kept_pools=frozenset({"chat"})))
     assert [reply(effect)[1] for effect in desk.ask(ANN, JoinAPool(1, "chat"))] == [Started(1)]
     assert desk.step(Exited(ANN, "closed")) == []
 
 
-def test_events_reach_those_who_listen() -> None:
+def test_events_are_sent_to_listeners() -> None:
     desk = Desk()
     desk.ask(ANN, ListenEvents(3))
     assert desk.ask(BOB, FireEvent(1, "deployed"), b"v2")[0] == Fire("deployed", b"v2", ALL)
@@ -203,7 +203,7 @@ def test_events_reach_those_who_listen() -> None:
     assert desk.step(seen) == []
 
 
-def test_news_of_nodes_reach_those_who_asked_for_them() -> None:
+def test_member_events_are_sent_only_to_clients_that_asked() -> None:
     desk = Desk()
     desk.ask(ANN, ListenNews(3))
     desk.ask(BOB, ListenEvents(3))
@@ -229,7 +229,7 @@ def test_news_of_nodes_reach_those_who_asked_for_them() -> None:
     assert desk.step(Entered(Peer(b"c" * 16, 400, b"C" * 32, client="carl"), {})) == []
 
 
-def test_news_of_a_pool_are_for_those_who_may_read_it() -> None:
+def test_pool_events_are_sent_only_to_clients_that_may_read_the_pool() -> None:
     desk = Desk(may=lambda key, want: key != ANN.key or want.stream != "secret")
     for peer in (ANN, BOB):
         desk.ask(peer, ListenNews(3))
@@ -237,7 +237,7 @@ def test_news_of_a_pool_are_for_those_who_may_read_it() -> None:
     assert len(desk.step(Joined(NODE, "chat"))) == len(desk.step(Entered(NODE, {}))) == 2
 
 
-def test_an_event_may_wait_until_it_is_acknowledged() -> None:
+def test_acknowledged_event_returns_its_confirming_and_missing_nodes() -> None:
     desk = Desk(ClientServiceSettings(calls_max=1, question_timeout_ns_max=99))
     assert desk.ask(BOB, FireAndWait(3, "deployed", 10**9, target=1), b"v2") == [Fire("deployed", b"v2", 4711, 1, 99)]
     (busy,) = desk.ask(BOB, FireAndWait(4, "deployed", 10))
@@ -250,7 +250,7 @@ def test_an_event_may_wait_until_it_is_acknowledged() -> None:
     assert desk.step(Acknowledged(2, (), ())) == []
 
 
-def test_a_question_goes_to_the_first_client_that_answers_it() -> None:
+def test_question_is_offered_to_the_first_answering_client() -> None:
     desk = Desk()
     assert desk.ask(ANN, AnswerQuestions(1, "load"))[0] == RegisterQuestion("load")
     desk.ask(BOB, AnswerQuestions(1, "load"))
@@ -260,7 +260,7 @@ def test_a_question_goes_to_the_first_client_that_answers_it() -> None:
     assert isinstance(reply(desk.ask(ANN, GiveAnAnswer(3, "no id"), b"0.5")[0])[1], Failed)
 
 
-def test_a_question_is_given_up_with_the_last_client_that_answers_it() -> None:
+def test_question_is_unregistered_with_its_last_answering_client() -> None:
     desk = Desk()
     for peer in (ANN, BOB):
         desk.ask(peer, AnswerQuestions(1, "load"))
@@ -271,7 +271,7 @@ def test_a_question_is_given_up_with_the_last_client_that_answers_it() -> None:
     assert desk.ask(ANN, AnswerQuestions(3, "load"))[0] == RegisterQuestion("load")
 
 
-def test_questions_that_clients_answer_are_bounded_per_node() -> None:
+def test_answered_questions_are_bounded_per_node() -> None:
     desk = Desk(limits=Limits(questions_max=1))
     desk.ask(ANN, AnswerQuestions(1, "load"))
     (refused,) = desk.ask(BOB, AnswerQuestions(1, "disk"))
@@ -281,14 +281,14 @@ def test_questions_that_clients_answer_are_bounded_per_node() -> None:
 
 
 @pytest.mark.parametrize("question", BUILT_IN)
-def test_what_nodes_answer_by_themselves_is_no_clients_to_answer(question: str) -> None:
+def test_built_in_questions_cannot_be_registered_by_clients(question: str) -> None:
     desk = Desk()
     (only,) = desk.ask(ANN, AnswerQuestions(1, question))
     assert reply(only)[1] == Failed(1, "refused", f"every node answers {question!r} by itself: choose another name")
     assert desk.ask(ANN, AskQuestion(2, question, 10)) == [AskQuery(1, question, 10)]
 
 
-def test_a_rotation_ends_in_done_or_names_who_is_missing() -> None:
+def test_rotation_ends_in_done_or_names_missing_nodes() -> None:
     desk = Desk()
     assert desk.ask(ANN, RotateKeys(1)) == [RotationWanted(1)]
     assert reply(desk.step(Rotated(1, True, KeyStep.REMOVE, ()))[0])[1] == Done(1)
@@ -298,14 +298,14 @@ def test_a_rotation_ends_in_done_or_names_who_is_missing() -> None:
     assert "node 3" in failed.reason
 
 
-def test_only_an_admin_rotates() -> None:
+def test_rotation_is_refused_for_clients_without_admin() -> None:
     desk = Desk()
     (refused,) = desk.ask(BOB, RotateKeys(1))
     assert reply(refused)[1] == Failed(1, "not_allowed", "only an admin may replace the cluster's key")
     assert desk.core.counts["requests_forbidden"] == 1
 
 
-def test_a_call_to_a_layer_is_settled_or_refused_by_it() -> None:
+def test_call_to_a_layer_is_settled_or_refused_by_the_layer() -> None:
     desk = Desk()
     assert desk.ask(ANN, LookUp(5, LAYER, b"body"), b"load") == [ForLayer(LAYER, Requested(1, "ann", b"body", b"load"))]
     assert desk.ask(BOB, Instruct(5, LAYER, b"")) == [ForLayer(LAYER, Requested(2, "bob", b"", b""))]
@@ -316,7 +316,7 @@ def test_a_call_to_a_layer_is_settled_or_refused_by_it() -> None:
     assert desk.step(Settled(1, b"again")) == []
 
 
-def test_what_is_about_a_stream_is_for_those_who_have_the_right() -> None:
+def test_request_without_the_right_to_its_stream_is_refused() -> None:
     asked: list[tuple[bytes, RequiredRight]] = []
 
     def may(key: bytes, want: RequiredRight) -> bool:
@@ -348,7 +348,7 @@ def test_what_is_about_a_stream_is_for_those_who_have_the_right() -> None:
     assert not asked
 
 
-def test_who_may_not_read_joins_no_pool() -> None:
+def test_client_without_the_read_right_cannot_join_a_pool() -> None:
     desk = Desk(may=lambda key, want: key != ANN.key)
     (failed,) = desk.ask(ANN, JoinAPool(1, "chat"))
     assert reply(failed)[1] == Failed(1, "no_right", refusal(RequiredRight(Right.READ, "chat")))
@@ -357,12 +357,12 @@ def test_who_may_not_read_joins_no_pool() -> None:
     assert [reply(effect)[0] for effect in desk.step(Shouted(NODE, "chat", content))] == [BOB.instance]
 
 
-def test_a_layer_that_is_not_here_is_named() -> None:
+def test_request_for_an_absent_layer_names_the_layer() -> None:
     (refused,) = Desk().ask(ANN, LookUp(5, 9, b""))
     assert reply(refused)[1] == Failed(5, "refused", "this node does not serve layer 9")
 
 
-def test_a_call_that_nobody_waits_for_is_withdrawn() -> None:
+def test_cancelled_call_is_withdrawn_from_its_layer() -> None:
     desk = Desk()
     for call in (5, 6):
         desk.ask(ANN, LookUp(call, LAYER, b""))
@@ -373,7 +373,7 @@ def test_a_call_that_nobody_waits_for_is_withdrawn() -> None:
 
 
 @pytest.mark.parametrize("name", ["", "two words", "ä", "x" * 256, "tab\t"])
-def test_names_that_cannot_travel_are_refused(name: str) -> None:
+def test_invalid_names_are_refused(name: str) -> None:
     desk = Desk()
     named = (JoinAPool(1, name), ShoutToPool(2, name), FireEvent(3, name), AnswerQuestions(4, name))
     for request in (*named, AskQuestion(5, name, 10)):
@@ -382,12 +382,12 @@ def test_names_that_cannot_travel_are_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize("target", [-1, 2**32, 2**40, -(2**63), 2**64 - 1])
-def test_a_target_that_no_node_can_have_is_refused(target: int) -> None:
+def test_impossible_target_is_refused(target: int) -> None:
     (only,) = Desk().ask(ANN, FireEvent(3, "deployed", target))
     assert reply(only)[1] == Failed(3, "refused", f"a target is a node's id or its 32-bit identifier, not {target}")
 
 
-def test_what_gossip_does_not_take_is_refused_in_words() -> None:
+def test_content_that_gossip_refuses_is_refused_with_a_reason() -> None:
     desk = Desk(limits=Limits(content_bytes_max=4))
     query = "00000009-1-2"
     for request in (FireEvent(1, "deployed"), AskQuestion(1, "load", 10), GiveAnAnswer(1, query)):
@@ -397,7 +397,7 @@ def test_what_gossip_does_not_take_is_refused_in_words() -> None:
     assert desk.ask(ANN, FireEvent(1, "deployed"), b"1234")[0] == Fire("deployed", b"1234", ALL)
 
 
-def test_a_broadcast_that_the_mesh_does_not_take_is_refused() -> None:
+def test_broadcast_that_the_mesh_refuses_is_refused_with_a_reason() -> None:
     desk = Desk(limits=Limits(broadcast_bytes_max=4))
     desk.ask(ANN, JoinAPool(1, "chat"))
     (only,) = desk.ask(ANN, ShoutToPool(2, "chat"), b"12345")
@@ -406,7 +406,7 @@ def test_a_broadcast_that_the_mesh_does_not_take_is_refused() -> None:
     assert isinstance(report, Report)
 
 
-def test_a_layer_that_repeats_what_the_client_said_still_gets_its_refusal_through() -> None:
+def test_long_refusal_of_a_layer_is_truncated_to_fit() -> None:
     desk = Desk()
     desk.ask(ANN, LookUp(5, LAYER, b""))
     (only,) = desk.step(Settled(1, kind="refused", reason="x" * 100_000))
@@ -414,7 +414,7 @@ def test_a_layer_that_repeats_what_the_client_said_still_gets_its_refusal_throug
 
 
 @pytest.mark.parametrize("name", [b"\xff", bytes(256), bytes(65535)])
-def test_a_broadcast_by_nobody_who_could_be_named_is_reported(name: bytes) -> None:
+def test_broadcast_without_a_valid_name_is_reported(name: bytes) -> None:
     desk = Desk()
     desk.ask(ANN, JoinAPool(1, "chat"))
     (report,) = desk.step(Shouted(NODE, "chat", parcel.encode(Parcel(300, Layer.CLIENT, name, b"hi"))))
@@ -434,14 +434,14 @@ def test_listeners_are_bounded_per_client() -> None:
 
 
 @given(st.binary(max_size=64))
-def test_hostile_bytes_are_reported_and_change_nothing(content: bytes) -> None:
+def test_hostile_bytes_are_reported_without_other_effects(content: bytes) -> None:
     desk = Desk()
     effects = desk.step(Whispered(ANN, content))
     assert all(isinstance(effect, Report) for effect in effects)
 
 
 @given(st.binary(max_size=64))
-def test_a_request_decodes_or_is_malformed(body: bytes) -> None:
+def test_any_request_bytes_decode_or_are_malformed(body: bytes) -> None:
     try:
         request = messages.decode_request(body)
     except Malformed:
@@ -449,7 +449,7 @@ def test_a_request_decodes_or_is_malformed(body: bytes) -> None:
     assert 0 <= request.call <= messages.CALL_MAX
 
 
-def test_a_listener_whose_right_is_gone_hears_no_more_and_is_told_so() -> None:
+def test_listener_that_lost_its_right_is_ended_with_the_reason() -> None:
     rights = {(ANN.key, "red"), (BOB.key, "red")}
     desk = Desk(may=lambda key, want: (key, want.stream) in rights)
     desk.ask(ANN, JoinAPool(1, "red"))
@@ -468,7 +468,7 @@ def test_a_listener_whose_right_is_gone_hears_no_more_and_is_told_so() -> None:
     assert desk.step(Shouted(NODE, "red", content)) == []
 
 
-def test_a_call_that_waits_for_a_layer_ends_with_its_right() -> None:
+def test_waiting_call_ends_when_its_right_is_lost() -> None:
     rights = {"to-red"}
     desk = Desk(may=lambda key, want: want.stream in rights)
     (handed,) = desk.ask(ANN, LookUp(1, LAYER, b"to-red"))
@@ -481,7 +481,7 @@ def test_a_call_that_waits_for_a_layer_ends_with_its_right() -> None:
     assert desk.step(Settled(number, b"secret")) == []
 
 
-def test_a_client_that_makes_every_node_act_too_often_is_refused_and_another_is_not() -> None:
+def test_client_above_its_rate_is_refused_while_others_are_served() -> None:
     desk = Desk(ClientServiceSettings(spread_per_second_max=2))
     fired = [len(desk.ask(ANN, FireEvent(call, "x"))) == 2 for call in range(6)]
     assert fired == [True] * 4 + [False] * 2
@@ -493,7 +493,7 @@ def test_a_client_that_makes_every_node_act_too_often_is_refused_and_another_is_
     assert len(later) == 2
 
 
-def test_budgets_of_clients_that_rest_are_not_remembered() -> None:
+def test_full_budgets_are_not_stored() -> None:
     budgets = Budgets(10)
     for number in range(1000):
         assert budgets.spend(number, b"%d" % number)

@@ -65,14 +65,14 @@ def browser(address: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         yield started
 
 
-def test_streams_written_to_appear_with_their_heads(browser: Browser, cluster: Cluster) -> None:
+def test_written_streams_appear_with_their_heads(browser: Browser, cluster: Cluster) -> None:
     with Client.connect(cluster.directory, timeout=PATIENCE_S) as client:
         client.journal("<b>orders</b>").write_many([b"x"] * 7)
     browser.wait(lambda: "<b>orders</b>\t7" in browser.text("stream-list"), 5, "the stream is shown, its name as text")
 
 
 @pytest.mark.parametrize("width", [1200, 400])
-def test_it_fits_is_labelled_and_readable(browser: Browser, width: int, tmp_path: Path) -> None:
+def test_console_page_fits_and_is_labelled(browser: Browser, width: int, tmp_path: Path) -> None:
     browser.resize(width, 1000)
     assert browser.run(OVERFLOW) <= 0
     assert browser.run(LOW_CONTRAST) == []
@@ -81,7 +81,7 @@ def test_it_fits_is_labelled_and_readable(browser: Browser, width: int, tmp_path
     browser.screenshot(tmp_path / f"console-{width}.png")
 
 
-def test_everything_that_scrolls_is_reached_with_the_keyboard(browser: Browser) -> None:
+def test_scrollable_regions_are_reachable_by_keyboard(browser: Browser) -> None:
     browser.run("document.activeElement.blur()")
     reached = [browser.press_tab() for _ in range(8)]
     assert "Skip to the nodes" in reached[0]
@@ -89,7 +89,7 @@ def test_everything_that_scrolls_is_reached_with_the_keyboard(browser: Browser) 
         assert any(f'aria-labelledby="{region}"' in one for one in reached), (region, reached)
 
 
-def test_a_kill_is_shown_within_three_seconds_and_the_log_is_clean(browser: Browser, cluster: Cluster) -> None:
+def test_killed_node_is_shown_as_down_within_three_seconds(browser: Browser, cluster: Cluster) -> None:
     until(lambda: browser.text("master").startswith("node "), "a master is shown")
     victim = int(browser.text("master").removeprefix("node "))
     cluster.nodes[victim].kill()

@@ -45,11 +45,11 @@ def test_snapshot_contains_running_nodes_master_and_highest_heads() -> None:
     assert shown["streams"] == [{"name": "notes", "head": 1}, {"name": "orders", "head": 7}]
 
 
-def test_two_who_think_they_are_master_are_told_apart_by_regime() -> None:
+def test_two_claimed_masters_are_resolved_by_the_higher_regime() -> None:
     assert snapshot(status(1), status(2, master=True, regime=4))["master"] == 2
 
 
-def test_it_ends_with_ctrl_c_as_it_is_meant_to(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_console_ends_on_ctrl_c_with_one_message(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(server: uvicorn.Server, sockets: list[socket.socket]) -> None:
         sockets[0].close()
         raise KeyboardInterrupt
@@ -60,7 +60,7 @@ def test_it_ends_with_ctrl_c_as_it_is_meant_to(monkeypatch: pytest.MonkeyPatch) 
     assert len(told) == 1
 
 
-def test_a_dead_node_has_no_state() -> None:
+def test_dead_node_is_shown_without_state() -> None:
     shown = snapshot(None, status(2))
     assert (shown["nodes"][0]["up"], shown["nodes"][0]["state"], shown["master"]) == (False, None, None)
 
@@ -95,12 +95,12 @@ def test_a_dead_node_has_no_state() -> None:
         ),
     ],
 )
-def test_changes_are_said_in_sentences(old: Any, new: Any, said: list[str]) -> None:
+def test_changes_are_described_in_sentences(old: Any, new: Any, said: list[str]) -> None:
     assert changes(old, new) == said
     assert changes(new, new) == []
 
 
-def test_a_rate_is_over_the_last_seconds_only() -> None:
+def test_rate_covers_only_the_last_seconds() -> None:
     rates = Rates()
     rates.add(0.0, {"orders": 0})
     assert rates.of("orders") == 0.0
@@ -112,12 +112,12 @@ def test_a_rate_is_over_the_last_seconds_only() -> None:
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1", "localhost", "127.9.9.9"])
-def test_this_machine_needs_no_token(host: str) -> None:
+def test_loopback_address_needs_no_token(host: str) -> None:
     check_exposure(host, token="", tls=False)
 
 
 @pytest.mark.parametrize(("token", "tls"), [("", False), ("word", False), ("", True)])
-def test_others_need_a_token_and_tls(token: str, tls: bool) -> None:
+def test_public_address_requires_a_token_and_tls(token: str, tls: bool) -> None:
     with pytest.raises(ConfigError, match="would be open to others: give --token-file"):
         check_exposure("0.0.0.0", token=token, tls=tls)
     check_exposure("0.0.0.0", token="word", tls=True)
@@ -154,7 +154,7 @@ def get(port: int, path: str, **headers: str) -> tuple[int, dict[str, str], byte
         connection.close()
 
 
-def test_pages_are_served_to_who_may_see_them_and_load_nothing_from_elsewhere(console: tuple[int, str]) -> None:
+def test_pages_require_the_token_and_load_no_foreign_resources(console: tuple[int, str]) -> None:
     port, token = console
     for path in ("/", "/console.css", "/console.js", "/api/state"):
         code, _, _ = get(port, path)
@@ -168,7 +168,7 @@ def test_pages_are_served_to_who_may_see_them_and_load_nothing_from_elsewhere(co
     assert get(port, "/?token=wrong")[0] == (401 if token else 200)
 
 
-def test_a_page_whose_name_leads_here_reads_nothing(console: tuple[int, str]) -> None:
+def test_request_with_a_foreign_host_header_is_refused(console: tuple[int, str]) -> None:
     port, token = console
     for host in (f"evil.example:{port}", "localhost.evil.example", "127.0.0.1.evil.example", "[evil]"):
         code, _, body = get(port, "/api/state", Host=host)
@@ -180,14 +180,14 @@ def test_a_page_whose_name_leads_here_reads_nothing(console: tuple[int, str]) ->
     assert shown[0] == (200 if token else 403)
 
 
-def test_the_state_is_json_as_it_was_seen(console: tuple[int, str]) -> None:
+def test_state_is_served_as_json(console: tuple[int, str]) -> None:
     port, token = console
     shown = json.loads(get(port, "/api/state", Authorization=f"Bearer {token}")[2])
     assert shown["streams"] == [{"name": "<b>orders", "head": 5, "rate": 0.0}]
     assert shown["happenings"][0]["text"] == "watching 2 nodes"
 
 
-def test_nothing_can_be_changed(console: tuple[int, str]) -> None:
+def test_console_refuses_every_method_that_writes(console: tuple[int, str]) -> None:
     port, token = console
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     for method in ("POST", "PUT", "DELETE"):
@@ -198,7 +198,7 @@ def test_nothing_can_be_changed(console: tuple[int, str]) -> None:
     connection.close()
 
 
-def test_viewers_are_bounded(console: tuple[int, str]) -> None:
+def test_concurrent_viewers_are_bounded(console: tuple[int, str]) -> None:
     port, token = console
     viewers = []
     for number in range(VIEWERS_MAX + 1):
@@ -213,7 +213,7 @@ def test_viewers_are_bounded(console: tuple[int, str]) -> None:
         viewer.close()
 
 
-def test_a_taken_port_is_named() -> None:
+def test_taken_console_port_is_named() -> None:
     taken = listen("127.0.0.1", 0)
     with pytest.raises(ConfigError, match="choose another --port"):
         listen("127.0.0.1", taken.getsockname()[1])

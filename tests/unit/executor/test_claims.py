@@ -45,14 +45,14 @@ def notes(effects: list[object]) -> list[Persist]:
     return [effect for effect in effects if isinstance(effect, Persist)]
 
 
-def test_a_stopped_executor_holds_the_log_up_to_the_bound() -> None:
+def test_stopped_executor_retains_the_log_up_to_the_bound() -> None:
     stage = stopped()
     stage.journal.held = BOUND
     assert not notes(wake(stage))
     assert stage.core.first_needed() == 1
 
 
-def test_a_claim_beyond_the_bound_ends_once_its_note_is_on_disk() -> None:
+def test_claim_beyond_the_bound_ends_once_its_note_is_on_disk() -> None:
     stage = stopped()
     stage.journal.held = BOUND + 1
     [note] = notes(wake(stage))
@@ -67,7 +67,7 @@ def test_a_claim_beyond_the_bound_ends_once_its_note_is_on_disk() -> None:
     assert stage.core.counts["logs_given_up"] == 1
 
 
-def test_a_stopped_executor_holds_later_messages_anew() -> None:
+def test_stopped_executor_claims_later_messages_again() -> None:
     stage = stopped()
     stage.journal.held = BOUND + 1
     [note] = notes(wake(stage))
@@ -80,14 +80,14 @@ def test_a_stopped_executor_holds_later_messages_anew() -> None:
     assert note.operations == (Replace(claims.FILE, b'{"main":3}\n'),)
 
 
-def test_no_claim_ends_without_a_bound() -> None:
+def test_claim_without_a_bound_never_ends() -> None:
     stage = stopped(bound=0)
     stage.journal.held = 1 << 60
     assert stage.core.deadline() is None
     assert not notes(wake(stage))
 
 
-def test_an_executor_that_works_holds_the_log_whatever_its_size() -> None:
+def test_working_executor_retains_the_log_without_limit() -> None:
     stage = stage_with()
     stage.agree()
     stage.open(1)
@@ -97,7 +97,7 @@ def test_an_executor_that_works_holds_the_log_whatever_its_size() -> None:
     assert stage.core.first_needed() == 1
 
 
-def test_a_restarted_database_before_a_given_up_message_takes_a_copy_that_is_further() -> None:
+def test_database_before_a_given_up_message_takes_a_newer_copy() -> None:
     """Messages 2 and 3 were dropped. Message 4 is in the log, and must not be applied to a database without them."""
     stage = stage_with(b'{"main":3}\n')
     stage.index, stage.journal.first = 3, 4
@@ -112,7 +112,7 @@ def test_a_restarted_database_before_a_given_up_message_takes_a_copy_that_is_fur
     assert any(type(effect).__name__ == "ReadBack" for effect in stage.step(Drained())), "it continues with message 4"
 
 
-def test_a_restarted_database_that_has_all_given_up_messages_continues_with_the_log() -> None:
+def test_database_after_all_given_up_messages_continues_with_the_log() -> None:
     stage = stage_with(b'{"main":2}\n')
     stage.index, stage.journal.first = 2, 3
     stage.agree()
@@ -121,6 +121,6 @@ def test_a_restarted_database_that_has_all_given_up_messages_continues_with_the_
     assert any(type(effect).__name__ == "ReadBack" for effect in effects)
 
 
-def test_a_note_that_cannot_be_read_is_an_error_that_says_what_to_do() -> None:
+def test_unreadable_note_is_an_error_with_a_remedy() -> None:
     with pytest.raises(StorageError, match="remove it and the databases"):
         ExecutorCore(1, 1, given_up=b"{")

@@ -31,7 +31,7 @@ from tests.unit.executor.sqlite_stage import statement
 # Feeding.
 
 
-def test_agreed_statements_are_applied_one_apply_at_a_time() -> None:
+def test_agreed_statements_are_applied_one_batch_at_a_time() -> None:
     stage = Stage()
     stage.agree()
     (first,) = [effect for effect in read_back(stage, stage.open()) if isinstance(effect, Apply)]
@@ -45,13 +45,13 @@ def test_agreed_statements_are_applied_one_apply_at_a_time() -> None:
     assert stage.core.status()["databases"]["main"]["position"] == 1  # type: ignore[index]
 
 
-def test_data_is_no_statement() -> None:
+def test_plain_data_is_not_applied() -> None:
     stage = Stage()
     stage.agree(message_type=0)
     assert not stage.step(Drained())
 
 
-def test_what_the_disk_holds_is_read_back_from_where_the_database_is() -> None:
+def test_messages_on_disk_are_read_from_the_databases_position() -> None:
     stage = Stage(attach=False)
     for stream in ("main", "main", "other", "main"):
         stage.agree(stream)
@@ -61,7 +61,7 @@ def test_what_the_disk_holds_is_read_back_from_where_the_database_is() -> None:
     assert works(read_back(stage, stage.done(next(e for e in effects if isinstance(e, Apply))))) == [4]
 
 
-def test_a_database_ahead_of_the_log_waits_for_it() -> None:
+def test_database_ahead_of_the_log_waits_for_it() -> None:
     stage = Stage()
     stage.agree()
     assert not works(read_back(stage, stage.open(index=2)))
@@ -71,7 +71,7 @@ def test_a_database_ahead_of_the_log_waits_for_it() -> None:
     assert works(stage.step(Drained())) == [3]
 
 
-def test_what_is_not_on_disk_yet_waits() -> None:
+def test_message_not_yet_on_disk_is_awaited() -> None:
     stage = Stage()
     stage.agree()
     stage.journal.on_disk = 0
@@ -80,7 +80,7 @@ def test_what_is_not_on_disk_yet_waits() -> None:
     assert works(read_back(stage, stage.step(Drained()))) == [1]
 
 
-def test_what_waits_is_not_overtaken() -> None:
+def test_queued_messages_are_applied_in_order() -> None:
     stage = Stage()
     stage.agree()
     stage.journal.on_disk = 0
@@ -93,7 +93,7 @@ def test_what_waits_is_not_overtaken() -> None:
     assert works(read_back(stage, stage.done(next(e for e in effects if isinstance(e, Apply))))) == [2]
 
 
-def test_a_slow_database_does_not_fill_the_memory() -> None:
+def test_slow_database_bounds_the_queued_bytes() -> None:
     stage = Stage()
     stage.agree()
     (first,) = [effect for effect in read_back(stage, stage.open()) if isinstance(effect, Apply)]
@@ -111,14 +111,14 @@ def test_a_slow_database_does_not_fill_the_memory() -> None:
     assert applied == list(range(1, stage.index + 1))
 
 
-def test_there_are_so_many_databases() -> None:
+def test_number_of_databases_is_bounded() -> None:
     stage = Stage()
     for number in range(DATABASES_MAX + 5):
         stage.agree(f"s{number}")
     assert sum(isinstance(effect, OpenDatabase) for effect in stage.step(Drained())) == DATABASES_MAX
 
 
-def test_a_database_that_cannot_go_on_stops() -> None:
+def test_database_that_fails_stops_with_the_reason() -> None:
     stage = Stage()
     stage.agree()
     (first,) = [effect for effect in read_back(stage, stage.open()) if isinstance(effect, Apply)]
@@ -135,7 +135,7 @@ def test_a_database_that_cannot_go_on_stops() -> None:
 # Questions.
 
 
-def test_results_wait_until_they_are_there() -> None:
+def test_request_for_results_waits_until_they_exist() -> None:
     stage = ready()
     stage.agree()
     effects = stage.step(Drained())
@@ -146,7 +146,7 @@ def test_results_wait_until_they_are_there() -> None:
     assert stage.step(Looked(1, b"runs")) == [Settled(7, b"runs")]
 
 
-def test_whoever_left_is_not_answered() -> None:
+def test_client_that_left_receives_no_results() -> None:
     stage = ready()
     assert not stage.ask(AskResults("main", 1, 1, 1, 5))
     stage.step(Withdrawn(7))
@@ -155,7 +155,7 @@ def test_whoever_left_is_not_answered() -> None:
     assert not [e for e in stage.done(stage.step(Drained())[0]) if isinstance(e, TakeResults)]
 
 
-def test_a_query_that_nobody_waits_for_is_stopped() -> None:
+def test_query_of_a_client_that_left_is_stopped() -> None:
     stage = ready()
     (query,) = stage.ask(Query("main", 0, False), payload=statement("select 1"))
     assert isinstance(query, RunQuery)
@@ -163,7 +163,7 @@ def test_a_query_that_nobody_waits_for_is_stopped() -> None:
     assert not stage.step(Looked(query.token, b"late"))
 
 
-def test_a_fresh_query_waits_for_everything_that_was_agreed() -> None:
+def test_fresh_query_waits_for_everything_agreed_before_it() -> None:
     stage = ready(3)
     effects = stage.ask(Query("main", 0, True), payload=statement("select 1"))
     assert stage.said(effects) == [(2, AskReach(1)), (3, AskReach(1))]
@@ -179,7 +179,7 @@ def test_a_fresh_query_waits_for_everything_that_was_agreed() -> None:
     assert query.sql == "select 1"
 
 
-def test_who_is_in_doubt_does_not_say_how_far_the_order_is() -> None:
+def test_node_in_doubt_does_not_report_its_log_position() -> None:
     stage = ready(3)
     stage.journal.reach = None
     assert not stage.said(stage.hears(2, AskReach(5)))
@@ -188,7 +188,7 @@ def test_who_is_in_doubt_does_not_say_how_far_the_order_is() -> None:
     assert [e for e in stage.hears(3, Reach(1, 1)) if isinstance(e, RunQuery)]
 
 
-def test_a_fresh_query_asks_again_if_others_decide_by_then() -> None:
+def test_fresh_query_asks_again_when_the_quorum_changed() -> None:
     stage = ready(3)
     stage.ask(Query("main", 0, True), payload=statement("select 1"))
     stage.hears(2, Reach(1, 2))
@@ -201,7 +201,7 @@ def test_a_fresh_query_asks_again_if_others_decide_by_then() -> None:
     assert [e for e in stage.hears(3, Reach(2, 2)) if isinstance(e, RunQuery)]
 
 
-def test_a_local_query_asks_nobody() -> None:
+def test_local_query_asks_no_other_node() -> None:
     stage = ready(3)
     (query,) = stage.ask(Query("main", 0, False), payload=statement("select 1"))
     assert isinstance(query, RunQuery)
@@ -216,14 +216,14 @@ def test_a_local_query_asks_nobody() -> None:
         (Query("main", 0, False), "alice", "invalid"),
     ],
 )
-def test_refusals(message: object, client: str, kind: str) -> None:
+def test_invalid_requests_are_refused_by_kind(message: object, client: str, kind: str) -> None:
     (refusal,) = ready().ask(message, client=client, payload=b"no statement")
     assert isinstance(refusal, Settled)
     assert refusal.kind == kind
 
 
 @pytest.mark.parametrize("number", [-1, 1 << 63, (1 << 64) - 1])
-def test_numbers_that_no_database_counts_to_are_refused(number: int) -> None:
+def test_numbers_out_of_range_are_refused(number: int) -> None:
     stage = ready(3)
     for message in (
         AskResults("main", 1, 1, number, 0),
@@ -238,7 +238,7 @@ def test_numbers_that_no_database_counts_to_are_refused(number: int) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "x" * 256])
-def test_names_that_no_stream_has_are_not_remembered(name: str) -> None:
+def test_impossible_stream_names_are_not_remembered(name: str) -> None:
     """Of what was read a node remembers 4,096: with names as long as a body they would be 256 MiB."""
     stage = ready(3)
     (refusal,) = stage.ask(ReadThrough(name, ((1, 5),)))
@@ -248,7 +248,7 @@ def test_names_that_no_stream_has_are_not_remembered(name: str) -> None:
     assert isinstance(report, Report)
 
 
-def test_results_that_were_read_are_cleared_everywhere() -> None:
+def test_read_results_are_cleared_on_every_executor() -> None:
     stage = ready(3)
     effects = stage.ask(ReadThrough("main", ((1, 5),)))
     were = WereRead("main", ACL, ((1, 5),))
@@ -259,7 +259,7 @@ def test_results_that_were_read_are_cleared_everywhere() -> None:
     assert ClearResults("main", ACL, ((1, 9),)) in stage.hears(3, WereRead("main", ACL, ((1, 9),)))
 
 
-def test_results_that_were_read_are_not_given_again() -> None:
+def test_read_results_are_not_returned_again() -> None:
     stage = ready(3)
     stage.ask(ReadThrough("main", ((1, 5),)))
     stage.hears(2, WereRead("main", ACL, ((4, 9),)))
@@ -284,7 +284,7 @@ def demoted(journal: Journal, stage: Role = Role.NONE) -> None:
     "message",
     [Query("main", 0, False), Query("main", 0, True), AskResults("main", 1, 1, 1, 0), ReadThrough("main", ())],
 )
-def test_a_node_without_the_role_answers_no_question(message: object, role: Role) -> None:
+def test_node_without_the_executor_role_refuses_questions(message: object, role: Role) -> None:
     stage = ready(3)
     demoted(stage.journal, role)
     assert stage.ask(message, payload=statement("select 1")) == [
@@ -292,7 +292,7 @@ def test_a_node_without_the_role_answers_no_question(message: object, role: Role
     ]
 
 
-def test_who_waits_at_a_node_that_loses_the_role_is_sent_away() -> None:
+def test_waiting_clients_are_refused_when_the_node_loses_its_role() -> None:
     stage = ready(3)
     assert not [one for one in stage.ask(Query("main", 99, False), 7) if isinstance(one, Settled)]
     assert not [one for one in stage.ask(Query("main", 99, True), 8) if isinstance(one, Settled)]
@@ -302,7 +302,7 @@ def test_who_waits_at_a_node_that_loses_the_role_is_sent_away() -> None:
     assert not [one for one in stage.step(Drained()) if isinstance(one, Settled)]
 
 
-def test_a_node_without_databases_sends_clients_elsewhere() -> None:
+def test_node_without_databases_refuses_clients_as_not_executor() -> None:
     core = ExecutorCore(1, 1, bare=True)
     core.attach(Journal(3))
     (refusal,) = core.step(0, Requested(7, "alice", messages.encode(Query("main", 0, False)), b""))
@@ -313,7 +313,7 @@ def test_a_node_without_databases_sends_clients_elsewhere() -> None:
 # Comparing.
 
 
-def test_fingerprints_are_told_and_compared() -> None:
+def test_fingerprints_are_sent_and_compared() -> None:
     stage = ready(3)
     stage.now_ns = ANNOUNCE_NS
     effects = stage.step(Woken())
@@ -327,7 +327,7 @@ def test_fingerprints_are_told_and_compared() -> None:
     assert "node 1 differs from node 2, 3 after message 1" in status["trouble"]
 
 
-def test_fingerprints_of_members_that_do_not_execute_are_not_counted() -> None:
+def test_fingerprints_of_nodes_without_the_role_are_not_counted() -> None:
     stage = ready(3)
     bystanders = [replace(node, executor=Role.NONE) if node.node > 1 else node for node in stage.journal.assembly.nodes]
     stage.journal.assembly = replace(stage.journal.assembly, nodes=tuple(bystanders))
@@ -336,7 +336,7 @@ def test_fingerprints_of_members_that_do_not_execute_are_not_counted() -> None:
     assert stage.core.status()["databases"]["main"]["state"] == "idle"  # type: ignore[index]
 
 
-def test_fingerprint_is_not_counted_once_its_node_lost_the_role() -> None:
+def test_fingerprint_of_a_node_that_lost_the_role_is_not_counted() -> None:
     executors = [1, 2, 3]
     check = DivergenceCheck(lambda: executors)
     assert check.record_peer(2, 5, b"b") is None
@@ -345,7 +345,7 @@ def test_fingerprint_is_not_counted_once_its_node_lost_the_role() -> None:
     assert check.record_own(5, b"a") is None
 
 
-def test_fingerprints_of_members_that_do_not_execute_displace_no_others() -> None:
+def test_fingerprints_of_nodes_without_the_role_displace_no_others() -> None:
     check = DivergenceCheck(lambda: (1, 2, 3))
     for executor in (2, 3):
         assert check.record_peer(executor, 5, b"b") is None
@@ -354,7 +354,7 @@ def test_fingerprints_of_members_that_do_not_execute_displace_no_others() -> Non
     assert check.record_own(5, b"a") == FingerprintMismatch(5, (2, 3), True)
 
 
-def test_who_agrees_with_a_majority_goes_on() -> None:
+def test_executor_that_agrees_with_a_majority_continues() -> None:
     check = DivergenceCheck(lambda: (1, 2, 3))
     assert check.record_peer(2, 5, b"a") is None
     assert check.record_own(5, b"a") is None
@@ -362,7 +362,7 @@ def test_who_agrees_with_a_majority_goes_on() -> None:
     assert check.record_peer(3, 5, b"b") is None
 
 
-def test_without_a_majority_nobody_can_tell() -> None:
+def test_executors_without_a_majority_all_stop() -> None:
     check = DivergenceCheck(lambda: (1, 2))
     check.record_own(5, b"a")
     assert check.record_peer(2, 5, b"b") == FingerprintMismatch(5, (2,), True)
@@ -372,7 +372,7 @@ def test_without_a_majority_nobody_can_tell() -> None:
     assert check.record_own(5, b"a") == FingerprintMismatch(5, (2, 3), True)
 
 
-def test_positions_that_were_not_reached_are_not_judged() -> None:
+def test_fingerprints_of_unreached_positions_are_not_compared() -> None:
     check = DivergenceCheck(lambda: (1, 2, 3))
     check.record_own(5, b"a")
     check.record_own(9, b"b")

@@ -96,13 +96,13 @@ def damage_of(file: Path) -> str:
 # What is found.
 
 
-def test_what_nobody_touched_is_whole(tmp_path: Path) -> None:
+def test_undamaged_database_passes_the_check(tmp_path: Path) -> None:
     file, _ = closed(tmp_path)
     checked = check(file, "main")
     assert (checked.index, checked.rows) == (5, ROWS - 12 + ROWS)
 
 
-def test_a_flipped_bit_in_a_row_is_found(tmp_path: Path) -> None:
+def test_flipped_bit_in_a_row_is_found(tmp_path: Path) -> None:
     file, fingerprint = closed(tmp_path)
     flip(file, b"row 0300", at=6)
     assert damage_of(file) == "t: 588 rows, and not all as they were written"
@@ -112,7 +112,7 @@ def test_a_flipped_bit_in_a_row_is_found(tmp_path: Path) -> None:
     database.engine.close()
 
 
-def test_a_flipped_bit_in_an_index_is_found(tmp_path: Path) -> None:
+def test_flipped_bit_in_an_index_is_found(tmp_path: Path) -> None:
     """Rows add up; but whoever looks for one by its name does not find it."""
     file, _ = closed(tmp_path)
     sound = file.read_bytes()
@@ -124,14 +124,14 @@ def test_a_flipped_bit_in_an_index_is_found(tmp_path: Path) -> None:
     assert sorted(text[:5] for text in found) == ["row 2", "t: 58"], "row … missing from index; t: 588 rows, …"
 
 
-def test_rows_of_a_table_without_rowids_are_read_again_too(tmp_path: Path) -> None:
+def test_check_reads_rows_of_tables_without_rowids(tmp_path: Path) -> None:
     file, _ = closed(tmp_path)
     flip(file, b"key 0300", at=7)
     assert "u: 600 rows, and not all" in damage_of(file)
 
 
 @pytest.mark.parametrize("column", ["tallies", "fingerprint", "budget", "seal"])
-def test_a_flipped_bit_in_what_is_kept_of_the_rows_is_found(tmp_path: Path, column: str) -> None:
+def test_flipped_bit_in_the_row_tally_is_found(tmp_path: Path, column: str) -> None:
     file, _ = closed(tmp_path)
     with apsw.Connection(str(file)) as connection:
         ((value,),) = connection.execute(f"select {column} from chaplain_state")
@@ -141,7 +141,7 @@ def test_a_flipped_bit_in_what_is_kept_of_the_rows_is_found(tmp_path: Path, colu
 
 
 @pytest.mark.parametrize("column", ["idx", "requests", "changes"])
-def test_a_position_that_rots_is_found(tmp_path: Path, column: str) -> None:
+def test_flipped_bit_in_the_position_is_found(tmp_path: Path, column: str) -> None:
     """The rows add up as before, and messages would be passed over, or applied twice."""
     file, fingerprint = closed(tmp_path)
     connection = apsw.Connection(str(file))
@@ -154,7 +154,7 @@ def test_a_position_that_rots_is_found(tmp_path: Path, column: str) -> None:
     database.engine.close()
 
 
-def test_a_database_from_before_there_were_hashes_of_positions_is_taken_and_gets_one(tmp_path: Path) -> None:
+def test_database_without_position_hash_is_accepted_and_gets_one(tmp_path: Path) -> None:
     file, fingerprint = closed(tmp_path)
     connection = apsw.Connection(str(file))
     connection.execute("alter table chaplain_state drop column seal")
@@ -168,14 +168,14 @@ def test_a_database_from_before_there_were_hashes_of_positions_is_taken_and_gets
     assert damage_of(file) == "its position and tallies are not as they were written"
 
 
-def test_a_flipped_bit_in_the_schema_is_found(tmp_path: Path) -> None:
+def test_flipped_bit_in_the_schema_is_found(tmp_path: Path) -> None:
     file, _ = closed(tmp_path)
     flip(file, b"c real", at=0)
     assert "fingerprint" in damage_of(file)
     assert SqliteDatabase(tmp_path, "main").damage
 
 
-def test_every_octet_of_a_page_of_rows_counts(tmp_path: Path) -> None:
+def test_flipped_bits_of_a_page_with_rows_are_found(tmp_path: Path) -> None:
     """But for what SQLite does not read: what is left between rows."""
     file, _ = closed(tmp_path)
     sound = file.read_bytes()
@@ -191,20 +191,20 @@ def test_every_octet_of_a_page_of_rows_counts(tmp_path: Path) -> None:
     assert len(unfound) <= len(used) // 20, unfound
 
 
-def test_what_cannot_be_read_is_not_called_damaged(tmp_path: Path) -> None:
+def test_unreadable_file_is_not_reported_as_damaged(tmp_path: Path) -> None:
     with pytest.raises(EngineFailed) as failed:
         check(tmp_path / "nothing.sqlite", "main")
     assert not isinstance(failed.value, DatabaseDamaged)
 
 
-def test_a_check_can_be_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check_can_be_interrupted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file, _ = closed(tmp_path)
     monkeypatch.setattr("chaplain.runtime.databases.sqlite.integrity._STEPS_A_CALL", 100)
     with pytest.raises(EngineFailed, match="Interrupt"):
         check(file, "main", given_up=lambda: True)
 
 
-def test_conditions_that_held_when_a_row_was_written_need_not_hold_now(tmp_path: Path) -> None:
+def test_check_does_not_evaluate_old_constraints(tmp_path: Path) -> None:
     order, database = Order(), Database(tmp_path)
     database.apply(
         order.message("create table t(a check (a < 10 and typeof(a) = 'integer'), at default (datetime('now')))")
@@ -228,7 +228,7 @@ def damaged_while_open(folder: Path) -> tuple[Node, Order]:
     return node, order
 
 
-def test_a_copy_of_rows_that_do_not_add_up_is_not_kept(tmp_path: Path) -> None:
+def test_copy_with_damaged_rows_is_not_kept(tmp_path: Path) -> None:
     node, _ = damaged_while_open(tmp_path)
     kept = node.copies.keep(KeepDatabase("main"))
     assert "not all as they were written" in kept.damage
@@ -237,7 +237,7 @@ def test_a_copy_of_rows_that_do_not_add_up_is_not_kept(tmp_path: Path) -> None:
     node.close()
 
 
-def test_a_kept_copy_that_rotted_is_not_given_away(tmp_path: Path) -> None:
+def test_damaged_copy_is_not_sent_to_others(tmp_path: Path) -> None:
     order, node = Order(), Node(tmp_path)
     fill(order, node.apply)
     assert node.copies.keep(KeepDatabase("main")).index == 5
@@ -252,7 +252,7 @@ def test_a_kept_copy_that_rotted_is_not_given_away(tmp_path: Path) -> None:
     node.close()
 
 
-def test_a_copy_whose_rows_do_not_add_up_is_not_taken_in(tmp_path: Path) -> None:
+def test_received_copy_with_damaged_rows_is_refused(tmp_path: Path) -> None:
     (tmp_path / "giver").mkdir()
     (tmp_path / "taker").mkdir()
     order, giver, taker = Order(), Node(tmp_path / "giver"), Node(tmp_path / "taker")
@@ -275,7 +275,7 @@ def test_a_copy_whose_rows_do_not_add_up_is_not_taken_in(tmp_path: Path) -> None
 # Made anew.
 
 
-def test_a_damaged_database_is_set_aside_and_made_anew_from_the_beginning(tmp_path: Path) -> None:
+def test_damaged_database_is_set_aside_and_rebuilt_from_the_start(tmp_path: Path) -> None:
     node, _ = damaged_while_open(tmp_path)
     remade = node.copies.remake(RemakeDatabase("main"))
     assert (remade.index, remade.failed) == (0, "")
@@ -290,7 +290,7 @@ def test_a_damaged_database_is_set_aside_and_made_anew_from_the_beginning(tmp_pa
     database.engine.close()
 
 
-def test_a_damaged_database_goes_on_from_the_copy_that_is_kept(tmp_path: Path) -> None:
+def test_damaged_database_is_rebuilt_from_its_copy(tmp_path: Path) -> None:
     order, node = Order(), Node(tmp_path)
     fill(order, node.apply)
     node.copies.keep(KeepDatabase("main"))
@@ -308,7 +308,7 @@ def test_a_damaged_database_goes_on_from_the_copy_that_is_kept(tmp_path: Path) -
     node.close()
 
 
-def test_if_the_copy_that_is_kept_is_damaged_too_nothing_is_built_on_it(tmp_path: Path) -> None:
+def test_damaged_copy_is_not_used_for_a_rebuild(tmp_path: Path) -> None:
     order, node = Order(), Node(tmp_path)
     fill(order, node.apply)
     node.copies.keep(KeepDatabase("main"))
@@ -320,7 +320,7 @@ def test_if_the_copy_that_is_kept_is_damaged_too_nothing_is_built_on_it(tmp_path
     node.close()
 
 
-def test_a_database_that_is_behind_its_own_copy_goes_on_from_that(tmp_path: Path) -> None:
+def test_database_behind_its_own_copy_continues_from_the_copy(tmp_path: Path) -> None:
     """A copy is synced, a commit is not: if the machine fails, the log has gone that would bring it further."""
     order, node = Order(), Node(tmp_path)
     fill(order, node.apply)
@@ -338,7 +338,7 @@ def test_a_database_that_is_behind_its_own_copy_goes_on_from_that(tmp_path: Path
 
 
 @pytest.mark.parametrize("octets", [b"nothing of ours, and no database" * 400, b"SQLite format 3\0" * 400])
-def test_a_file_that_is_no_database_any_more_is_made_anew_when_it_is_opened(tmp_path: Path, octets: bytes) -> None:
+def test_file_that_is_no_database_is_rebuilt_when_opened(tmp_path: Path, octets: bytes) -> None:
     file, _ = closed(tmp_path)
     file.write_bytes(octets)
     node = Node(tmp_path)
@@ -348,7 +348,7 @@ def test_a_file_that_is_no_database_any_more_is_made_anew_when_it_is_opened(tmp_
     node.close()
 
 
-def test_only_a_database_that_nobody_closed_is_doubtful(tmp_path: Path) -> None:
+def test_only_a_database_that_was_not_closed_is_checked_at_start(tmp_path: Path) -> None:
     closed(tmp_path)
     node = Node(tmp_path)
     assert node.opened.doubtful_rows == 0
@@ -379,7 +379,7 @@ def exit_code(arguments: list[str]) -> object:
     return end.value.code
 
 
-def test_a_person_can_have_databases_read_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_sql_check_reads_databases_and_changes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     make_cluster(tmp_path / "demo", 2, "sqlite", None)
     folder = tmp_path / "demo" / "node-2" / "databases"
     assert exit_code(["sql", "check", "--cluster", str(tmp_path / "demo")]) == 1

@@ -44,13 +44,13 @@ def stage() -> Stage:
 # When.
 
 
-def test_a_database_with_nothing_to_do_tries_it_out(stage: Stage) -> None:
+def test_idle_database_performs_a_dry_run(stage: Stage) -> None:
     assert stage.step(wish(5)) == [TryOut(5, "main", (INSERT,), stage.now_ns)]
     assert stage.step(Tried(5, "main", done=True)) == [DryRunDone(5)]
     assert stage.core.counts["dry_runs_passed"] == 1
 
 
-def test_why_it_would_fail_is_told_with_the_node_that_found_it(stage: Stage) -> None:
+def test_failed_dry_run_returns_the_reason_and_the_node(stage: Stage) -> None:
     stage.step(wish(5))
     (answer,) = stage.step(Tried(5, "main", True, "constraint", "UNIQUE constraint failed: t.a"))
     reason = "UNIQUE constraint failed: t.a (found by node 1; it was not ordered)"
@@ -58,7 +58,7 @@ def test_why_it_would_fail_is_told_with_the_node_that_found_it(stage: Stage) -> 
     assert stage.core.counts["dry_runs_refused"] == 1
 
 
-def test_nothing_is_applied_meanwhile_and_nothing_is_forgotten(stage: Stage) -> None:
+def test_apply_waits_for_a_dry_run_and_follows_it(stage: Stage) -> None:
     stage.step(wish(5))
     stage.agree()
     assert not [one for one in stage.step(Drained()) if isinstance(one, Apply)], "one thing at a time"
@@ -67,7 +67,7 @@ def test_nothing_is_applied_meanwhile_and_nothing_is_forgotten(stage: Stage) -> 
     assert isinstance(apply, Apply)
 
 
-def test_a_database_that_is_behind_is_not_asked_before_it_has_done_everything(stage: Stage) -> None:
+def test_dry_run_waits_until_the_database_has_caught_up(stage: Stage) -> None:
     stage.agree()
     (apply,) = stage.step(Drained())
     assert stage.step(wish(5)) == []
@@ -76,7 +76,7 @@ def test_a_database_that_is_behind_is_not_asked_before_it_has_done_everything(st
     assert TryOut(5, "main", (INSERT,), stage.now_ns) in stage.done(later)
 
 
-def test_nor_is_one_that_must_first_read_the_log() -> None:
+def test_dry_run_waits_for_a_database_that_reads_the_log() -> None:
     made = Stage(attach=False)
     for _ in range(2):
         made.agree()
@@ -87,7 +87,7 @@ def test_nor_is_one_that_must_first_read_the_log() -> None:
     assert TryOut(5, "main", (INSERT,), made.now_ns) in made.done(apply)
 
 
-def test_what_waits_too_long_goes_its_way(stage: Stage) -> None:
+def test_dry_run_that_waits_too_long_is_skipped(stage: Stage) -> None:
     stage.agree()
     stage.step(Drained())
     stage.step(wish(5))
@@ -108,24 +108,24 @@ def test_what_waits_too_long_goes_its_way(stage: Stage) -> None:
     ],
     ids=["no database", "data", "large"],
 )
-def test_what_is_not_tried_out(stage: Stage, event: DryRun) -> None:
+def test_requests_without_a_single_transaction_get_no_dry_run(stage: Stage, event: DryRun) -> None:
     assert stage.step(event) == [DryRunDone(5)]
 
 
-def test_what_no_executor_would_take_needs_no_database() -> None:
+def test_unreadable_statement_is_refused_without_a_database() -> None:
     (answer,) = Stage().step(wish(5, "main", b"\1nonsense"))
     assert isinstance(answer, DryRunDone)
     assert (answer.kind, "statement" in answer.reason) == ("refused", True)
 
 
-def test_not_too_many_wait(stage: Stage) -> None:
+def test_waiting_dry_runs_are_bounded(stage: Stage) -> None:
     stage.step(wish(1))
     for ticket in range(2, WAITING_MAX + 2):
         assert stage.step(wish(ticket)) == []
     assert stage.step(wish(1000)) == [DryRunDone(1000)]
 
 
-def test_a_database_that_has_stopped_lets_go(stage: Stage) -> None:
+def test_stopped_database_skips_its_dry_runs(stage: Stage) -> None:
     stage.agree()
     (apply,) = stage.step(Drained())
     assert isinstance(apply, Apply)
@@ -136,12 +136,12 @@ def test_a_database_that_has_stopped_lets_go(stage: Stage) -> None:
     assert DryRunDone(5) in stage.step(Woken())
 
 
-def test_a_database_that_cannot_say_is_no_judge(stage: Stage) -> None:
+def test_dry_run_without_a_result_lets_the_request_pass(stage: Stage) -> None:
     stage.step(wish(5))
     assert stage.step(Tried(5, "main", done=False)) == [DryRunDone(5)]
 
 
-def test_one_that_is_not_open_yet_is_not_waited_for() -> None:
+def test_dry_run_does_not_wait_for_a_closed_database() -> None:
     stage = Stage()
     stage.agree()
     assert OpenDatabase("main") in stage.step(Drained())
@@ -189,7 +189,7 @@ SCHEMA = [
         (["with recursive r(n) as (select 1 union all select n + 1 from r) select count(*) from r"], "limit"),
     ],
 )
-def test_it_says_what_execution_would_and_leaves_nothing(database: Database, sql: list[str], kind: str | None) -> None:
+def test_dry_run_predicts_the_outcome_and_changes_nothing(database: Database, sql: list[str], kind: str | None) -> None:
     order = Order()
     for work in (order.message(*SCHEMA), order.message("delete from t where b = 'two'")):
         database.apply(work)
@@ -216,14 +216,14 @@ def octets(database: Database) -> dict[str, bytes]:
     return {file.name: file.read_bytes() for file in database.folder.glob("**/*") if file.is_file() and file.stem}
 
 
-def test_what_chance_decides_is_not_refused(database: Database) -> None:
+def test_statement_with_random_values_is_not_refused(database: Database) -> None:
     order = Order()
     database.apply(order.message("create table t(a check (a > 0))"))
     assert rehearse(database, "insert into t values (random() * 0)") is None
     assert rehearse(database, "insert into t values (0)") is not None
 
 
-def test_a_statement_on_a_budget_that_others_have_used_is_tried_with_all_of_it(database: Database) -> None:
+def test_dry_run_has_a_full_step_budget(database: Database) -> None:
     order = Order()
     rows = f"with recursive r(n) as (select 1 union all select n + 1 from r limit {STEPS_MAX // 30})"
     long = f"{rows} select max(n) from r"
@@ -232,7 +232,7 @@ def test_a_statement_on_a_budget_that_others_have_used_is_tried_with_all_of_it(d
     assert rehearse(database, long) is None, "nothing is charged for it"
 
 
-def test_trouble_of_the_database_is_nobodys_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_database_trouble_during_a_dry_run_refuses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     databases = Databases("sqlite", tmp_path)
     assert not databases.open(OpenDatabase("main")).failed
     engine = databases._engines["main"]
@@ -251,7 +251,7 @@ def test_trouble_of_the_database_is_nobodys_fault(tmp_path: Path, monkeypatch: p
     databases.close()
 
 
-def test_a_database_that_cannot_try_out_says_so(tmp_path: Path) -> None:
+def test_database_without_dry_runs_reports_it(tmp_path: Path) -> None:
     databases = Databases("sqlite", tmp_path)
     databases._engines["main"] = object()  # type: ignore[assignment]
     assert databases.try_out(TryOut(3, "main", (INSERT,), NOW)) == Tried(3, "main", done=False)
@@ -286,7 +286,7 @@ REQUESTS = st.lists(st.lists(STATEMENTS, min_size=1, max_size=3), min_size=1, ma
 
 @settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(requests=REQUESTS)
-def test_two_databases_are_equal_though_one_tries_out_everything_first(
+def test_databases_stay_equal_if_one_dry_runs_every_statement(
     tmp_path_factory: pytest.TempPathFactory, requests: list[list[str]]
 ) -> None:
     order = Order()

@@ -67,11 +67,11 @@ def answered(stage: Stage, effects: list[object]) -> list[object]:
 # When it is read again.
 
 
-def test_a_database_that_was_closed_is_believed() -> None:
+def test_closed_database_is_not_checked_at_start() -> None:
     assert CHECK not in opened()[1]
 
 
-def test_one_that_nobody_closed_is_read_again_beside_everything_else() -> None:
+def test_unclosed_database_is_checked_in_the_background() -> None:
     stage, effects = opened(messages=4, doubtful_rows=10)
     assert CHECK in effects
     assert any(isinstance(effect, ReadBack) for effect in effects), "and it goes on meanwhile"
@@ -79,13 +79,13 @@ def test_one_that_nobody_closed_is_read_again_beside_everything_else() -> None:
     assert told(stage)["state"] == "idle"
 
 
-def test_a_large_one_is_not_read_again_at_a_start_and_somebody_is_told() -> None:
+def test_large_unclosed_database_is_reported_and_not_checked() -> None:
     _, effects = opened(doubtful_rows=ROWS_MAX + 1)
     assert CHECK not in effects
     assert reports(effects) == ["database too large to be checked at a start"]
 
 
-def test_a_copy_that_does_not_add_up_casts_doubt_on_the_database() -> None:
+def test_damaged_copy_causes_a_check_of_the_database() -> None:
     stage, _ = opened()
     effects = stage.step(DatabaseKept("main", damage="rows"))
     assert reports(effects) == ["copy not kept"]
@@ -93,7 +93,7 @@ def test_a_copy_that_does_not_add_up_casts_doubt_on_the_database() -> None:
     assert stage.core.first_needed() == 1, "the log stays"
 
 
-def test_an_executor_that_stops_looks_at_its_database() -> None:
+def test_stopping_executor_checks_its_database() -> None:
     stage, _ = opened()
     for node in (2, 3):
         effects = stage.hears(node, Print("main", 3, b"o" * 32))
@@ -103,7 +103,7 @@ def test_an_executor_that_stops_looks_at_its_database() -> None:
     assert told(stage)["state"] == "stopped", "it differs, and not by rot"
 
 
-def test_a_reader_that_cannot_read_casts_doubt_once() -> None:
+def test_read_error_causes_one_check() -> None:
     stage, _ = opened()
     (query,) = select(stage)
     assert CHECK in stage.step(Looked(query.token, kind="stopped", reason="malformed"))
@@ -114,7 +114,7 @@ def test_a_reader_that_cannot_read_casts_doubt_once() -> None:
 # What follows.
 
 
-def test_a_damaged_database_is_told_of_and_made_anew() -> None:
+def test_damaged_database_is_reported_and_rebuilt() -> None:
     stage, _ = opened()
     assert reports(stage.step(ROTTEN)) == ["database damaged"]
     assert stage.core.counts["damaged"] == 1
@@ -125,13 +125,13 @@ def test_a_damaged_database_is_told_of_and_made_anew() -> None:
     assert works(answered(stage, effects)) == [1, 2, 3]
 
 
-def test_nothing_is_asked_of_it_meanwhile() -> None:
+def test_database_under_rebuild_answers_no_query() -> None:
     stage, _ = opened()
     stage.step(ROTTEN)
     assert not select(stage)
 
 
-def test_what_is_being_applied_to_it_ends_first_and_counts_for_nothing() -> None:
+def test_apply_in_progress_ends_before_the_rebuild_and_is_discarded() -> None:
     stage, effects = opened(messages=4)
     (apply,) = [effect for effect in answered(stage, effects) if isinstance(effect, Apply)]
     assert REMAKE not in [*stage.step(ROTTEN), *stage.step(Drained())]
@@ -141,7 +141,7 @@ def test_what_is_being_applied_to_it_ends_first_and_counts_for_nothing() -> None
     assert told(stage)["position"] == 0
 
 
-def test_an_executor_that_stopped_because_of_damage_goes_on() -> None:
+def test_executor_stopped_by_damage_continues_after_the_rebuild() -> None:
     stage, _ = opened()
     for node in (2, 3):
         stage.hears(node, Print("main", 3, b"o" * 32))
@@ -156,7 +156,7 @@ def test_an_executor_that_stopped_because_of_damage_goes_on() -> None:
     assert (said["state"], said["position"]) == ("idle", 3)
 
 
-def test_one_that_is_damaged_again_is_not_made_anew_for_ever() -> None:
+def test_second_damage_stops_the_executor() -> None:
     stage, _ = opened()
     stage.step(ROTTEN)
     stage.step(Drained())
@@ -168,7 +168,7 @@ def test_one_that_is_damaged_again_is_not_made_anew_for_ever() -> None:
     assert (said["state"], "damaged again" in str(said["trouble"])) == ("stopped", True)
 
 
-def test_damage_that_was_found_as_it_was_opened_is_told_of() -> None:
+def test_damage_found_while_opening_is_reported() -> None:
     stage, effects = opened(at=0, damage="no database")
     assert reports(effects) == ["database damaged"]
     assert told(stage)["damage"] == "no database"
@@ -191,20 +191,20 @@ def from_checkpoint(*, offset: int) -> Stage:
     return stage
 
 
-def test_a_database_from_nothing_is_made_from_a_log_that_has_all_of_its_stream() -> None:
+def test_new_database_is_built_from_a_complete_log() -> None:
     stage = from_checkpoint(offset=0)
     effects = [*stage.step(DatabaseOpened("main", 0, b"f" * 32)), *stage.step(Drained())]
     assert works(answered(stage, effects)) == [3, 4, 5, 6, 7, 8]
 
 
-def test_if_some_of_its_stream_went_it_takes_a_copy() -> None:
+def test_new_database_takes_a_copy_if_the_log_lacks_its_start() -> None:
     stage = from_checkpoint(offset=2)
     effects = [*stage.step(DatabaseOpened("main", 0, b"f" * 32)), *stage.step(Drained())]
     assert stage.said(effects) == [(2, AskCopy("main", 0))]
     assert stage.core.first_needed() == 1, "and nothing more goes meanwhile"
 
 
-def test_one_that_had_what_went_goes_on_with_the_log() -> None:
+def test_database_that_has_the_dropped_messages_continues_with_the_log() -> None:
     stage = from_checkpoint(offset=2)
     effects = [*stage.step(DatabaseOpened("main", 2, b"f" * 32, kept=2)), *stage.step(Drained())]
     assert works(answered(stage, effects)) == [3, 4, 5, 6, 7, 8]

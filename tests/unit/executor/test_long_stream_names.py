@@ -17,7 +17,7 @@ NAMES = ["x" * 255, "/" * 255, "x" * 232, "/" * 82, "a/" * 127]
 
 
 @pytest.mark.parametrize("stream", NAMES)
-def test_a_stream_with_a_long_name_has_a_database_with_copies(tmp_path: Path, stream: str) -> None:
+def test_stream_with_a_long_name_has_a_database_with_copies(tmp_path: Path, stream: str) -> None:
     order, database = Order(), Database(tmp_path, stream)
     database.apply(order.message("create table t(a)", "insert into t values (1)"))
     path = database.engine.path
@@ -32,7 +32,7 @@ def test_a_stream_with_a_long_name_has_a_database_with_copies(tmp_path: Path, st
     database.engine.close()
 
 
-def test_a_damaged_database_with_a_shortened_name_is_listed_by_its_file_name(tmp_path: Path) -> None:
+def test_damaged_database_with_a_shortened_name_is_listed_by_file_name(tmp_path: Path) -> None:
     file = tmp_path / (quoted("/" * 255) + ".sqlite")
     file.write_bytes(b"no database" * 100)
     assert files_in(tmp_path) == [(quoted("/" * 255), file)]
@@ -40,12 +40,12 @@ def test_a_damaged_database_with_a_shortened_name_is_listed_by_its_file_name(tmp
 
 
 @pytest.mark.parametrize("stream", ["shop", "a/b.c", "x" * 231, "/" * 77])
-def test_names_that_fit_are_not_changed(stream: str) -> None:
+def test_names_that_fit_are_not_shortened(stream: str) -> None:
     assert not is_shortened(quoted(stream), ESCAPE)
     assert quoted(stream) == "".join(one if one.isalnum() else f"%{ord(one):02X}" for one in stream)
 
 
-def test_shortened_names_fit_differ_and_end_in_no_half_escape() -> None:
+def test_shortened_names_fit_are_unique_and_end_in_no_half_escape() -> None:
     room = FILE_NAME_BYTES_MAX - SUFFIX_BYTES_MAX
     streams = [letters * "x" + "/" * (255 - letters) for letters in range(255)] + [
         "/" * count for count in range(78, 255)
@@ -58,6 +58,6 @@ def test_shortened_names_fit_differ_and_end_in_no_half_escape() -> None:
         assert front.count(ESCAPE) * 3 == sum(len(part) for part in front.split("x") if part)
 
 
-def test_a_shortened_name_is_no_other_streams_name() -> None:
+def test_shortened_name_equals_no_other_streams_name() -> None:
     short = bounded("x" * 300, "x" * 300, "%", 100)
     assert quoted(short) != short

@@ -9,7 +9,7 @@ from chaplain.mesh.events import Entered
 from tests.unit.executor.core_stage import ACL, Stage, peer, ready
 
 
-def test_what_was_read_before_a_restart_is_told_to_the_others_and_not_given_again() -> None:
+def test_read_marks_survive_a_restart_and_are_sent_to_others() -> None:
     stage = Stage(3)
     for node in (2, 3):
         stage.step(Entered(peer(node), {}))
@@ -23,7 +23,7 @@ def test_what_was_read_before_a_restart_is_told_to_the_others_and_not_given_agai
     assert look == TakeResults(1, "main", ACL, 0, 0, 0, ((1, 5), (4, 9)))
 
 
-def test_what_was_read_elsewhere_before_a_database_is_open_is_kept_in_it() -> None:
+def test_read_marks_received_before_the_database_opens_are_stored_in_it() -> None:
     stage = Stage(3)
     stage.agree()
     stage.step(Drained())
@@ -34,7 +34,7 @@ def test_what_was_read_elsewhere_before_a_database_is_open_is_kept_in_it() -> No
     assert look == TakeResults(1, "main", ACL, 0, 0, 0, ((1, 5), (4, 9)))
 
 
-def test_what_is_known_to_be_read_is_not_cleared_once_more() -> None:
+def test_known_read_marks_are_not_stored_again() -> None:
     """Whoever comes tells everything that it remembers."""
     stage = ready(3)
     stage.ask(ReadThrough("main", ((1, 5),)))

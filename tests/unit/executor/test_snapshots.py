@@ -61,7 +61,7 @@ class Desk:
 # Keeping.
 
 
-def test_a_copy_is_made_once_everything_up_to_the_message_is_applied() -> None:
+def test_copy_is_made_once_its_message_is_applied() -> None:
     desk = Desk()
     desk.transfer.keep_copy(desk.queue, 8)
     assert desk.effects() == [], "message 8 is not applied"
@@ -75,7 +75,7 @@ def test_a_copy_is_made_once_everything_up_to_the_message_is_applied() -> None:
     assert desk.effects() == [], "the one there is has all of it"
 
 
-def test_who_cannot_make_a_copy_is_not_asked_again_and_keeps_its_log() -> None:
+def test_database_that_cannot_be_copied_keeps_its_log() -> None:
     desk = Desk()
     desk.transfer.keep_copy(desk.queue, 5)
     desk.effects()
@@ -88,7 +88,7 @@ def test_who_cannot_make_a_copy_is_not_asked_again_and_keeps_its_log() -> None:
 # Giving.
 
 
-def test_a_piece_is_read_and_told_to_who_asked() -> None:
+def test_copy_piece_is_read_and_sent_to_the_asker() -> None:
     desk = Desk()
     desk.asks(4)
     assert desk.effects() == [ReadKept(1, "main", 4)]
@@ -96,14 +96,14 @@ def test_a_piece_is_read_and_told_to_who_asked() -> None:
     assert desk.said == [(TWO, CopyPiece("main", 9, 4, SIZE, DIGEST), b"octets")]
 
 
-def test_who_has_no_copy_says_nothing() -> None:
+def test_node_without_a_copy_does_not_answer() -> None:
     desk = Desk()
     desk.asks(0)
     desk.transfer.on_read(KeptRead(1), {})
     assert desk.said == []
 
 
-def test_who_is_asked_and_has_no_copy_makes_one() -> None:
+def test_node_asked_for_a_copy_that_it_lacks_makes_one() -> None:
     desk = Desk()
     desk.transfer.on_request(TWO, AskCopy("main", 0), desk.queue)
     assert desk.effects() == [KeepDatabase("main")]
@@ -114,7 +114,7 @@ def test_who_is_asked_and_has_no_copy_makes_one() -> None:
     assert desk.effects() == [ReadKept(1, "main", 0)]
 
 
-def test_a_copy_that_rotted_is_no_copy_any_more() -> None:
+def test_damaged_copy_is_dropped_and_reported() -> None:
     desk = Desk()
     desk.asks(0)
     desk.transfer.on_read(KeptRead(1, damage="rows"), {"main": desk.queue})
@@ -123,7 +123,7 @@ def test_a_copy_that_rotted_is_no_copy_any_more() -> None:
     assert [effect.event for effect in desk.effects() if isinstance(effect, Report)] == ["copy damaged"]
 
 
-def test_reads_for_others_have_a_bound() -> None:
+def test_reads_of_copies_for_others_are_bounded() -> None:
     desk = Desk()
     for _ in range(READS_MAX + 5):
         desk.asks(0)
@@ -136,7 +136,7 @@ def test_reads_for_others_have_a_bound() -> None:
 # Taking.
 
 
-def test_a_copy_comes_piece_by_piece() -> None:
+def test_copy_is_received_piece_by_piece() -> None:
     desk = Desk()
     desk.want()
     assert desk.queue.phase is ApplyPhase.LACKING
@@ -153,7 +153,7 @@ def test_a_copy_comes_piece_by_piece() -> None:
     assert (desk.transfer.due_ns, desk.queue.next_needed()) == (None, None)
 
 
-def test_what_was_not_asked_for_is_not_taken() -> None:
+def test_unrequested_piece_is_ignored() -> None:
     desk = Desk()
     desk.comes(0, b"before anything was wanted")
     desk.want()
@@ -166,7 +166,7 @@ def test_what_was_not_asked_for_is_not_taken() -> None:
 
 
 @pytest.mark.parametrize("index", [4, 5])
-def test_a_copy_that_is_no_further_on_is_of_no_use(index: int) -> None:
+def test_copy_that_is_not_newer_is_refused(index: int) -> None:
     desk = Desk()
     desk.want()
     desk.comes(0, b"sixsix", index=index)
@@ -174,7 +174,7 @@ def test_a_copy_that_is_no_further_on_is_of_no_use(index: int) -> None:
     assert desk.asked() == [(ONE, 0), (TWO, 0)]
 
 
-def test_a_piece_of_another_copy_means_to_begin_anew_elsewhere() -> None:
+def test_piece_of_another_copy_restarts_at_another_node() -> None:
     desk = Desk()
     desk.want()
     desk.comes(0, b"sixsix")
@@ -186,7 +186,7 @@ def test_a_piece_of_another_copy_means_to_begin_anew_elsewhere() -> None:
     assert desk.effects() == [TakeCopy("main", 0, b"sixsix", SIZE, OTHER)]
 
 
-def test_an_empty_piece_leads_nowhere() -> None:
+def test_empty_piece_moves_to_another_node() -> None:
     desk = Desk()
     desk.want()
     desk.comes(0, b"")
@@ -194,7 +194,7 @@ def test_an_empty_piece_leads_nowhere() -> None:
     assert desk.asked() == [(ONE, 0), (TWO, 0)]
 
 
-def test_a_copy_that_is_not_what_it_was_said_to_be_is_asked_of_the_next_one() -> None:
+def test_copy_with_a_wrong_digest_is_requested_from_the_next_node() -> None:
     desk = Desk()
     desk.want()
     desk.comes(0, b"sixsix")
@@ -205,7 +205,7 @@ def test_a_copy_that_is_not_what_it_was_said_to_be_is_asked_of_the_next_one() ->
     assert desk.asked() == [(ONE, 0)], "they take turns"
 
 
-def test_who_is_silent_is_left_for_the_next_one() -> None:
+def test_silent_supplier_is_replaced_by_the_next() -> None:
     desk = Desk()
     desk.want()
     desk.transfer.woken(PATIENCE_NS - 1)
@@ -215,7 +215,7 @@ def test_who_is_silent_is_left_for_the_next_one() -> None:
     assert desk.transfer.due_ns == 2 * PATIENCE_NS
 
 
-def test_a_piece_that_is_being_written_is_waited_for() -> None:
+def test_transfer_waits_for_a_piece_that_is_being_written() -> None:
     desk = Desk()
     desk.want()
     desk.comes(0, b"sixsix")
@@ -225,7 +225,7 @@ def test_a_piece_that_is_being_written_is_waited_for() -> None:
     assert desk.transfer.due_ns == 2 * PATIENCE_NS + 1
 
 
-def test_when_nobody_is_there_it_is_tried_again() -> None:
+def test_transfer_without_suppliers_is_tried_again() -> None:
     desk = Desk(peers=())
     desk.want()
     assert desk.asked() == []
@@ -234,7 +234,7 @@ def test_when_nobody_is_there_it_is_tried_again() -> None:
     assert desk.asked() == [(THREE, 0)]
 
 
-def test_an_executor_that_stopped_takes_nothing_and_has_nothing_due() -> None:
+def test_stopped_executor_requests_no_copy() -> None:
     desk = Desk()
     desk.want()
     desk.comes(0, b"sixsix")
@@ -266,7 +266,7 @@ def tell(stage: Stage, node: int, piece: CopyPiece, data: bytes) -> list[object]
     return stage.step(GossipParcel(peer(node), Parcel(node, Layer.EXECUTOR, messages.encode(piece), data)))
 
 
-def test_a_database_without_a_log_is_copied_and_goes_on_from_there() -> None:
+def test_database_without_a_log_is_copied_and_continues_there() -> None:
     stage = lacking()
     assert stage.said(stage.open()) == [(2, AskCopy("main", 0))]
     piece = CopyPiece("main", 2, 0, 4, DIGEST)
@@ -280,7 +280,7 @@ def test_a_database_without_a_log_is_copied_and_goes_on_from_there() -> None:
     assert any(type(effect).__name__ == "ReadBack" for effect in effects)
 
 
-def test_a_copy_that_comes_after_the_executor_stopped_changes_nothing() -> None:
+def test_copy_that_arrives_after_the_stop_changes_nothing() -> None:
     stage = lacking()
     stage.open()
     tell(stage, 2, CopyPiece("main", 2, 0, 4, DIGEST), b"four")
@@ -290,7 +290,7 @@ def test_a_copy_that_comes_after_the_executor_stopped_changes_nothing() -> None:
     assert queue.phase is ApplyPhase.STOPPED
 
 
-def test_a_copy_that_cannot_be_opened_stops_the_executor_and_nothing_is_due() -> None:
+def test_copy_that_cannot_be_opened_stops_the_executor() -> None:
     stage = lacking()
     stage.open()
     stage.step(DatabaseOpened("main", failed="not a database"))
@@ -299,7 +299,7 @@ def test_a_copy_that_cannot_be_opened_stops_the_executor_and_nothing_is_due() ->
     assert stage.step(Woken()) == []
 
 
-def test_copies_are_made_when_the_log_is_to_go() -> None:
+def test_copies_are_made_before_the_log_is_dropped() -> None:
     stage = Stage()
     stage.agree()
     stage.open(index=1)

@@ -28,19 +28,19 @@ EXAMPLES = {
 }
 
 
-def test_statement() -> None:
+def test_statement_example_matches_the_codec() -> None:
     statement = Statement("insert into t values (?)", (7,))
     assert decode_statement(EXAMPLES["statement"]) == statement
     assert encode_statement(statement) == EXAMPLES["statement"]
 
 
-def test_run() -> None:
+def test_run_example_matches_the_codec() -> None:
     run = OutcomeRun(3, 5, 9, 1, (RequestOutcome(7, (StatementResult(1),)),))
     assert decode_run(EXAMPLES["run"]) == run
     assert encode_run(run) == EXAMPLES["run"]
 
 
-def test_row_hash() -> None:
+def test_row_hash_example_matches_the_code() -> None:
     assert EXAMPLES["key"] == msgspec.msgpack.encode(["t", 1])
     assert EXAMPLES["row"] == msgspec.msgpack.encode([1, "a"])
     assert row_hash(EXAMPLES["key"], EXAMPLES["row"]) == EXAMPLES["hash"]
@@ -62,6 +62,6 @@ def test_row_hash() -> None:
         b"\x01" + msgspec.msgpack.encode(["x" * STATEMENT_BYTES_MAX, []]),
     ],
 )
-def test_what_is_no_statement(value: bytes) -> None:
+def test_invalid_statement_bytes_are_malformed(value: bytes) -> None:
     with pytest.raises(Malformed):
         decode_statement(value)

@@ -63,7 +63,7 @@ def given(executor: Executor, through: tuple[int, int] | None) -> list[tuple[int
         ((3, 9), []),
     ],
 )
-def test_everything_is_given_once_and_only_that_is_deleted(
+def test_results_return_each_stored_result_once_and_delete_only_those(
     prompt: bool, through: tuple[int, int] | None, ids: list[tuple[int, int]]
 ) -> None:
     executor = Executor(prompt)
@@ -75,6 +75,6 @@ def test_everything_is_given_once_and_only_that_is_deleted(
 
 
 @pytest.mark.parametrize("through", [(0, 5), (1, 0)])
-def test_what_is_no_id_is_refused(through: tuple[int, int]) -> None:
+def test_results_with_an_invalid_id_are_refused(through: tuple[int, int]) -> None:
     with pytest.raises(ValueError, match="two numbers from 1 on"):
         given(Executor(True), through)

@@ -40,7 +40,7 @@ def errors(outcomes: list[RequestOutcome]) -> list[str | None]:
 # Requests.
 
 
-def test_a_request_is_a_transaction(pair: Pair) -> None:
+def test_request_is_one_transaction(pair: Pair) -> None:
     pair.run("create table t(a integer primary key, b)")
     outcomes = pair.run(
         ["insert into t values (1, 'x')", "insert into t values (2, 'y')"],
@@ -56,7 +56,7 @@ def test_a_request_is_a_transaction(pair: Pair) -> None:
 
 
 @pytest.mark.parametrize("conflict", ["rollback", "fail", "abort"])
-def test_a_failing_statement_takes_nobody_along(pair: Pair, conflict: str) -> None:
+def test_failing_statement_leaves_other_requests_intact(pair: Pair, conflict: str) -> None:
     pair.run("create table t(a integer primary key)")
     requests = []
     for number in range(5):
@@ -66,7 +66,7 @@ def test_a_failing_statement_takes_nobody_along(pair: Pair, conflict: str) -> No
     assert pair.steady.rows("select a from t") == [(number,) for number in range(5)]
 
 
-def test_a_statement_that_is_stopped_half_way_stops_nobody_else(pair: Pair) -> None:
+def test_statement_stopped_half_way_leaves_other_requests_intact(pair: Pair) -> None:
     pair.run("create table t(a integer primary key)")
     numbers = "with recursive n(i) as (select ? union all select i + 1 from n where i < 3000) select i from n"
     giving = f"insert into t {numbers} returning a"
@@ -77,7 +77,7 @@ def test_a_statement_that_is_stopped_half_way_stops_nobody_else(pair: Pair) -> N
     assert pair.steady.rows("select a from t") == [(-1,), (2999,), (3000,)]
 
 
-def test_schema_and_rows_in_one_request(pair: Pair) -> None:
+def test_schema_and_rows_change_in_one_request(pair: Pair) -> None:
     pair.run(["create table t(a)", "insert into t values (1), (2)", "alter table t add column b default 5"])
     assert errors(pair.run(["drop table t", "select * from t"])) == ["error"]
     assert pair.steady.rows("select * from t") == [(1, 5), (2, 5)]
@@ -85,7 +85,7 @@ def test_schema_and_rows_in_one_request(pair: Pair) -> None:
     assert pair.steady.rows("select * from t") == [(9,)]
 
 
-def test_parameters(pair: Pair) -> None:
+def test_parameters_of_every_type_are_bound(pair: Pair) -> None:
     pair.run("create table t(a, b)")
     outcomes = pair.run(
         ("insert into t values (?, ?)", (1, b"\x00\xff")),
@@ -99,7 +99,7 @@ def test_parameters(pair: Pair) -> None:
     assert pair.steady.rows("select * from t") == [(1, b"\x00\xff"), (None, 1.5), ("\N{SNOWMAN}\x00", "text")]
 
 
-def test_time_and_chance_are_the_messages(pair: Pair) -> None:
+def test_time_and_random_values_come_from_the_message(pair: Pair) -> None:
     (outcome,) = pair.run("select unixepoch('now'), unixepoch(), strftime('%s', 'now'), current_timestamp")
     seconds = (START_NS + 1_000_000) // 10**9
     assert outcome.answers[0].rows[0][:3] == (seconds, seconds, str(seconds))
@@ -107,14 +107,14 @@ def test_time_and_chance_are_the_messages(pair: Pair) -> None:
     assert len({*one.answers[0].rows[0], *two.answers[0].rows[0]}) == 4
 
 
-def test_a_client_has_so_many_steps_a_message(pair: Pair) -> None:
+def test_steps_of_a_client_are_bounded_per_message(pair: Pair) -> None:
     endless = "with recursive r(n) as (select 1 union all select n + 1 from r) select count(*) from r"
     long = "with recursive r(n) as (select 1 union all select n + 1 from r where n < 200000) select count(*) from r"
     assert errors(pair.run(long, endless, long, "select 1")) == [None, "limit", "limit", None]
     assert errors(pair.run(long)) == [None]
 
 
-def test_one_client_does_not_use_up_anothers_steps(tmp_path: Path) -> None:
+def test_step_budget_of_one_client_does_not_affect_another(tmp_path: Path) -> None:
     order, database = Order(), Database(tmp_path)
     endless = "with recursive r(n) as (select 1 union all select n + 1 from r) select count(*) from r"
     long = "with recursive r(n) as (select 1 union all select n + 1 from r where n < 200000) select count(*) from r"
@@ -152,7 +152,9 @@ MIXED = [
 ]
 
 
-def test_who_dies_between_commits_goes_on_behind_the_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_executor_dies_between_commits_and_continues_after_the_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "whole").mkdir()
     whole, order = Database(tmp_path / "whole"), Order()
     works = [order.message("create table t(a integer primary key)"), order.message(*MIXED), order.message("select 1")]
@@ -193,7 +195,9 @@ def test_who_dies_between_commits_goes_on_behind_the_last(tmp_path: Path, monkey
     assert 10 < deaths < 39
 
 
-def test_who_dies_before_a_commit_writes_no_change_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_executor_dies_before_a_commit_and_writes_no_change_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     order, database = Order(), Database(tmp_path)
     works = [order.message("create table t(a integer primary key)"), order.message(*MIXED)]
     for dying in range(2, 12):
@@ -218,7 +222,7 @@ def test_who_dies_before_a_commit_writes_no_change_twice(tmp_path: Path, monkeyp
     database.engine.close()
 
 
-def test_changes_are_cut_into_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_row_changes_are_split_into_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(change_log, "RECORD_BYTES_MAX", 100)
     monkeypatch.setattr(change_log, "RECORD_ROWS_MAX", 4)
     log = ChangeLog(tmp_path / CHANGES / "main", "main")
@@ -232,7 +236,7 @@ def test_changes_are_cut_into_records(tmp_path: Path, monkeypatch: pytest.Monkey
     assert told(tmp_path) == pairs
 
 
-def test_of_row_changes_the_last_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_row_change_log_with_a_bound_retains_the_last_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever opens the log again goes on behind them, also with a database that begins from nothing."""
     monkeypatch.setattr(change_log, "SEGMENT_BYTES", 16 * 1024)
     monkeypatch.setattr(change_log, "RECORD_BYTES_MAX", 4096)
@@ -253,7 +257,7 @@ def test_of_row_changes_the_last_are_kept(tmp_path: Path, monkeypatch: pytest.Mo
     assert told(tmp_path, first=first.first_offset) == pairs[first.first_offset :]
 
 
-def test_a_database_that_is_ahead_of_its_changes_is_made_anew(tmp_path: Path) -> None:
+def test_database_ahead_of_its_row_changes_is_rebuilt(tmp_path: Path) -> None:
     order, database = Order(), Database(tmp_path)
     works = [order.message("create table t(a)"), *(order.message(f"insert into t values ({n})") for n in range(5))]
     for work in works:
@@ -269,7 +273,7 @@ def test_a_database_that_is_ahead_of_its_changes_is_made_anew(tmp_path: Path) ->
     database.engine.close()
 
 
-def test_a_message_is_applied_once(tmp_path: Path) -> None:
+def test_message_is_applied_once(tmp_path: Path) -> None:
     order, database = Order(), Database(tmp_path)
     works = [order.message("create table t(a)"), order.message("insert into t values (1)")]
     for work in [*works, *works, works[1]]:
@@ -282,7 +286,7 @@ def test_a_message_is_applied_once(tmp_path: Path) -> None:
 # Results.
 
 
-def test_results_are_kept_until_read(tmp_path: Path) -> None:
+def test_results_are_stored_until_read(tmp_path: Path) -> None:
     order, database = Order(), Database(tmp_path)
     database.apply(order.message("select 1", "select 2", lane=1))
     database.apply(order.message("select 3", lane=2))
@@ -301,7 +305,7 @@ def test_results_are_kept_until_read(tmp_path: Path) -> None:
     database.engine.close()
 
 
-def test_what_was_read_is_remembered_up_to_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_read_marks_are_remembered_up_to_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metadata, "READ_MAX", 3)
     order, database = Order(), Database(tmp_path)
     step = database.apply(order.message("create table t(a)"))
@@ -317,7 +321,7 @@ def test_what_was_read_is_remembered_up_to_a_bound(tmp_path: Path, monkeypatch: 
     database.engine.close()
 
 
-def test_results_that_were_read_are_not_given_even_if_they_come_later(tmp_path: Path) -> None:
+def test_results_read_elsewhere_are_not_stored_later(tmp_path: Path) -> None:
     order, databases = Order(), Databases("sqlite", tmp_path)
     databases.open(OpenDatabase("main"))
     databases.apply(Apply("main", (order.message("select 1"), order.message("select 2", lane=2))))
@@ -326,7 +330,7 @@ def test_results_that_were_read_are_not_given_even_if_they_come_later(tmp_path: 
     databases.close()
 
 
-def test_results_are_bounded_for_each_client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_results_are_bounded_per_client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metadata, "RESULT_BYTES_MAX", 10_000)
     order, database = Order(), Database(tmp_path)
     database.apply(order.message("select 'other'", lane=9, acl=OTHER))
@@ -339,7 +343,7 @@ def test_results_are_bounded_for_each_client(tmp_path: Path, monkeypatch: pytest
     database.engine.close()
 
 
-def test_results_of_a_large_message_come_in_pieces(tmp_path: Path) -> None:
+def test_results_of_a_large_message_are_returned_in_pieces(tmp_path: Path) -> None:
     order, database = Order(), Database(tmp_path)
     database.apply(order.message("create table t(a)"))
     database.apply(order.message(*[("insert into t values (?)", (n,)) for n in range(20_000)]))
@@ -355,7 +359,7 @@ def test_results_of_a_large_message_come_in_pieces(tmp_path: Path) -> None:
     database.engine.close()
 
 
-def test_what_the_executor_keeps_may_be_longer_than_what_clients_may(pair: Pair) -> None:
+def test_executors_own_values_may_exceed_the_clients_bound(pair: Pair) -> None:
     names = [f"{number}{'t' * 9000}" for number in range(40)]
     pair.run(*[f'create table "{name}"(a)' for name in names])
     assert errors(pair.run(*[f'insert into "{name}" values (1)' for name in names])) == [None] * 40
@@ -365,7 +369,7 @@ def test_what_the_executor_keeps_may_be_longer_than_what_clients_may(pair: Pair)
 # Queries, and the world.
 
 
-def test_queries_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_queries_are_bounded_in_time_rows_and_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from chaplain.runtime.databases.sqlite import queries
 
     order, database = Order(), Database(tmp_path)
@@ -386,7 +390,7 @@ def test_queries_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     database.engine.close()
 
 
-def test_what_is_not_a_statements_fault_stops_the_executor(tmp_path: Path) -> None:
+def test_fault_outside_the_statement_stops_the_executor(tmp_path: Path) -> None:
     order, database = Order(), Database(tmp_path)
     database.apply(order.message("create table t(a)"))
     intruder = apsw.Connection(str(tmp_path / "main.sqlite"))
@@ -400,7 +404,9 @@ def test_what_is_not_a_statements_fault_stops_the_executor(tmp_path: Path) -> No
         Database(tmp_path, "other")
 
 
-def test_a_fault_of_ours_stops_the_executor_and_not_the_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_defect_in_the_executor_stops_the_executor_and_not_the_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     order, databases = Order(), Databases("sqlite", tmp_path)
     assert databases.open(OpenDatabase("main")).failed == ""
     works = (order.message("create table t(a)"), order.message("insert into t values (1)"))
@@ -411,7 +417,7 @@ def test_a_fault_of_ours_stops_the_executor_and_not_the_node(tmp_path: Path, mon
     databases.close()
 
 
-def test_a_file_of_another_stream_is_refused(tmp_path: Path) -> None:
+def test_database_file_of_another_stream_is_refused(tmp_path: Path) -> None:
     Database(tmp_path, "one").engine.close()
     (tmp_path / "one.sqlite").rename(tmp_path / "two.sqlite")
     with pytest.raises(EngineFailed, match="one"):

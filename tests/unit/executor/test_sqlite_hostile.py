@@ -21,12 +21,12 @@ def pair(tmp_path: Path) -> Iterator[Pair]:
     pair.close()
 
 
-def test_there_are_enough() -> None:
+def test_hostile_list_has_at_least_200_statements() -> None:
     assert len({*REFUSED, *FINE}) >= 200
 
 
 @pytest.mark.parametrize("part", range(8))
-def test_refused(pair: Pair, part: int) -> None:
+def test_hostile_statement_is_refused_and_changes_nothing(pair: Pair, part: int) -> None:
     fingerprint = pair.steady.engine.fingerprint
     for sql in REFUSED[part::8]:
         outcome = pair.one(sql)
@@ -35,7 +35,7 @@ def test_refused(pair: Pair, part: int) -> None:
     assert pair.one("insert into p values ('healthy')").error is None
 
 
-def test_refused_among_others(pair: Pair) -> None:
+def test_hostile_statements_are_refused_among_good_ones(pair: Pair) -> None:
     """All of one message, with good ones between: those and only those are done."""
     some = [sql for sql in REFUSED if "recursive" not in sql]
     requests = [request for n, sql in enumerate(some) for request in (sql, ("insert into p values (?)", (n,)))]
@@ -44,17 +44,17 @@ def test_refused_among_others(pair: Pair) -> None:
     assert pair.steady.rows("select count(*) from p") == [(2 + len(some),)]
 
 
-def test_fine(pair: Pair) -> None:
+def test_allowed_statements_succeed(pair: Pair) -> None:
     failed = [sql for sql in FINE if pair.one(sql).error is not None]
     assert failed == ["insert into child values (99)", "create table odder(rowid text, _rowid_ text, oid text)"]
 
 
-def test_fine_among_others(pair: Pair) -> None:
+def test_allowed_statements_succeed_among_others(pair: Pair) -> None:
     outcomes = pair.run(*FINE)
     assert sum(outcome.error is not None for outcome in outcomes) == 2
 
 
-def test_queries_change_nothing_and_tell_nothing(pair: Pair) -> None:
+def test_hostile_queries_change_nothing_and_reveal_nothing(pair: Pair) -> None:
     from chaplain.runtime.databases.interface import QueryFailed
 
     fingerprint = pair.steady.engine.fingerprint
@@ -72,7 +72,9 @@ def test_queries_change_nothing_and_tell_nothing(pair: Pair) -> None:
 ROWS = "with recursive r(n) as (select 1 union all select n + 1 from r limit {}) "
 
 
-def test_a_query_is_stopped_by_its_memory_and_the_next_one_is_not(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_query_above_its_memory_bound_is_stopped_and_the_next_one_runs(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What gathers rows as JSON grows without bound: with rows enough, by all the memory there is."""
     from chaplain.runtime.databases.sqlite import queries
 
@@ -84,7 +86,7 @@ def test_a_query_is_stopped_by_its_memory_and_the_next_one_is_not(pair: Pair, mo
 
 
 @pytest.mark.parametrize("requests", [1, 2])
-def test_steps_that_take_too_long_stop_the_executor_and_have_no_outcome(
+def test_message_above_the_processor_time_stops_the_executor_without_an_outcome(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, requests: int
 ) -> None:
     """It is another moment on each executor: whoever is quicker, or is started again, goes on as if it had not been."""

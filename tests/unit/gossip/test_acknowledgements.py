@@ -22,7 +22,7 @@ def acknowledge(stage: Stage, partner: Partner, message: GossipMessage) -> list[
     return of(stage.tell(partner, told), Acknowledged)
 
 
-def test_whoever_sees_an_event_acknowledges_it_if_that_is_expected() -> None:
+def test_event_that_expects_it_is_acknowledged_by_every_receiver() -> None:
     stage, partner = Stage(), Partner(1)
     stage.meet(partner)
     content = payloads.put_user(UserEvent("deployed", b"v2"))
@@ -35,7 +35,7 @@ def test_whoever_sees_an_event_acknowledges_it_if_that_is_expected() -> None:
         assert stage.said_of(stage.tell(partner, event), MessageType.ANSWER) == [], "a duplicate is no news"
 
 
-def test_it_ends_when_all_members_have_seen_it() -> None:
+def test_acknowledged_event_ends_when_all_members_have_answered() -> None:
     stage, partners = Stage(), [Partner(1), Partner(2)]
     stage.meet(*partners)
     effects = stage.step(Fire("deployed", b"v2", ALL, 7, SECOND_NS))
@@ -48,7 +48,7 @@ def test_it_ends_when_all_members_have_seen_it() -> None:
     assert acknowledge(stage, partners[1], message) == [], "it has ended"
 
 
-def test_the_silent_are_named_when_time_is_up_and_not_before() -> None:
+def test_missing_members_are_named_only_after_the_timeout() -> None:
     stage, partners = Stage(), [Partner(1), Partner(2)]
     stage.meet(*partners)
     message = fired(stage, stage.step(Fire("deployed", b"v2", ALL, 7, SECOND_NS)))
@@ -58,7 +58,7 @@ def test_the_silent_are_named_when_time_is_up_and_not_before() -> None:
     assert done.missing == (partners[1].identifier,)
 
 
-def test_nobody_waits_for_one_who_left_nor_counts_a_stranger() -> None:
+def test_members_that_left_and_strangers_are_not_awaited() -> None:
     stage, here, leaving, stranger = Stage(), Partner(1), Partner(2), Partner(3)
     stage.meet(here, leaving)
     message = fired(stage, stage.step(Fire("deployed", b"v2", ALL, 7, 9 * SECOND_NS)))
@@ -71,7 +71,7 @@ def test_nobody_waits_for_one_who_left_nor_counts_a_stranger() -> None:
     assert done.missing == ()
 
 
-def test_an_event_for_one_node_is_waited_for_from_it_alone() -> None:
+def test_event_for_one_node_awaits_only_that_node() -> None:
     stage, partner = Stage(), Partner(1)
     stage.meet(partner, Partner(2))
     message = fired(stage, stage.step(Fire("deployed", b"v2", partner.identifier, 7, SECOND_NS)))
@@ -84,7 +84,7 @@ def test_an_event_for_one_node_is_waited_for_from_it_alone() -> None:
     assert (nobody.call, nobody.seen_by, nobody.missing) == (9, (), (99,))
 
 
-def test_a_lonely_node_waits_for_nobody_and_too_many_are_refused_unfired() -> None:
+def test_single_node_awaits_no_member_and_excess_events_are_refused_unsent() -> None:
     assert [done.call for done in of(Stage().step(Fire("x", b"", ALL, 1, SECOND_NS)), Acknowledged)] == [1]
     stage = Stage(GossipSettings(queries_max=1))
     stage.meet(Partner(1))

@@ -55,7 +55,7 @@ def user(content: bytes) -> bytes:
     return payloads.put_user(UserEvent("x", content))
 
 
-def test_it_cannot_evict_one_that_is_heard() -> None:
+def test_malicious_member_cannot_evict_a_member_that_is_heard() -> None:
     at = stage()
     for _ in range(4 * T // SECOND_NS):
         at.wait(SECOND_NS)
@@ -68,7 +68,7 @@ def test_it_cannot_evict_one_that_is_heard() -> None:
     assert at.core.counts["leaves_refused"] > 0
 
 
-def test_it_cannot_evict_one_that_was_silent_for_less_than_t_and_a_half() -> None:
+def test_malicious_member_cannot_evict_a_member_silent_for_less_than_one_and_a_half_t() -> None:
     at = stage()
     for _ in range(T // SECOND_NS + 1):
         at.wait(SECOND_NS)
@@ -78,7 +78,7 @@ def test_it_cannot_evict_one_that_was_silent_for_less_than_t_and_a_half() -> Non
     assert state(at, VICTIM) is MemberState.SUSPECT
 
 
-def test_a_member_nobody_here_hears_is_given_time_to_answer_a_lie() -> None:
+def test_unheard_member_has_time_to_refute_a_false_leave() -> None:
     """In a large cluster most members are heard by others only."""
     at = Stage(GossipSettings(sessions_max=1))
     at.meet(WITNESS, LIAR)
@@ -100,7 +100,7 @@ def test_a_member_nobody_here_hears_is_given_time_to_answer_a_lie() -> None:
 
 
 @pytest.mark.parametrize("key", [LIAR.identity.key, VICTIM.identity.key])
-def test_it_cannot_speak_for_another(key: bytes) -> None:
+def test_malicious_member_cannot_speak_for_another(key: bytes) -> None:
     at = stage()
     event_id = VICTIM.next_id()
     message = codec.sign_message(
@@ -118,7 +118,7 @@ def test_it_cannot_speak_for_another(key: bytes) -> None:
     assert seen.event.content == b"truth", "a forgery must not make the true message look seen"
 
 
-def test_it_cannot_say_good_bye_for_another() -> None:
+def test_malicious_member_cannot_send_a_leave_of_another() -> None:
     at = stage()
     honest = LIAR.leave(VICTIM.identifier, 1)
     forged = LeaveMessage(0, VICTIM.next_id(), VICTIM.identity.key, VICTIM.identifier, 1, honest.signature)
@@ -129,7 +129,7 @@ def test_it_cannot_say_good_bye_for_another() -> None:
     assert state(at, VICTIM) is MemberState.ALIVE
 
 
-def test_it_cannot_raise_anothers_incarnation() -> None:
+def test_malicious_member_cannot_raise_another_incarnation() -> None:
     at = stage()
     true = VICTIM.card(1)
     lie = cards.MemberRecord(true.identifier, true.key, INCARNATION_MAX, true.version, true.uri, true.signature)
@@ -140,7 +140,7 @@ def test_it_cannot_raise_anothers_incarnation() -> None:
     assert member.incarnation == 1
 
 
-def test_claims_cannot_drive_a_node_to_the_end_of_numbers() -> None:
+def test_claims_without_a_card_cannot_raise_an_incarnation() -> None:
     at = stage()
     for incarnation in (INCARNATION_MAX, INCARNATION_MAX - 1, 2):
         at.tell(LIAR, Accuse(incarnation))
@@ -155,7 +155,7 @@ def test_claims_cannot_drive_a_node_to_the_end_of_numbers() -> None:
     assert at.core.incarnation == 1
 
 
-def test_accusing_as_fast_as_it_can_raises_an_incarnation_ten_times_a_second_at_most() -> None:
+def test_repeated_accusations_raise_an_incarnation_at_most_ten_times_a_second() -> None:
     at = stage()
     for _ in range(1000):
         at.now_ns += SECOND_NS // 1000
@@ -163,7 +163,7 @@ def test_accusing_as_fast_as_it_can_raises_an_incarnation_ten_times_a_second_at_
     assert at.core.incarnation <= 11
 
 
-def test_a_members_last_incarnation_is_taken_like_any_other() -> None:
+def test_member_with_the_last_incarnation_can_still_leave() -> None:
     at = stage()
     at.tell(LIAR, Cards((LIAR.card(INCARNATION_MAX),)))
     assert state(at, LIAR) is MemberState.ALIVE
@@ -171,7 +171,7 @@ def test_a_members_last_incarnation_is_taken_like_any_other() -> None:
     assert state(at, LIAR) is MemberState.LEFT
 
 
-def test_inventing_members_fills_the_hearsay_and_no_more_and_they_fade() -> None:
+def test_invented_members_are_bounded_and_expire() -> None:
     settings = GossipSettings(hearsay_max=20, left_max=30)
     at = Stage(settings)
     at.meet(VICTIM, LIAR)
@@ -189,7 +189,7 @@ def test_inventing_members_fills_the_hearsay_and_no_more_and_they_fade() -> None
     assert sorted(present) == sorted([VICTIM.identifier, LIAR.identifier, at.own.identifier])
 
 
-def test_a_crowd_of_invented_members_takes_no_more_room_than_the_bound() -> None:
+def test_crowd_of_invented_members_stays_within_the_bound() -> None:
     at, chance = Stage(check=cheap_verify), Random(1)
     at.meet(VICTIM, LIAR)
     shown, size = 0, []
@@ -202,7 +202,7 @@ def test_a_crowd_of_invented_members_takes_no_more_room_than_the_bound() -> None
     assert at.core.counts["card_refused"] >= shown - at.settings.hearsay_max
 
 
-def test_an_old_message_is_never_new_again_not_even_beyond_memory() -> None:
+def test_old_message_is_never_accepted_again() -> None:
     at = Stage(GossipSettings(window=8))
     at.meet(VICTIM, LIAR)
     first = VICTIM.message(MessageType.USER, user(b"first"))
@@ -235,11 +235,11 @@ def rotate(at: Stage, *obeying: Partner) -> list[type]:
     return taken
 
 
-def test_it_cannot_cut_off_a_member_by_rotating_it_alone() -> None:
+def test_rotation_that_only_one_member_confirmed_goes_no_further() -> None:
     assert rotate(stage(), LIAR) == [InstallKey]
 
 
-def test_it_cannot_shut_out_a_node_that_is_away_by_rotating_all_others() -> None:
+def test_rotation_waits_for_an_absent_member() -> None:
     at, away = stage(), Partner(3)
     at.step(Assembled({one.identifier: one.uri for one in (VICTIM, WITNESS, LIAR, away)}, ()))
     assert rotate(at, VICTIM, WITNESS, LIAR) == [InstallKey]
@@ -247,7 +247,7 @@ def test_it_cannot_shut_out_a_node_that_is_away_by_rotating_all_others() -> None
     assert rotate(at, VICTIM, WITNESS, LIAR, away) == [UseKey, RemoveKey]
 
 
-def test_an_acknowledgement_or_card_of_another_is_no_introduction() -> None:
+def test_acknowledgement_or_card_of_another_node_is_no_introduction() -> None:
     at = stage()
     stranger = Partner(9)
     at.tell(LIAR, DiscoveredAck(at.own.next_id(), stranger.card()))
@@ -256,7 +256,7 @@ def test_an_acknowledgement_or_card_of_another_is_no_introduction() -> None:
     assert "message_forged" in reports(effects)
 
 
-def test_vouching_never_reaches_into_the_future() -> None:
+def test_vouched_time_is_never_in_the_future() -> None:
     at = stage()
     at.tell(LIAR, LIAR.message(MessageType.STATUS, payloads.put_status(LastHeard(VICTIM.identifier, 1, 0))))
     known = at.core._detector.known_ns(VICTIM.identifier)
@@ -265,12 +265,12 @@ def test_vouching_never_reaches_into_the_future() -> None:
 
 
 @pytest.mark.parametrize("body", [b"", b"\x01", b"\x01\x00\xff", b"\x01\x00\x02\x00", b"\x01\x00\x08\x00"])
-def test_hostile_bytes_become_a_report_that_names_the_peer(body: bytes) -> None:
+def test_hostile_bytes_are_reported_with_the_peer(body: bytes) -> None:
     [report] = of(stage().tell_bytes(LIAR, body), Report)
     assert (report.event, report.peer) == ("gossip_malformed", f"{LIAR.identifier:08x}")
 
 
-def test_another_major_version_is_refused_naming_both_once_but_its_leave_is_read() -> None:
+def test_other_major_version_is_refused_naming_both_but_its_leave_is_accepted() -> None:
     at = stage()
     body = bytearray(codec.encode(WantMessages(())))
     body[0] = 9
@@ -283,14 +283,14 @@ def test_another_major_version_is_refused_naming_both_once_but_its_leave_is_read
     assert changed.member.state is MemberState.LEFT
 
 
-def test_a_message_is_dropped_at_its_last_hop() -> None:
+def test_message_at_its_last_hop_is_dropped() -> None:
     at = stage()
     message = msgspec.structs.replace(WITNESS.message(MessageType.USER, user(b"x")), hops=41)
     assert not of(at.tell(LIAR, message), EventSeen)
     assert isinstance(message, GossipMessage)
 
 
-def test_what_one_node_says_stays_within_its_budget() -> None:
+def test_bytes_sent_by_a_node_stay_within_its_budget() -> None:
     settings = GossipSettings(bytes_per_second_max=20_000)
     at = Stage(settings)
     at.meet(VICTIM, WITNESS, LIAR)
@@ -307,7 +307,7 @@ def test_what_one_node_says_stays_within_its_budget() -> None:
     assert at.core.counts["bytes"] - before <= 2 * 20_000 + 1000
 
 
-def test_a_world_with_a_liar_loses_nobody() -> None:
+def test_cluster_with_a_malicious_member_loses_no_member() -> None:
     world = World(5)
     world.cluster(5)
     liar = world.nodes[4]

@@ -20,7 +20,7 @@ def watching() -> FailureDetector:
     return detector
 
 
-def test_silence_is_asked_about_at_t_again_every_quarter_and_believed_at_2t() -> None:
+def test_silent_member_is_suspected_at_t_asked_about_every_quarter_and_lost_at_2t() -> None:
     detector = watching()
     assert detector.due_actions(T - 1) == []
     assert detector.due_actions(T) == [(DetectorAction.SUSPECT, X)]
@@ -30,7 +30,7 @@ def test_silence_is_asked_about_at_t_again_every_quarter_and_believed_at_2t() ->
     assert detector.due_actions(2 * T) == [(DetectorAction.LOSE, X)]
 
 
-def test_a_broken_connection_is_suspected_at_once_and_lost_no_sooner() -> None:
+def test_broken_connection_is_suspected_at_once_and_lost_no_sooner() -> None:
     detector = watching()
     detector.on_heard(X, SECOND_NS)
     assert detector.on_disconnect(X, SECOND_NS)
@@ -40,14 +40,14 @@ def test_a_broken_connection_is_suspected_at_once_and_lost_no_sooner() -> None:
     assert detector.due_actions(2 * T + SECOND_NS) == [(DetectorAction.LOSE, X)]
 
 
-def test_being_heard_ends_suspicion() -> None:
+def test_suspicion_ends_when_the_member_is_heard() -> None:
     detector = watching()
     detector.due_actions(T)
     assert detector.on_heard(X, T + 1)
     assert detector.due_actions(2 * T) == []
 
 
-def test_somebody_who_heard_it_lately_ends_suspicion_and_somebody_who_did_long_ago_moves_the_clock() -> None:
+def test_recent_vouching_ends_suspicion_and_older_vouching_moves_the_time() -> None:
     detector = watching()
     detector.due_actions(T)
     assert not detector.on_vouched(X, SECOND_NS, T)
@@ -58,20 +58,20 @@ def test_somebody_who_heard_it_lately_ends_suspicion_and_somebody_who_did_long_a
     assert detector.on_vouched(X, T - SECOND_NS, T)
 
 
-def test_word_from_before_the_connection_broke_does_not_end_suspicion() -> None:
+def test_vouching_from_before_the_disconnect_does_not_end_suspicion() -> None:
     detector = watching()
     detector.on_disconnect(X, 2 * SECOND_NS)
     assert not detector.on_vouched(X, SECOND_NS, 2 * SECOND_NS)
     assert detector.on_vouched(X, 3 * SECOND_NS, 3 * SECOND_NS)
 
 
-def test_nobody_can_vouch_from_the_future() -> None:
+def test_vouching_from_the_future_counts_as_now() -> None:
     detector = watching()
     detector.on_vouched(X, 1000 * T, T)
     assert detector.known_ns(X) == T
 
 
-def test_only_what_was_heard_here_is_passed_on() -> None:
+def test_only_directly_heard_times_are_passed_on() -> None:
     detector = watching()
     detector.on_vouched(X, T, T)
     assert detector.direct_age_ns(X, T) is None
@@ -79,7 +79,7 @@ def test_only_what_was_heard_here_is_passed_on() -> None:
     assert detector.direct_age_ns(X, T + 5) == 5
 
 
-def test_anothers_word_is_believed_only_after_t_of_own_silence_and_half_of_it_asking() -> None:
+def test_leave_on_behalf_is_believed_only_after_t_of_silence_and_half_of_it_asking() -> None:
     detector = watching()
     assert not detector.may_lose(X, 3 * T)
     detector.due_actions(T)
@@ -89,7 +89,7 @@ def test_anothers_word_is_believed_only_after_t_of_own_silence_and_half_of_it_as
     assert not detector.may_lose(X, T + T // 2)
 
 
-def test_anothers_word_is_kept_until_it_can_be_believed() -> None:
+def test_leave_on_behalf_is_remembered_until_it_can_be_believed() -> None:
     detector = watching()
     detector.due_actions(T)
     detector.accuse(X, T + 1, lost=True)
@@ -102,14 +102,14 @@ def test_anothers_word_is_kept_until_it_can_be_believed() -> None:
     assert detector.due_actions(T + T // 2 + 2) == []
 
 
-def test_a_slow_node_follows_the_others_as_soon_as_any() -> None:
+def test_paused_node_follows_a_leave_as_early_as_others() -> None:
     detector = watching()
     detector.on_pause(T, T)
     assert detector.due_actions(3 * T) == [(DetectorAction.SUSPECT, X)]
     assert detector.may_lose(X, 3 * T + T // 2)
 
 
-def test_a_guest_is_lost_only_if_others_say_so() -> None:
+def test_unheard_member_is_lost_only_if_others_say_so() -> None:
     for told, move in ((False, DetectorAction.CLEAR), (True, DetectorAction.LOSE)):
         detector = FailureDetector(SETTINGS)
         assert detector.accuse(X, 0, lost=told)
@@ -117,7 +117,7 @@ def test_a_guest_is_lost_only_if_others_say_so() -> None:
         assert detector.due_actions(T) == [(move, X)]
 
 
-def test_a_sleeper_blames_nobody_listens_and_takes_its_time() -> None:
+def test_paused_node_suspects_no_member_and_extends_its_timeout() -> None:
     detector = watching()
     detector.on_heard(X, SECOND_NS)
     detector.on_pause(10 * T, 10 * T + SECOND_NS)
@@ -130,7 +130,7 @@ def test_a_sleeper_blames_nobody_listens_and_takes_its_time() -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from(["heard", "vouch", "tick", "broke"]), st.integers(1, 2 * T)), max_size=60))
-def test_nobody_is_lost_within_2t_of_being_known(acts: list[tuple[str, int]]) -> None:
+def test_no_member_is_lost_within_2t_of_being_known(acts: list[tuple[str, int]]) -> None:
     detector, now_ns, known_ns = watching(), 0, 0
     for act, pause_ns in acts:
         now_ns += pause_ns

@@ -58,7 +58,7 @@ def hear(stage: Stage, partners: list[Partner], duration_ns: int) -> list[object
 # The list itself.
 
 
-def test_a_card_proves_its_name_and_a_later_one_replaces_it() -> None:
+def test_card_proves_its_identifier_and_a_newer_one_replaces_it() -> None:
     members = MemberList(GossipSettings(), verify)
     assert members.admit(A.card(5), contacted=False) is RecordVerdict.NEW
     assert members.admit(A.card(5), contacted=False) is RecordVerdict.KNOWN
@@ -68,7 +68,7 @@ def test_a_card_proves_its_name_and_a_later_one_replaces_it() -> None:
     assert members.admit(forged, contacted=False) is RecordVerdict.FORGED
 
 
-def test_a_name_belongs_to_the_first_key_and_to_no_key_that_does_not_hash_to_it() -> None:
+def test_identifier_belongs_to_its_first_key() -> None:
     members = MemberList(GossipSettings(), lambda *_: True)
     members.admit(A.card(), contacted=False)
     thief = cards.MemberRecord(**{**_fields(B.card(9)), "identifier": A.identifier})
@@ -80,7 +80,7 @@ def _fields(card: cards.MemberRecord) -> dict[str, object]:
     return {name: getattr(card, name) for name in card.__struct_fields__}
 
 
-def test_hearsay_is_bounded_contact_is_not_and_the_list_has_an_end() -> None:
+def test_unheard_members_and_the_list_are_bounded() -> None:
     members = MemberList(GossipSettings(hearsay_max=2, members_max=4), verify)
     verdicts = [members.admit(Partner(number).card(), contacted=False) for number in range(1, 4)]
     assert verdicts == [RecordVerdict.NEW, RecordVerdict.NEW, RecordVerdict.FULL]
@@ -91,7 +91,7 @@ def test_hearsay_is_bounded_contact_is_not_and_the_list_has_an_end() -> None:
     assert members.admit(Partner(6).card(), contacted=True) is RecordVerdict.FULL
 
 
-def test_who_left_is_remembered_up_to_a_bound_and_returns_only_with_a_higher_incarnation() -> None:
+def test_left_members_are_bounded_and_return_only_with_a_higher_incarnation() -> None:
     members = MemberList(GossipSettings(left_max=2), verify)
     for number in range(1, 4):
         members.admit(Partner(number).card(), contacted=False)
@@ -103,7 +103,7 @@ def test_who_left_is_remembered_up_to_a_bound_and_returns_only_with_a_higher_inc
         members.lose(Partner(3).identifier, 1, 9)
 
 
-def test_neighbours_connect_everybody_at_a_logarithm_of_sessions() -> None:
+def test_ring_neighbours_connect_all_members_with_logarithmic_sessions() -> None:
     members = MemberList(GossipSettings(), lambda *_: True)
     partners = [Partner(number) for number in range(1, 100)]
     for partner in partners:
@@ -115,7 +115,7 @@ def test_neighbours_connect_everybody_at_a_logarithm_of_sessions() -> None:
     assert len(reached) == 99
 
 
-def test_buckets_partition_the_list() -> None:
+def test_buckets_partition_the_member_list() -> None:
     members = MemberList(GossipSettings(sync_bucket=4), lambda *_: True)
     for number in range(1, 60):
         members.admit(Partner(number).card(), contacted=False)
@@ -125,7 +125,7 @@ def test_buckets_partition_the_list() -> None:
     assert buckets == 15
 
 
-def test_a_good_bye_covers_cards_that_come_after_it() -> None:
+def test_leave_covers_later_cards_of_the_same_incarnation() -> None:
     members = MemberList(GossipSettings(), verify)
     members.admit(A.card(3), contacted=False)
     assert members.leave_gracefully(A.leave(A.identifier, 5), 1)
@@ -136,7 +136,7 @@ def test_a_good_bye_covers_cards_that_come_after_it() -> None:
 # Joining.
 
 
-def test_joining_sends_a_discovered_event_that_expects_an_acknowledgement_until_one_comes() -> None:
+def test_joining_node_sends_discovered_until_it_is_acknowledged() -> None:
     stage = Stage()
     stage.by_instance[A.peer.instance] = A
     assert Meet(A.uri) in stage.step(JoinThrough(A.uri))
@@ -150,7 +150,7 @@ def test_joining_sends_a_discovered_event_that_expects_an_acknowledgement_until_
     assert not stage.said_of(stage.wait(3 * SECOND_NS), MessageType.DISCOVERED)
 
 
-def test_whom_a_newcomer_asks_acknowledges_tells_it_the_list_and_spreads_the_event() -> None:
+def test_asked_node_acknowledges_sends_its_list_and_forwards_the_event() -> None:
     stage = stage_with(A, B)
     stage.by_instance[C.peer.instance] = C
     stage.step(Entered(C.peer, {}))
@@ -163,7 +163,7 @@ def test_whom_a_newcomer_asks_acknowledges_tells_it_the_list_and_spreads_the_eve
     assert shown == {A.identifier, B.identifier, stage.own.identifier}
 
 
-def test_who_hears_of_a_newcomer_meets_it_and_acknowledges_straight_to_it() -> None:
+def test_other_node_meets_the_new_node_and_acknowledges_directly() -> None:
     stage = stage_with(A)
     discovered = C.message(MessageType.DISCOVERED, payloads.put_card(C.card()), action=Action.ACKNOWLEDGE)
     effects = stage.tell(A, discovered)
@@ -174,14 +174,14 @@ def test_who_hears_of_a_newcomer_meets_it_and_acknowledges_straight_to_it() -> N
     assert (told, acknowledge.id) == (C, discovered.id)
 
 
-def test_being_contacted_by_a_new_node_fires_a_joined_event() -> None:
+def test_contact_by_an_unknown_node_fires_a_joined_event() -> None:
     stage = stage_with(A)
     (told, message), _ = stage.said_of(stage.meet(B), MessageType.JOINED)
     assert told is A
     assert payloads.take_card(message.content) == B.card()
 
 
-def test_a_moved_member_is_met_at_its_new_uri() -> None:
+def test_moved_member_is_dialled_at_its_new_uri() -> None:
     stage = stage_with(A)
     effects = stage.tell(A, Cards((A.card(2, uri="tcp://127.0.0.1:9"),)))
     assert of(effects, Forget) == [Forget(A.uri)]
@@ -191,7 +191,7 @@ def test_a_moved_member_is_met_at_its_new_uri() -> None:
 # Health.
 
 
-def test_silence_for_t_asks_everybody_and_for_2t_fires_a_leave_on_its_behalf() -> None:
+def test_silence_for_t_asks_all_and_silence_for_2t_fires_a_leave_on_behalf() -> None:
     stage = stage_with(A, B)
     effects = hear(stage, [B], T + SECOND_NS)
     questions = stage.said_of(effects, MessageType.HEALTH)
@@ -205,7 +205,7 @@ def test_silence_for_t_asks_everybody_and_for_2t_fires_a_leave_on_its_behalf() -
     assert Forget(A.uri) in effects
 
 
-def test_a_health_question_is_answered_with_how_long_ago_it_was_heard() -> None:
+def test_health_question_is_answered_with_the_time_since_heard() -> None:
     stage = stage_with(A, B)
     stage.step(HeardFrom(B.identifier))
     stage.now_ns += 1_500_000_000
@@ -215,7 +215,7 @@ def test_a_health_question_is_answered_with_how_long_ago_it_was_heard() -> None:
     assert payloads.take_status(message.content) == LastHeard(B.identifier, 1, 1500)
 
 
-def test_a_vouching_answer_clears_a_suspect() -> None:
+def test_vouching_answer_clears_a_suspect() -> None:
     stage = stage_with(A, B)
     hear(stage, [B], T + SECOND_NS)
     assert state(stage, A) is MemberState.SUSPECT
@@ -224,7 +224,7 @@ def test_a_vouching_answer_clears_a_suspect() -> None:
     assert state(stage, A) is MemberState.ALIVE
 
 
-def test_asked_about_itself_a_node_refutes_with_its_next_incarnation() -> None:
+def test_node_asked_about_itself_refutes_with_its_next_incarnation() -> None:
     stage = stage_with(A, B)
     effects = stage.tell(A, A.message(MessageType.HEALTH, payloads.put_health(Health(stage.own.identifier, 1))))
     refutations = stage.said_of(effects, MessageType.REFUTED)
@@ -236,7 +236,7 @@ def test_asked_about_itself_a_node_refutes_with_its_next_incarnation() -> None:
     assert stage.core.incarnation == 2
 
 
-def test_a_refutation_overrides_all_and_voids_the_leave() -> None:
+def test_refutation_overrides_all_answers_and_voids_the_leave() -> None:
     stage = stage_with(A, B)
     hear(stage, [B], 2 * T - SECOND_NS)
     assert state(stage, A) is MemberState.SUSPECT
@@ -246,7 +246,7 @@ def test_a_refutation_overrides_all_and_voids_the_leave() -> None:
     assert state(stage, A) is MemberState.ALIVE
 
 
-def test_a_broken_connection_asks_at_once() -> None:
+def test_broken_connection_asks_at_once() -> None:
     stage = stage_with(A, B)
     effects = stage.part(A)
     assert stage.said_of(effects, MessageType.HEALTH)
@@ -255,7 +255,7 @@ def test_a_broken_connection_asks_at_once() -> None:
     assert state(stage, A) is MemberState.ALIVE
 
 
-def test_the_end_of_an_old_instance_does_not_touch_the_new_one() -> None:
+def test_end_of_an_old_instance_does_not_affect_the_new_one() -> None:
     stage = stage_with(A)
     newer = Partner(1)
     newer.peer = type(A.peer)(b"2" * 16, A.identifier, A.identity.key, A.uri)
@@ -267,7 +267,7 @@ def test_the_end_of_an_old_instance_does_not_touch_the_new_one() -> None:
 # Leaving.
 
 
-def test_good_bye_is_heard_at_once_and_is_not_undone_by_the_same_card() -> None:
+def test_leave_takes_effect_at_once_and_the_same_card_does_not_undo_it() -> None:
     stage = stage_with(A, B)
     effects = stage.tell(A, A.leave(A.identifier, 1))
     assert [pair[0] for pair in stage.said_of(effects, LeaveMessage)] == [B]
@@ -279,7 +279,7 @@ def test_good_bye_is_heard_at_once_and_is_not_undone_by_the_same_card() -> None:
 
 
 @pytest.mark.parametrize("order", [Stopping(), LeaveCluster()])
-def test_leaving_says_good_bye_once(order: Stopping | LeaveCluster) -> None:
+def test_leaving_node_sends_its_leave_once(order: Stopping | LeaveCluster) -> None:
     stage = stage_with(A)
     [(told, leave)] = stage.said_of(stage.step(order), LeaveMessage)
     assert (told, leave.subject, leave.graceful) == (A, stage.own.identifier, True)
@@ -287,7 +287,7 @@ def test_leaving_says_good_bye_once(order: Stopping | LeaveCluster) -> None:
     assert not stage.said_of(stage.wait(4 * T), MessageType.HEALTH)
 
 
-def test_a_lost_member_is_tried_again_and_told_when_it_is_heard() -> None:
+def test_lost_member_is_dialled_again_and_accused_when_heard() -> None:
     stage = stage_with(A, B)
     hear(stage, [B], 2 * T + SECOND_NS)
     assert state(stage, A) is MemberState.LEFT
@@ -302,7 +302,7 @@ def test_a_lost_member_is_tried_again_and_told_when_it_is_heard() -> None:
 # Runs before this one.
 
 
-def test_a_run_with_a_clock_behind_goes_above_its_own_old_card() -> None:
+def test_restart_with_a_clock_behind_continues_above_the_old_card() -> None:
     stage = stage_with(A)
     old = cards.make(stage.own.identity, stage.own.uri, 500)
     effects = stage.tell(A, Cards((old,)))
@@ -313,7 +313,7 @@ def test_a_run_with_a_clock_behind_goes_above_its_own_old_card() -> None:
     assert later.id.epoch == 501, "messages of this run must not look older than those of the run before"
 
 
-def test_an_owner_with_an_outdated_card_is_shown_the_newer_one() -> None:
+def test_owner_with_an_outdated_card_receives_the_newer_one() -> None:
     stage = stage_with(A)
     stage.tell(A, Cards((A.card(9),)))
     [(told, body)] = stage.said_of(stage.tell(A, Cards((A.card(3),))), Cards)
@@ -323,7 +323,7 @@ def test_an_owner_with_an_outdated_card_is_shown_the_newer_one() -> None:
 # Comparing.
 
 
-def test_comparing_shows_what_the_other_lacks_and_asks_for_what_we_lack() -> None:
+def test_compare_sends_newer_cards_and_requests_missing_ones() -> None:
     stage = stage_with(A, B)
     effects = stage.tell(A, Compare(1, 0, True, (ListEntry(C.identifier, 1, EntryStanding.PRESENT),)))
     shown = {card.identifier for _, body in stage.said_of(effects, Cards) for card in body.cards}
@@ -333,7 +333,7 @@ def test_comparing_shows_what_the_other_lacks_and_asks_for_what_we_lack() -> Non
     assert len(reply.entries) == 3
 
 
-def test_a_member_held_for_gone_elsewhere_is_told_so() -> None:
+def test_present_member_listed_as_lost_is_accused() -> None:
     stage = stage_with(A, B)
     lost = (ListEntry(B.identifier, 1, EntryStanding.LOST), ListEntry(stage.own.identifier, 1, EntryStanding.LOST))
     effects = stage.tell(A, Compare(1, 0, False, lost))
@@ -341,7 +341,7 @@ def test_a_member_held_for_gone_elsewhere_is_told_so() -> None:
     assert stage.core.incarnation == 2
 
 
-def test_a_good_bye_travels_with_its_proof() -> None:
+def test_leave_is_forwarded_with_its_proof() -> None:
     stage = stage_with(A, B)
     leave = A.leave(A.identifier, 1)
     stage.tell(A, leave)
@@ -356,7 +356,7 @@ def test_a_good_bye_travels_with_its_proof() -> None:
 # Time.
 
 
-def test_a_clock_set_back_neither_stops_nor_hurries_gossip() -> None:
+def test_clock_set_back_neither_stops_nor_hurries_gossip() -> None:
     stage = stage_with(A, B)
     hear(stage, [A, B], 3 * SECOND_NS)
     stage.now_ns -= 3600 * SECOND_NS
@@ -366,7 +366,7 @@ def test_a_clock_set_back_neither_stops_nor_hurries_gossip() -> None:
     assert state(stage, B) is MemberState.ALIVE
 
 
-def test_after_a_pause_the_others_are_not_suspected() -> None:
+def test_after_a_pause_other_members_are_not_suspected() -> None:
     stage = stage_with(A, B)
     stage.now_ns += 3 * T
     effects = stage.step(Woken())
@@ -375,14 +375,14 @@ def test_after_a_pause_the_others_are_not_suspected() -> None:
     assert not stage.said_of(hear(stage, [A, B], 4 * T), MessageType.HEALTH)
 
 
-def test_the_last_incarnation_is_reported_and_survived() -> None:
+def test_last_incarnation_is_reported_and_kept() -> None:
     stage = stage_with(A, incarnation=INCARNATION_MAX)
     effects = stage.tell(A, Accuse(INCARNATION_MAX))
     assert [report.event for report in of(effects, Report)] == ["incarnation_exhausted"]
     assert stage.core.incarnation == INCARNATION_MAX
 
 
-def test_heard_is_on_the_list() -> None:
+def test_member_view_contains_the_time_last_heard() -> None:
     stage = stage_with(A)
     [member] = [member for member in stage.core.members() if member.identifier == A.identifier]
     assert (member.uri, member.key, member.heard_ns) == (A.uri, A.identity.key, START_NS)

@@ -66,19 +66,19 @@ def example(heading: str) -> bytes:
 
 
 @pytest.mark.parametrize("name", BODIES)
-def test_bodies(name: str) -> None:
+def test_body_examples_match_the_codec(name: str) -> None:
     assert codec.decode(example(name)) == BODIES[name]
     assert codec.encode(BODIES[name]) == example(name)
 
 
 @pytest.mark.parametrize("name", CONTENTS)
-def test_contents(name: str) -> None:
+def test_content_examples_match_the_codec(name: str) -> None:
     take, put, value = CONTENTS[name]
     assert take(example(name)) == value
     assert put(value) == example(name)  # type: ignore[operator]
 
 
-def test_signatures_on_the_page_hold_and_break_with_any_octet() -> None:
+def test_example_signatures_hold_and_break_with_any_changed_octet() -> None:
     for name in ("LEAVE", "MESSAGE"):
         body = codec.decode(example(name))
         assert isinstance(body, LeaveMessage | codec.GossipMessage)
@@ -94,7 +94,7 @@ def test_signatures_on_the_page_hold_and_break_with_any_octet() -> None:
             assert not codec.is_genuine(changed, verify), f"{name}: octet {place} is not covered"
 
 
-def test_every_version_reads_a_leave_and_nothing_else_of_another_major() -> None:
+def test_leave_of_any_major_version_is_read_and_other_bodies_are_refused() -> None:
     for name, body in BODIES.items():
         octets = b"\x02" + example(name)[1:]
         if name == "LEAVE":
@@ -104,7 +104,7 @@ def test_every_version_reads_a_leave_and_nothing_else_of_another_major() -> None
                 codec.decode(octets)
 
 
-def test_a_message_whose_origin_speaks_another_major_is_refused() -> None:
+def test_message_whose_origin_speaks_another_major_is_refused() -> None:
     octets = bytearray(example("MESSAGE"))
     octets[4] = 3
     with pytest.raises(OtherVersion):
@@ -112,7 +112,7 @@ def test_a_message_whose_origin_speaks_another_major_is_refused() -> None:
 
 
 @given(st.sampled_from(sorted(BODIES)), st.integers(0, 300), st.binary(max_size=8))
-def test_bytes_that_are_wrong_are_malformed_and_nothing_worse(name: str, place: int, scratch: bytes) -> None:
+def test_hostile_bodies_raise_only_malformed(name: str, place: int, scratch: bytes) -> None:
     octets = example(name)
     broken = octets[:place] + scratch + octets[place + len(scratch) :]
     try:
@@ -124,7 +124,7 @@ def test_bytes_that_are_wrong_are_malformed_and_nothing_worse(name: str, place: 
 
 
 @given(st.binary(max_size=80), st.sampled_from([take for take, _, _ in CONTENTS.values()]))
-def test_contents_likewise(octets: bytes, take: object) -> None:
+def test_hostile_contents_raise_only_malformed(octets: bytes, take: object) -> None:
     try:
         take(octets)  # type: ignore[operator]
     except Malformed:
@@ -132,5 +132,5 @@ def test_contents_likewise(octets: bytes, take: object) -> None:
 
 
 @pytest.mark.parametrize(("text", "is_one"), [("a", True), ("", False), ("ü" * 128, False), ("\ud800", False)])
-def test_names(text: str, is_one: bool) -> None:
+def test_names_of_questions_and_events_are_validated(text: str, is_one: bool) -> None:
     assert payloads.is_name(text) is is_one

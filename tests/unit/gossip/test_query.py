@@ -42,7 +42,7 @@ def final(answers: dict[int, bytes | None]) -> bytes | None:
 
 
 @given(st.integers(1, 6).flatmap(lambda n: st.lists(st.sampled_from((*VALUES, "missing")), min_size=n, max_size=n)))
-def test_a_verdict_comes_exactly_when_no_missing_answer_can_change_it(drawn: list[bytes | str | None]) -> None:
+def test_verdict_is_reached_exactly_when_no_missing_answer_can_change_it(drawn: list[bytes | str | None]) -> None:
     members = list(range(1, len(drawn) + 1))
     given_answers = {number: value for number, value in zip(members, drawn, strict=True) if value != "missing"}
     missing = [number for number in members if number not in given_answers]
@@ -60,7 +60,7 @@ def test_a_verdict_comes_exactly_when_no_missing_answer_can_change_it(drawn: lis
 
 
 @given(st.dictionaries(st.integers(1, 7), st.sampled_from(VALUES)), st.integers(1, 7))
-def test_when_time_is_up_there_is_always_a_verdict(answers: dict[int, bytes | None], size: int) -> None:
+def test_verdict_always_exists_when_time_is_up(answers: dict[int, bytes | None], size: int) -> None:
     members = list(range(1, size + 1))
     verdict = tally_of(answers).verdict(members, time_is_up=True)
     assert verdict is not None
@@ -78,7 +78,7 @@ def check(answer: QueryAnswer, members: list[int]) -> None:
     assert sum(votes for _, votes in answer.tally) == len(answer.voters)
 
 
-def test_half_is_enough_once_the_rest_disagrees() -> None:
+def test_half_of_the_members_decide_once_no_other_answer_can_reach_half() -> None:
     assert tally_of({1: b"a", 2: b"a"}).verdict([1, 2, 3, 4], time_is_up=False) is None
     decided = tally_of({1: b"a", 2: b"a", 3: b"b", 4: b"c"}).verdict([1, 2, 3, 4], time_is_up=False)
     assert decided is not None
@@ -88,13 +88,13 @@ def test_half_is_enough_once_the_rest_disagrees() -> None:
     assert early.decided
 
 
-def test_an_exact_tie_is_undecided_and_says_so() -> None:
+def test_exact_tie_is_undecided_with_reason_tie() -> None:
     tie = tally_of({1: b"a", 2: b"b"}).verdict([1, 2], time_is_up=False)
     assert tie is not None
     assert (tie.decided, tie.value, tie.reason, tie.votes) == (False, None, "tie", 1)
 
 
-def test_the_newest_answer_of_a_node_counts() -> None:
+def test_newest_answer_of_a_node_counts() -> None:
     tally = AnswerTally("q")
     assert tally.add(1, 1, b"old")
     assert tally.add(1, 2, b"new")
@@ -104,7 +104,7 @@ def test_the_newest_answer_of_a_node_counts() -> None:
     assert verdict.value == b"new"
 
 
-def test_who_is_no_member_has_no_vote() -> None:
+def test_answer_of_a_non_member_does_not_count() -> None:
     assert tally_of({8: b"a", 9: b"a", 1: b"a"}).verdict([1, 2, 3], time_is_up=False) is None
 
 
@@ -113,7 +113,7 @@ def answer(stage: Stage, partner: Partner, ask: object, value: bytes, number: in
     return stage.tell(partner, partner.message(MessageType.ANSWER, content, target=stage.own.identifier))
 
 
-def test_the_membership_of_the_moment_decides() -> None:
+def test_current_membership_decides_a_query() -> None:
     stage, partners = Stage(), [Partner(number) for number in range(1, 5)]
     stage.meet(*partners)
     effects = stage.step(AskQuery(5, "colour", 60 * SECOND_NS))
@@ -129,7 +129,7 @@ def test_the_membership_of_the_moment_decides() -> None:
     assert decided.answer.declined == (stage.own.identifier,)
 
 
-def test_timeout_names_the_missing() -> None:
+def test_timeout_names_missing_members() -> None:
     stage, partner, silent = Stage(), Partner(1), Partner(2)
     stage.meet(partner, silent)
     effects = stage.step(AskQuery(5, "version", SECOND_NS))
@@ -140,18 +140,18 @@ def test_timeout_names_the_missing() -> None:
     assert sorted(decided.answer.missing) == sorted([partner.identifier, silent.identifier])
 
 
-def test_a_lonely_node_answers_itself() -> None:
+def test_single_node_answers_its_own_query() -> None:
     for question in ("version", "uptime", "members"):
         [decided] = of(Stage().step(AskQuery(1, question, SECOND_NS)), QueryDecided)
         assert decided.answer.decided
 
 
-def test_an_unknown_question_is_declined_by_all() -> None:
+def test_unknown_question_is_declined_by_all() -> None:
     [decided] = of(Stage().step(AskQuery(1, "never heard of", SECOND_NS)), QueryDecided)
     assert (decided.answer.decided, decided.answer.reason, decided.answer.votes) == (False, "unknown", 0)
 
 
-def test_an_application_answers_what_it_registered_and_may_answer_again() -> None:
+def test_application_answers_its_question_and_may_answer_again() -> None:
     stage, partner = Stage(), Partner(1)
     stage.meet(partner)
     stage.step(RegisterQuestion("load"))
@@ -168,7 +168,7 @@ def test_an_application_answers_what_it_registered_and_may_answer_again() -> Non
     assert numbers == [1, 2]
 
 
-def test_a_question_that_nobody_answers_any_more_is_declined_at_once() -> None:
+def test_question_is_declined_once_its_application_leaves() -> None:
     stage, partner = Stage(), Partner(1)
     stage.meet(partner)
     stage.step(RegisterQuestion("load"))
@@ -183,7 +183,7 @@ def test_a_question_that_nobody_answers_any_more_is_declined_at_once() -> None:
     assert stage.said(stage.step(GiveAnswer(second, b"2"))) == []
 
 
-def test_an_own_question_whose_answerer_goes_is_unknown_without_waiting() -> None:
+def test_own_question_is_unknown_once_its_application_leaves() -> None:
     stage = Stage()
     stage.step(RegisterQuestion("load"))
     assert of(stage.step(AskQuery(1, "load", 60 * SECOND_NS)), QueryDecided) == []
@@ -191,7 +191,7 @@ def test_an_own_question_whose_answerer_goes_is_unknown_without_waiting() -> Non
     assert decided.answer.reason == "unknown"
 
 
-def test_too_many_open_questions_are_refused() -> None:
+def test_queries_above_the_bound_are_refused() -> None:
     stage = Stage(GossipSettings(queries_max=1))
     stage.meet(Partner(1))
     assert of(stage.step(AskQuery(1, "version", SECOND_NS)), QueryDecided) == []

@@ -52,7 +52,7 @@ class Watched(Stage):
         self.tell(A, Cards(tuple(partner.card() for partner in CROWD)))
 
 
-def test_a_lost_neighbour_is_tried_for_ever_and_another_lost_member_for_a_day() -> None:
+def test_lost_neighbour_is_dialled_for_ever_and_another_lost_member_for_a_day() -> None:
     stage = Watched(DAY)
     stage.step(JoinThrough(A.uri))
     stage.meet(A, B)
@@ -65,7 +65,7 @@ def test_a_lost_neighbour_is_tried_for_ever_and_another_lost_member_for_a_day() 
     assert Meet(A.uri) in stage.wait(2 * DAY.heal_wait_max_ns), "and it is dialled now, not after the mesh's pause"
 
 
-def test_a_neighbour_that_said_good_bye_is_met_when_it_comes_back() -> None:
+def test_neighbour_that_left_is_dialled_until_it_returns() -> None:
     stage = Watched()
     stage.step(JoinThrough(A.uri))
     stage.meet(A, B)
@@ -76,7 +76,7 @@ def test_a_neighbour_that_said_good_bye_is_met_when_it_comes_back() -> None:
     assert stage.state(A) is MemberState.LEFT
 
 
-def test_nodes_of_the_cluster_are_met_until_they_are_removed_from_it() -> None:
+def test_cluster_nodes_are_dialled_until_they_are_removed() -> None:
     stage = Watched()
     stage.step(JoinThrough(A.uri))
     stage.step(Assembled({A.identifier: A.uri, B.identifier: B.uri, stage.own.identifier: stage.own.uri}, ()))
@@ -91,7 +91,7 @@ def test_nodes_of_the_cluster_are_met_until_they_are_removed_from_it() -> None:
     assert stage.met == {B.uri}
 
 
-def test_who_took_the_place_of_a_lost_member_is_not_hung_up_on_for_its_sake() -> None:
+def test_member_at_the_address_of_a_lost_one_is_not_disconnected() -> None:
     stage = Watched()
     stage.step(JoinThrough(A.uri))
     stage.meet(A)
@@ -106,14 +106,14 @@ def test_who_took_the_place_of_a_lost_member_is_not_hung_up_on_for_its_sake() ->
     assert A.uri in stage.met
 
 
-def test_who_has_left_meets_nobody() -> None:
+def test_node_that_left_dials_no_seed() -> None:
     stage = Watched()
     stage.step(LeaveCluster())
     stage.step(Assembled({A.identifier: A.uri}, ()))
     assert stage.met == set()
 
 
-def test_in_a_large_cluster_a_neighbour_is_met_if_the_ring_says_so_or_if_it_is_not_there() -> None:
+def test_large_cluster_dials_a_neighbour_by_ring_position_or_if_it_is_absent() -> None:
     stage = Watched(FEW)
     doors = [A, *CROWD]
     for partner in doors:
@@ -131,7 +131,7 @@ def test_in_a_large_cluster_a_neighbour_is_met_if_the_ring_says_so_or_if_it_is_n
     assert shut.uri not in stage.met
 
 
-def test_in_a_large_cluster_all_nodes_that_belong_to_it_are_met() -> None:
+def test_large_cluster_dials_all_absent_cluster_nodes() -> None:
     stage = Watched(FEW)
     stage.meet(A)
     stage.crowd()
@@ -145,7 +145,7 @@ def test_in_a_large_cluster_all_nodes_that_belong_to_it_are_met() -> None:
 
 @pytest.mark.parametrize("redial", [True, False])
 @pytest.mark.parametrize("sides", [((0, 1), (2, 3, 4)), ((0, 1, 2, 3), (4,)), ((0,), (1, 2, 3, 4))])
-def test_a_partition_heals_that_lasted_longer_than_lost_members_are_tried(sides, redial) -> None:
+def test_partition_longer_than_the_retry_time_heals(sides, redial) -> None:
     world = World(7, DAY, redial=redial, cheap=True)
     world.cluster(5)
     world.partition(*sides)
@@ -154,7 +154,7 @@ def test_a_partition_heals_that_lasted_longer_than_lost_members_are_tried(sides,
     assert world.run(20 * SECOND_NS, lambda: world.agree(0, 1, 2, 3, 4))
 
 
-def test_a_node_is_found_at_a_door_that_knew_nothing_of_it() -> None:
+def test_returning_node_is_found_through_nodes_that_it_did_not_know() -> None:
     """It left, its neighbours were replaced while it was away, and it knows none of those who came."""
     world = World(8)
     world.cluster(4)

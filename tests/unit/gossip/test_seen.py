@@ -13,7 +13,7 @@ IDS = st.builds(EventId, st.integers(1, 3), st.integers(1, 3), st.integers(1, 40
 
 
 @given(st.lists(IDS, max_size=200))
-def test_nothing_is_fresh_twice_and_what_is_in_the_window_is_fresh_once(ids: list[EventId]) -> None:
+def test_message_id_is_fresh_once_within_the_window(ids: list[EventId]) -> None:
     seen = SeenMessages(GossipSettings(window=16), lambda origin: True)
     noted: set[EventId] = set()
     for event_id in ids:
@@ -28,7 +28,7 @@ def test_nothing_is_fresh_twice_and_what_is_in_the_window_is_fresh_once(ids: lis
 
 
 @given(st.lists(st.integers(1, 1000), max_size=300))
-def test_strangers_are_bounded_and_members_never_forgotten(origins: list[int]) -> None:
+def test_unknown_origins_are_bounded_and_members_are_never_forgotten(origins: list[int]) -> None:
     seen = SeenMessages(GossipSettings(strangers_max=8), lambda origin: origin <= 3)
     member = EventId(2, 1, 1)
     seen.add(member, members=3)
@@ -40,7 +40,7 @@ def test_strangers_are_bounded_and_members_never_forgotten(origins: list[int]) -
     assert not seen.is_fresh(member)
 
 
-def test_counters_at_the_end_of_numbers() -> None:
+def test_counters_at_their_maximum_are_accepted_once() -> None:
     seen = SeenMessages(GossipSettings(), lambda origin: True)
     last = EventId(1, (1 << 64) - 1, (1 << 64) - 1)
     seen.add(last, members=1)
@@ -48,7 +48,7 @@ def test_counters_at_the_end_of_numbers() -> None:
     assert not seen.is_fresh(EventId(1, (1 << 64) - 1, 1))
 
 
-def test_recent_keeps_to_its_bounds_and_forgets_the_old() -> None:
+def test_recent_messages_are_bounded_in_number_bytes_and_age() -> None:
     settings = GossipSettings(recent_max=4, recent_bytes_max=100, recent_age_ns=10)
     recent = RecentMessages(settings)
     ids = [EventId(1, 1, number) for number in range(1, 9)]

@@ -35,7 +35,7 @@ def five(seed: int, **weather: object) -> World:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_all_join_through_one_uri(seed: int) -> None:
+def test_all_nodes_join_through_one_uri(seed: int) -> None:
     world = World(seed)
     world.add()
     for _ in range(4):
@@ -44,7 +44,7 @@ def test_all_join_through_one_uri(seed: int) -> None:
     assert world.run(SECOND_NS, lambda: all("joined" in world.reports(name) for name in ALL_FIVE[1:]))
 
 
-def test_a_newcomer_is_told_of_everybody_even_if_the_one_it_asked_dies() -> None:
+def test_new_node_is_announced_even_if_the_asked_node_dies() -> None:
     world = five(1)
     world.add(through=0)
     world.run(20 * MILLISECOND_NS)
@@ -53,7 +53,7 @@ def test_a_newcomer_is_told_of_everybody_even_if_the_one_it_asked_dies() -> None
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_killed_node_is_gone_everywhere_within_2t_and_a_second_and_no_other_is(seed: int) -> None:
+def test_killed_node_is_off_every_list_within_2t_and_a_second(seed: int) -> None:
     world = five(seed)
     world.kill(3)
     assert not world.run(T_NS, lambda: any(3 not in world.view(name) for name in (0, 1, 2, 4)))
@@ -66,7 +66,7 @@ def test_a_killed_node_is_gone_everywhere_within_2t_and_a_second_and_no_other_is
         assert lost == {3}
 
 
-def test_a_node_that_vanishes_without_closing_is_gone_as_soon() -> None:
+def test_node_that_vanishes_without_closing_is_lost_within_the_same_time() -> None:
     world = five(2)
     world.partition((3,))
     world.nodes[3].up = False
@@ -74,7 +74,7 @@ def test_a_node_that_vanishes_without_closing_is_gone_as_soon() -> None:
 
 
 @pytest.mark.parametrize("after_ns", [SECOND_NS, 3 * T_NS])
-def test_a_restarted_node_is_back_within_two_seconds(after_ns: int) -> None:
+def test_restarted_node_is_back_within_two_seconds(after_ns: int) -> None:
     world = five(3)
     before = world.nodes[0].core.member(world.nodes[3].signer.identifier)
     world.kill(3)
@@ -93,7 +93,7 @@ def test_a_restarted_node_is_back_within_two_seconds(after_ns: int) -> None:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_node_paused_for_one_and_a_half_t_is_suspected_never_removed_and_back_at_once(seed: int) -> None:
+def test_node_paused_for_one_and_a_half_t_is_suspected_and_never_removed(seed: int) -> None:
     world = five(seed)
     world.pause(2, 3 * T_NS // 2)
     assert not world.run(3 * T_NS // 2 - SECOND_NS, lambda: any(2 not in world.view(name) for name in ALL_FIVE))
@@ -108,7 +108,7 @@ def test_a_node_paused_for_one_and_a_half_t_is_suspected_never_removed_and_back_
         assert MemberState.SUSPECT not in world.changes(2, name), "the one that slept suspected the others"
 
 
-def test_a_node_paused_for_long_is_removed_and_comes_back_by_itself() -> None:
+def test_node_paused_for_long_is_removed_and_returns_by_itself() -> None:
     world = five(4)
     world.pause(2, 6 * T_NS)
     assert world.run(2 * T_NS + 2 * SECOND_NS, lambda: all(2 not in world.view(name) for name in (0, 1, 3, 4)))
@@ -117,7 +117,7 @@ def test_a_node_paused_for_long_is_removed_and_comes_back_by_itself() -> None:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_one_way_cut_between_two_evicts_nobody(seed: int) -> None:
+def test_one_way_cut_between_two_nodes_evicts_no_member(seed: int) -> None:
     world = five(seed)
     world.cut(0, 1)
     world.run(24 * T_NS)
@@ -129,7 +129,7 @@ def test_a_one_way_cut_between_two_evicts_nobody(seed: int) -> None:
 
 @pytest.mark.parametrize("redial", [True, False])
 @pytest.mark.parametrize("seed", SEEDS)
-def test_two_and_three_parted_for_a_minute_are_one_again_in_ten_seconds(seed: int, redial: bool) -> None:
+def test_partition_of_a_minute_heals_within_ten_seconds(seed: int, redial: bool) -> None:
     world = five(seed, redial=redial)
     world.partition((0, 1), (2, 3, 4))
     world.run(60 * SECOND_NS)
@@ -141,7 +141,7 @@ def test_two_and_three_parted_for_a_minute_are_one_again_in_ten_seconds(seed: in
     assert world.agree(*ALL_FIVE)
 
 
-def test_a_long_partition_heals_as_well() -> None:
+def test_long_partition_heals() -> None:
     world = five(7, redial=False)
     world.partition((0, 1), (2, 3, 4))
     world.run(600 * SECOND_NS)
@@ -149,7 +149,7 @@ def test_a_long_partition_heals_as_well() -> None:
     assert world.run(20 * SECOND_NS, lambda: world.agree(*ALL_FIVE))
 
 
-def test_a_graceful_leave_is_immediate_and_a_return_works() -> None:
+def test_graceful_leave_is_immediate_and_the_node_can_return() -> None:
     world = five(8)
     world.step(world.nodes[4], LeaveCluster())
     assert world.run(50 * MILLISECOND_NS, lambda: world.agree(0, 1, 2, 3))
@@ -163,7 +163,7 @@ def test_a_graceful_leave_is_immediate_and_a_return_works() -> None:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_every_event_is_seen_once_by_everybody_despite_loss(seed: int) -> None:
+def test_every_event_is_delivered_once_to_all_despite_loss(seed: int) -> None:
     world = five(seed)
     world.loss = 0.2
     for name in ALL_FIVE:
@@ -174,7 +174,7 @@ def test_every_event_is_seen_once_by_everybody_despite_loss(seed: int) -> None:
         assert sorted(seen) == [b"v0", b"v1", b"v2", b"v3", b"v4"]
 
 
-def test_an_event_for_one_reaches_one_also_without_a_session() -> None:
+def test_event_for_one_node_arrives_without_a_session() -> None:
     world = five(9)
     world.cut(0, 3)
     target = world.nodes[3].signer.identifier
@@ -186,7 +186,7 @@ def test_an_event_for_one_reaches_one_also_without_a_session() -> None:
     assert seers == [3]
 
 
-def test_a_question_is_answered_by_all_and_goes_on_without_the_dead() -> None:
+def test_query_is_answered_by_all_and_decided_without_dead_nodes() -> None:
     world = five(10)
     world.step(world.nodes[0], AskQuery(1, "version", 2 * SECOND_NS))
     world.run(100 * MILLISECOND_NS)
@@ -200,7 +200,7 @@ def test_a_question_is_answered_by_all_and_goes_on_without_the_dead() -> None:
     assert world.nodes[4].signer.identifier in decided[2].missing
 
 
-def test_views_converge_when_one_in_twenty_messages_is_lost() -> None:
+def test_views_converge_with_five_percent_message_loss() -> None:
     world = World(11, loss=0.05)
     world.cluster(5)
     assert world.run(20 * SECOND_NS, lambda: world.agree(*ALL_FIVE))
@@ -208,7 +208,7 @@ def test_views_converge_when_one_in_twenty_messages_is_lost() -> None:
     assert all(MemberState.LEFT not in world.changes(at, of) for at in ALL_FIVE for of in ALL_FIVE)
 
 
-def test_pauses_shorter_than_t_remove_nobody() -> None:
+def test_pauses_shorter_than_t_remove_no_member() -> None:
     world = World(12, loss=0.05)
     world.cluster(5)
     for _ in range(60):
@@ -217,7 +217,7 @@ def test_pauses_shorter_than_t_remove_nobody() -> None:
     assert all(MemberState.LEFT not in world.changes(at, of) for at in ALL_FIVE for of in ALL_FIVE)
 
 
-def test_a_key_is_rotated_and_the_old_one_retired() -> None:
+def test_rotation_installs_uses_and_retires_a_key() -> None:
     world = five(13)
     order = RotateKey(7, b"n" * 32, key_id_of(b"n" * 32), b"old!", 10 * SECOND_NS)
     world.step(world.nodes[1], order)
@@ -229,7 +229,7 @@ def test_a_key_is_rotated_and_the_old_one_retired() -> None:
         assert steps == ["InstallKey", "UseKey", "RemoveKey"]
 
 
-def test_who_cannot_confirm_blocks_the_retiring_and_is_named_then_asking_again_finishes() -> None:
+def test_unconfirming_member_blocks_the_retirement_and_a_repeat_finishes() -> None:
     world = five(14)
     world.pause(2, T_NS)
     order = RotateKey(7, b"n" * 32, key_id_of(b"n" * 32), b"old!", 3 * SECOND_NS)
@@ -247,7 +247,7 @@ def test_who_cannot_confirm_blocks_the_retiring_and_is_named_then_asking_again_f
     assert done.done
 
 
-def test_more_nodes_than_sessions_still_agree_and_notice_a_death() -> None:
+def test_cluster_with_more_nodes_than_sessions_agrees_and_notices_a_death() -> None:
     settings = GossipSettings(flood_max=4, fanout=3, sessions_max=6)
     world = World(15, settings, cheap=True)
     world.cluster(24)

@@ -52,7 +52,7 @@ def orphan(chance: random.Random, author: int = ROGUE) -> Event:
     return sign(EventDraft("notes", chance.randbytes(16), START_NS, None, (link,)), identity(author), CLUSTER)
 
 
-def test_a_hundred_thousand_orphans():
+def test_hundred_thousand_orphans_stay_within_the_bound():
     stage = staged(orphans_max=300, orphans_per_author=200)
     node, chance = stage.nodes[1], random.Random(1)
     some = [orphan(chance) for _ in range(1000)]
@@ -70,7 +70,7 @@ def test_a_hundred_thousand_orphans():
     honest_go_on(stage)
 
 
-def test_ten_thousand_parents():
+def test_event_with_ten_thousand_parents_is_malformed():
     links = tuple(sorted(ParentLink(random.Random(n).randbytes(32), 0) for n in range(PARENTS_MAX + 1)))
     with pytest.raises(Malformed, match="parents"):
         sign(EventDraft("notes", b"x", 0, None, links), identity(ROGUE), CLUSTER)
@@ -82,7 +82,7 @@ def test_ten_thousand_parents():
     honest_go_on(stage)
 
 
-def test_its_own_parent():
+def test_event_cannot_be_its_own_parent():
     """An id is a hash, so no event names itself. What can be tried is to say so, or to name a parent twice."""
     stage = staged()
     event = make(ROGUE, b"x")
@@ -104,7 +104,7 @@ def decode_or_none(raw: bytes) -> Event | None:
 
 
 @pytest.mark.parametrize("shift_ns", [-min(YEARS_100_NS, START_NS), YEARS_100_NS])
-def test_timestamps_a_hundred_years_off(shift_ns):
+def test_events_with_timestamps_of_a_hundred_years_off_are_refused_or_ordered(shift_ns):
     stage = staged()
     node = stage.nodes[1]
     event = make(ROGUE, b"x", time_ns=START_NS + shift_ns)
@@ -119,7 +119,7 @@ def test_timestamps_a_hundred_years_off(shift_ns):
     assert order == sorted(order)
 
 
-def test_forged_and_repeated_confirmations():
+def test_forged_and_repeated_confirmations_do_not_count():
     stage = Stage(7)
     stage.part({1})
     node = stage.nodes[1]
@@ -135,7 +135,7 @@ def test_forged_and_repeated_confirmations():
     assert node.core.counts["refused_forged_confirmation"] > 0
 
 
-def test_another_authors_signature():
+def test_event_with_another_authors_signature_is_refused():
     stage = staged()
     event = make(ROGUE, b"not mine")
     borrowed = event.raw[:1] + identity(2).key + event.raw[33:]
@@ -145,7 +145,7 @@ def test_another_authors_signature():
     honest_go_on(stage)
 
 
-def test_a_fork():
+def test_fork_is_kept_and_flagged_equally_on_all_nodes():
     stage = staged()
     root = make(ROGUE, b"root")
     branches = [make(ROGUE, b"%d" % n, root) for n in range(4)]
@@ -160,7 +160,7 @@ def test_a_fork():
     honest_go_on(stage)
 
 
-def test_asking_for_everything_in_a_loop():
+def test_repeated_requests_for_everything_are_bounded():
     stage = staged(served_burst_bytes=20_000, served_bytes_per_s=20_000, page_bytes_max=4000)
     for _ in range(20):
         stage.append(1, bytes(500))
@@ -182,7 +182,7 @@ def test_asking_for_everything_in_a_loop():
     honest_go_on(stage)
 
 
-def test_an_inv_flood():
+def test_inv_flood_is_bounded():
     stage = staged(early_max=100)
     node, chance = stage.nodes[1], random.Random(5)
     before = sys.getsizeof(node.core.dissemination._early)
@@ -197,7 +197,7 @@ def test_an_inv_flood():
     honest_go_on(stage)
 
 
-def test_names_of_streams_that_nobody_wrote_to():
+def test_unknown_stream_names_take_no_memory():
     stage = staged(streams_max=4)
     node = stage.nodes[1]
     names = tuple(Leaves(f"s{number}", 0, 1, (bytes(32),)) for number in range(2000))
@@ -209,7 +209,7 @@ def test_names_of_streams_that_nobody_wrote_to():
     honest_go_on(stage)
 
 
-def test_whoever_is_not_listened_to_is_heard_again_later():
+def test_ignored_peer_is_accepted_again_later():
     stage = staged()
     node, event = stage.nodes[1], make(ROGUE, b"later")
     for _ in range(20):

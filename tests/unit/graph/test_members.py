@@ -16,7 +16,7 @@ def keys(*numbers: int) -> tuple[bytes, ...]:
     return tuple(identity(number).key for number in numbers)
 
 
-def test_nothing_is_read_because_the_others_are_silent():
+def test_event_is_not_read_while_others_are_silent():
     stage = Stage(3)
     stage.part({1})
     node = stage.nodes[1]
@@ -32,7 +32,7 @@ def test_nothing_is_read_because_the_others_are_silent():
     assert all(node.model.is_read(0) for node in stage.nodes.values())
 
 
-def test_when_others_say_good_bye_fewer_make_an_event_read():
+def test_fewer_confirmations_are_needed_after_members_leave():
     stage = Stage(5)
     stage.part({1, 2})
     stage.append(1, b"x")
@@ -51,7 +51,7 @@ def configured(*numbers: int, of: int, **settings: Any) -> tuple[Node, list[tupl
     return Node(1, of, cluster_members=lambda: lists[-1], **settings), lists
 
 
-def test_the_configuration_says_how_many_make_an_event_read():
+def test_configuration_determines_the_confirmations_for_read():
     node, lists = configured(1, 2, 3, of=3)
     event = make(2, b"x")
     node.enter(2)
@@ -69,7 +69,7 @@ def test_the_configuration_says_how_many_make_an_event_read():
     assert node.model.is_read(1)
 
 
-def test_who_was_removed_does_not_count_after_a_restart():
+def test_removed_member_does_not_count_after_a_restart():
     stage = Stage(3)
     stage.append(1, b"x")
     stage.run(SECOND_NS)
@@ -83,7 +83,7 @@ def test_who_was_removed_does_not_count_after_a_restart():
     assert node.model.is_read(2)
 
 
-def test_the_word_of_one_who_was_removed_does_not_count():
+def test_confirmation_of_a_removed_member_does_not_count():
     node, lists = configured(1, 2, 3, 4, 5, 6, 7, of=7)
     event = make(2, b"x")
     node.enter(2)
@@ -99,7 +99,7 @@ def test_the_word_of_one_who_was_removed_does_not_count():
     assert node.model.is_read(0)
 
 
-def test_who_is_not_on_the_list_yet_counts_whom_it_meets():
+def test_node_not_yet_listed_counts_all_nodes_that_it_meets():
     """One that joins has a list as old as its log: the past is not to be hidden from it by a single founder."""
     node, lists = configured(2, of=0)
     assert node.core.context.read_at == 1

@@ -63,7 +63,7 @@ def shuffled(events: list[Event], seed: int) -> list[Event]:
 
 @given(st.integers(0, 10**6), st.integers(1, 30))
 @settings(max_examples=30, deadline=None)
-def test_equal_sets_have_one_order_and_the_same_leaves(seed, count):
+def test_equal_sets_have_equal_order_and_leaves(seed, count):
     events = tree(seed, count)
     one, other = filled(events), filled(shuffled(events, seed + 1))
     assert [one.id_of(n) for n in one.ordered()] == [other.id_of(n) for n in other.ordered()]
@@ -76,7 +76,7 @@ def test_equal_sets_have_one_order_and_the_same_leaves(seed, count):
 
 @given(st.integers(0, 10**6), st.integers(1, 40), st.integers(0, 5))
 @settings(max_examples=40, deadline=None)
-def test_beyond_is_what_is_neither_known_nor_below(seed, count, picks):
+def test_beyond_returns_events_that_are_neither_known_nor_ancestors_of_known_ones(seed, count, picks):
     events = tree(seed, count)
     model = filled(events)
     known = set(random.Random(seed).sample([event.id for event in events], min(picks, count)))
@@ -86,7 +86,7 @@ def test_beyond_is_what_is_neither_known_nor_below(seed, count, picks):
 
 @given(st.integers(0, 10**6), st.integers(2, 40))
 @settings(max_examples=30, deadline=None)
-def test_whoever_knows_a_part_of_the_locator_sends_all_that_is_missing(seed, count):
+def test_partial_locator_match_sends_all_missing_events(seed, count):
     events = tree(seed, count)
     ours, theirs = filled(events[: count // 2]), filled(events)
     known = [number for one in ours.locator() if (number := theirs.find(one)) >= 0]
@@ -94,7 +94,7 @@ def test_whoever_knows_a_part_of_the_locator_sends_all_that_is_missing(seed, cou
     assert {event.id for event in events[count // 2 :]} <= sent
 
 
-def test_a_locator_of_a_long_line_is_short_and_sends_little_twice():
+def test_locator_of_a_long_chain_is_short_and_sends_little_twice():
     line = [make(1, b"0")]
     for number in range(1, 3000):
         line.append(make(1, b"%d" % number, line[-1]))
@@ -107,14 +107,14 @@ def test_a_locator_of_a_long_line_is_short_and_sends_little_twice():
     assert theirs.id_of(theirs.beyond(known)[-1]) == other.id
 
 
-def test_reading_again_goes_on_behind_any_place():
+def test_ordered_read_continues_after_any_position():
     model = filled(tree(4, 30))
     order = list(model.ordered())
     for at, number in enumerate(order):
         assert list(model.ordered(ParentLink(model.id_of(number), model.height_of(number)))) == order[at + 1 :]
 
 
-def test_read_covers_ancestors_and_stays():
+def test_marking_read_covers_ancestors_and_is_permanent():
     events = tree(5, 20)
     model = filled(events)
     newly = model.mark_read(10)
@@ -126,7 +126,7 @@ def test_read_covers_ancestors_and_stays():
     assert not set(rest) & set(newly)
 
 
-def test_a_fork_is_flagged_and_both_ways_are_kept():
+def test_fork_is_flagged_and_both_branches_are_kept():
     root = make(1, b"root")
     left, right = make(1, b"left", root), make(1, b"right", root)
     model = filled([root, left, make(2, b"other", None, left), right])
@@ -137,7 +137,7 @@ def test_a_fork_is_flagged_and_both_ways_are_kept():
     assert len(model.forks) == 1
 
 
-def test_a_fork_shows_above_a_floor_only_where_it_is_certain():
+def test_fork_above_a_floor_is_flagged_only_if_certain():
     chain = [make(1, b"0")]
     for number in range(1, 9):
         chain.append(make(1, b"%d" % number, chain[-1]))
@@ -153,7 +153,7 @@ def test_a_fork_shows_above_a_floor_only_where_it_is_certain():
     assert [model.id_of(number) for number in model.forks] == [beside.id]
 
 
-def test_heights_and_previous_are_believed_only_as_they_are():
+def test_stated_heights_and_previous_events_are_verified():
     root, other = make(1, b"root"), make(2, b"other")
     model = filled([root, other])
     lying = make(1, b"x", None, root)
@@ -166,7 +166,7 @@ def test_heights_and_previous_are_believed_only_as_they_are():
     assert not model.problem(lying)
 
 
-def test_ids_are_found_again_through_all_growth():
+def test_id_table_finds_every_id_while_it_grows():
     table = IdTable()
     ids = [random.Random(n).randbytes(32) for n in range(5000)]
     for number, one in enumerate(ids):

@@ -57,7 +57,7 @@ MESSAGES = {
 }
 
 
-def test_the_events_on_the_page():
+def test_event_examples_match_the_codec():
     assert (FIRST.stream, FIRST.writer, FIRST.content, FIRST.height, FIRST.links) == ("notes", "ann", b"hello", 0, ())
     assert SECOND_EVENT.previous == ParentLink(FIRST.id, 0)
     assert SECOND_EVENT.height == 5
@@ -69,7 +69,7 @@ def test_the_events_on_the_page():
 
 
 @pytest.mark.parametrize("name", MESSAGES)
-def test_the_messages_on_the_page(name):
+def test_message_examples_match_the_codec(name):
     found = examples(name)
     body, payload = found[0], found[1] if len(found) > 1 else b""
     assert peer.decode(body, payload) == MESSAGES[name]
@@ -88,7 +88,7 @@ drafts = st.builds(
 
 
 @given(drafts)
-def test_what_is_signed_is_read_back(draft):
+def test_signed_event_decodes_to_its_draft(draft):
     if draft.previous is not None and draft.previous.id in {link.id for link in draft.parents}:
         return
     event = sign(draft, identity(1), "demo")
@@ -99,7 +99,7 @@ def test_what_is_signed_is_read_back(draft):
 
 
 @given(st.integers(0, 2**20), st.integers(1, 255))
-def test_a_changed_octet_is_malformed_or_another_event_with_a_wrong_signature(place, mask):
+def test_changed_octet_is_malformed_or_breaks_the_signature(place, mask):
     raw = bytearray(SECOND_EVENT.raw)
     raw[place % len(raw)] ^= mask
     try:
@@ -110,6 +110,6 @@ def test_a_changed_octet_is_malformed_or_another_event_with_a_wrong_signature(pl
     assert not verify(event.author, event_label("demo"), signed_part(event), event.signature)
 
 
-def test_content_has_a_bound():
+def test_content_above_the_bound_is_malformed():
     with pytest.raises(Malformed, match="bound"):
         sign(EventDraft("notes", bytes(CONTENT_BYTES_MAX + 1), 0), identity(1), "demo")

@@ -27,7 +27,7 @@ def pruned() -> Stage:
     return stage
 
 
-def test_old_events_go_and_new_ones_stay(pruned):
+def test_old_events_are_pruned_and_new_ones_kept(pruned):
     for node in pruned.nodes.values():
         assert node.model.floor > 100
         assert len([name for name in node.files if name.endswith(".segment")]) <= 8  # of 19
@@ -40,7 +40,7 @@ def test_old_events_go_and_new_ones_stay(pruned):
     assert min(event.height for event in seen) >= pruned.nodes[2].model.floor
 
 
-def test_a_restart_goes_on_above_the_floor(pruned):
+def test_restart_continues_above_the_floor(pruned):
     node = pruned.nodes[2]
     floor = node.model.floor
     node.start(pruned.now_ns)
@@ -53,7 +53,7 @@ def test_a_restart_goes_on_above_the_floor(pruned):
     assert not any(node.model.forks for node in pruned.nodes.values())
 
 
-def test_a_new_node_begins_at_the_floor_of_the_others(pruned):
+def test_new_node_adopts_the_floor_of_the_others(pruned):
     node = pruned.nodes[3]
     node.files.clear()
     node.start(pruned.now_ns)
@@ -68,7 +68,7 @@ def test_a_new_node_begins_at_the_floor_of_the_others(pruned):
     assert any(pruned.nodes[1].model.author_of(n) == peer(3).key for n in pruned.nodes[1].model.leaves)
 
 
-def test_what_goes_before_a_snapshot_was_read_is_told():
+def test_reader_overtaken_by_pruning_gets_dropped():
     stage = Stage(3, keep_events=KEEP, page_events_max=10)
     written(stage, 30)
     stage.run(SECOND_NS)
@@ -93,7 +93,7 @@ def test_what_goes_before_a_snapshot_was_read_is_told():
     assert decode(fresh.rows[0].raw).height == stage.nodes[2].model.floor
 
 
-def test_nothing_goes_while_a_member_may_lack_it():
+def test_pruning_waits_while_a_member_may_lack_an_event():
     stage = Stage(3, keep_events=KEEP)
     stage.part({3})
     written(stage, 80, (1, 2))
@@ -110,7 +110,7 @@ def test_nothing_goes_while_a_member_may_lack_it():
     assert stage.nodes[1].core.status()["graph"]["notes"]["held_by"] == []
 
 
-def test_who_was_silent_for_long_gets_everything():
+def test_member_silent_for_long_receives_every_event():
     """It was taken for one that had left: what it lacked was dropped, and the author seemed to have forked."""
     stage = Stage(3, keep_events=KEEP // 5)
     stage.append(1, b"before")
@@ -129,7 +129,7 @@ def test_who_was_silent_for_long_gets_everything():
     assert all(node.model.floor > 50 for node in stage.nodes.values())
 
 
-def test_an_author_whose_past_was_pruned_has_not_forked():
+def test_author_with_a_pruned_past_is_not_flagged_as_forked():
     stage = Stage(3, keep_events=KEEP // 5)
     stage.append(1, b"before")
     stage.run(3 * SECOND_NS)

@@ -25,7 +25,7 @@ from chaplain.units import MILLISECOND_NS, SECOND_NS
 from tests.unit.graph.graph_stage import START_NS, Node, Stage, identity, make
 
 
-def test_an_append_is_acknowledged_and_broadcast_only_when_it_is_on_disk():
+def test_append_is_acknowledged_and_broadcast_only_after_sync():
     node = Node(1, 3)
     node.enter(2, 3)
     node.heard()
@@ -41,13 +41,13 @@ def test_an_append_is_acknowledged_and_broadcast_only_when_it_is_on_disk():
     assert (event.content, event.writer, said[0].flags) == (b"hello", "ann", FIRST)
 
 
-def test_a_failed_disk_ends_the_node():
+def test_failed_disk_halts_the_node():
     node = Node(1, 3)
     node.step(START_NS, PersistFailed(1, "EIO"))
     assert [type(one) for one in node.others] == [Halt]
 
 
-def test_an_event_is_confirmed_when_it_is_on_disk():
+def test_event_is_confirmed_only_after_sync():
     node, event = Node(1, 3), make(2, b"x")
     node.enter(2, 3)
     node.heard()
@@ -62,7 +62,7 @@ def test_an_event_is_confirmed_when_it_is_on_disk():
     assert {word.member for word in words} == {identity(1).key}
 
 
-def test_everybody_gets_an_event_and_calls_it_read():
+def test_event_reaches_all_members_and_becomes_read():
     stage = Stage(3)
     event_id = stage.append(1, b"hello")
     stage.run(20 * MILLISECOND_NS)
@@ -72,7 +72,7 @@ def test_everybody_gets_an_event_and_calls_it_read():
         assert node.core.status()["graph"]["notes"]["read"] == 1
 
 
-def test_one_of_seven_is_not_enough_to_be_read():
+def test_minority_of_members_cannot_make_an_event_read():
     stage = Stage(7)
     stage.part({1, 2, 3})
     stage.append(1, b"few")
@@ -83,7 +83,7 @@ def test_one_of_seven_is_not_enough_to_be_read():
     assert all(node.model.is_read(0) for node in stage.nodes.values())
 
 
-def test_confirmations_count_once_a_member_and_never_for_the_author():
+def test_confirmations_count_once_per_member_and_never_for_the_author():
     node, event = Node(1, 7), make(2, b"x")
     node.enter(2, 3)
     node.hear(START_NS, 2, EventBatch((Item(event.raw),)))
@@ -96,7 +96,7 @@ def test_confirmations_count_once_a_member_and_never_for_the_author():
     assert not node.model.is_read(0)
 
 
-def test_a_confirmation_of_a_missing_event_asks_for_it_and_is_kept():
+def test_confirmation_of_a_missing_event_requests_and_remembers_it():
     node, event = Node(1, 3), make(2, b"x")
     node.enter(2, 3)
     node.heard()
@@ -107,7 +107,7 @@ def test_a_confirmation_of_a_missing_event_asks_for_it_and_is_kept():
     assert node.core.streams["notes"].unread.has_event(identity(3).key, 0)
 
 
-def test_an_orphan_asks_for_its_parent_and_is_added_behind_it():
+def test_orphan_requests_its_parent_and_is_added_after_it():
     node = Node(1, 3)
     node.enter(2)
     node.heard()
@@ -123,7 +123,7 @@ def test_an_orphan_asks_for_its_parent_and_is_added_behind_it():
     assert len(node.core.admission.orphans) == 0
 
 
-def test_an_orphan_far_above_is_reached_by_fetching():
+def test_orphan_far_above_causes_a_fetch():
     line = [make(2, b"0")]
     for number in range(1, 30):
         line.append(make(2, b"%d" % number, line[-1]))
@@ -138,7 +138,7 @@ def test_an_orphan_far_above_is_reached_by_fetching():
     assert len(node.model) == 30
 
 
-def test_a_page_that_nobody_asked_for_is_not_looked_at():
+def test_unrequested_page_is_ignored():
     node = Node(1, 3)
     node.enter(2)
     node.hear(START_NS, 2, Fetched("notes", 5, 1, True, 0, (Item(make(2, b"x").raw),)))
@@ -161,7 +161,7 @@ def test_children_of_known_leaves_are_sent():
 
 
 @pytest.mark.parametrize("sides", [({1, 2}, 40, 3), ({1}, 300, 0), ({3}, 0, 300)])
-def test_both_sides_of_a_partition_come_together(sides):
+def test_both_sides_of_a_partition_become_equal(sides):
     side, left, right = sides
     stage = Stage(3, page_events_max=32, push_max=4)
     for number in range(10):
@@ -184,7 +184,7 @@ def test_both_sides_of_a_partition_come_together(sides):
     assert stage.nodes[1].model.id_of(next(iter(stage.nodes[1].model.leaves))) == joined
 
 
-def test_old_events_come_with_a_sync_though_a_first_broadcast_is_refused():
+def test_old_event_is_refused_in_a_first_broadcast_and_accepted_by_sync():
     node, old = Node(1, 3), make(2, b"old", time_ns=START_NS - 3600 * SECOND_NS)
     node.enter(2)
     node.hear(START_NS, 2, EventBatch((Item(old.raw),), FIRST))
@@ -193,7 +193,7 @@ def test_old_events_come_with_a_sync_though_a_first_broadcast_is_refused():
     assert node.model.find(old.id) == 0
 
 
-def test_a_first_broadcast_of_an_author_who_is_no_member_is_refused_until_another_member_passes_it_on():
+def test_first_broadcast_of_a_non_member_is_refused_until_a_member_forwards_it():
     node, event = Node(1, 3), make(9, b"stranger")
     node.enter(2)
     node.hear(START_NS, 2, EventBatch((Item(event.raw),), FIRST))
@@ -205,7 +205,7 @@ def test_a_first_broadcast_of_an_author_who_is_no_member_is_refused_until_anothe
     assert node.model.find(event.id) == 1, "somebody who was a member once may have written it: it comes with a sync"
 
 
-def test_a_child_of_an_event_whose_time_has_not_come_waits_with_it_and_takes_no_room_as_an_orphan():
+def test_child_of_a_future_event_waits_with_it_and_is_no_orphan():
     node, event = Node(1, 3, ahead_ns=8 * SECOND_NS), make(2, b"early", time_ns=START_NS + 60 * SECOND_NS)
     child = make(2, b"child", event)
     grandchild = make(2, b"grandchild", child)
@@ -217,7 +217,7 @@ def test_a_child_of_an_event_whose_time_has_not_come_waits_with_it_and_takes_no_
 
 
 @pytest.mark.parametrize("flags", [FIRST, AGAIN, 0])
-def test_what_is_too_far_in_the_future_is_not_taken_however_often_it_is_sent(flags):
+def test_event_too_far_in_the_future_is_refused_however_often_it_arrives(flags):
     node, event = Node(1, 3, ahead_ns=8 * SECOND_NS), make(2, b"early", time_ns=START_NS + 60 * SECOND_NS)
     child = make(2, b"child", event)
     node.enter(2)
@@ -242,7 +242,7 @@ def test_what_is_too_far_in_the_future_is_not_taken_however_often_it_is_sent(fla
 
 
 @pytest.mark.parametrize("ahead_max", [1000, 3])
-def test_a_clock_that_is_ahead_delays_its_nodes_events_and_loses_none(ahead_max):
+def test_node_with_a_clock_ahead_has_its_events_delayed_and_none_lost(ahead_max):
     stage = Stage(4, valid_ns=8 * SECOND_NS, ahead_ns=8 * SECOND_NS, ahead_max=ahead_max)
     stage.nodes[2].skew_ns = 60 * SECOND_NS
     early = [stage.append(2, b"early %d" % number) for number in range(20)]
@@ -268,7 +268,7 @@ def test_a_clock_that_is_ahead_delays_its_nodes_events_and_loses_none(ahead_max)
     assert not sum(node.core.counts["peers_banned"] for node in stage.nodes.values())
 
 
-def test_a_restart_keeps_events_and_what_was_read():
+def test_restart_keeps_events_and_their_read_state():
     stage = Stage(3, segment_bytes=16 * 1024)
     ids = [stage.append(1 + number % 3, bytes(500)) for number in range(60)]
     stage.run(SECOND_NS)
@@ -286,7 +286,7 @@ def test_a_restart_keeps_events_and_what_was_read():
     assert len(stage.nodes[3].model) == 61
 
 
-def test_a_damaged_log_is_mended_from_others():
+def test_damaged_log_is_repaired_from_other_nodes():
     stage = Stage(3, segment_bytes=64 * 1024)
     for number in range(30):
         stage.append(1 + number % 3, b"%d" % number)
@@ -308,7 +308,7 @@ def test_a_damaged_log_is_mended_from_others():
     assert len(node.model) == 30
 
 
-def test_a_snapshot_is_the_same_at_any_node_and_in_the_agreed_order():
+def test_snapshot_is_equal_on_all_nodes_in_the_agreed_order():
     stage = Stage(3, page_events_max=4)
     for number in range(20):
         stage.append(1 + number % 3, b"%d" % number)
@@ -330,7 +330,7 @@ def test_a_snapshot_is_the_same_at_any_node_and_in_the_agreed_order():
     assert got == order
 
 
-def test_a_follower_waits_for_news_and_for_a_node_that_is_behind():
+def test_follower_waits_for_new_events_and_for_a_lagging_node():
     stage = Stage(3)
     first = stage.append(1, b"1")
     page = stage.pages(1, ReadArrivals("notes"))
@@ -352,7 +352,7 @@ def test_a_follower_waits_for_news_and_for_a_node_that_is_behind():
     assert [decode(row.raw).id for row in rows] == [third]
 
 
-def test_a_withdrawn_call_is_not_answered():
+def test_withdrawn_read_is_not_answered():
     stage = Stage(1)
     stage.append(1, b"1")
     node = stage.nodes[1]
@@ -363,14 +363,14 @@ def test_a_withdrawn_call_is_not_answered():
     assert 5 not in node.settled
 
 
-def test_alone_everything_is_read_at_once():
+def test_events_of_a_single_member_are_read_at_once():
     stage = Stage(1)
     stage.append(1, b"1")
     assert stage.nodes[1].model.is_read(0)
 
 
 @pytest.mark.parametrize("stream", ["", "two words", "x" * 256, "nötig"])
-def test_a_bad_name_is_refused(stream):
+def test_invalid_stream_name_is_refused(stream):
     stage = Stage(1)
     assert stage.ask(1, Append(stream), b"x").kind == "refused"
 
@@ -384,7 +384,7 @@ def test_a_bad_name_is_refused(stream):
         {"log": bytes(17)},
     ],
 )
-def test_what_no_reader_was_told_is_refused(wrong):
+def test_invalid_positions_in_a_read_are_refused(wrong):
     """A node would step up from the lowest number to 0, and do nothing else until then."""
     stage = Stage(1)
     stage.append(1, b"1")
@@ -395,7 +395,7 @@ def test_what_no_reader_was_told_is_refused(wrong):
         assert all(stage.ask(1, ReadSnapshot("notes", **{one: fields[one]})).kind == "refused" for one in fields)
 
 
-def test_too_many_streams_are_refused():
+def test_streams_above_the_bound_are_refused():
     stage = Stage(1, streams_max=2)
     stage.append(1, b"x", "a")
     stage.append(1, b"x", "b")
@@ -404,12 +404,12 @@ def test_too_many_streams_are_refused():
     assert "2 graph streams" in settled.reason
 
 
-def test_requests_are_read_back():
+def test_client_requests_round_trip():
     for request in (Append("s"), ReadSnapshot("s", True, (b"x" * 32,)), ReadArrivals("s", False, (), b"l", 4, 5)):
         assert decode_request(client.encode(request)) == request
 
 
-def test_a_node_that_is_behind_leaves_the_reader_where_it_was():
+def test_lagging_node_leaves_the_readers_position_unchanged():
     stage = Stage(2)
     stage.part({1})
     stage.append(1, b"1")

@@ -28,7 +28,7 @@ from tests.support.execution_stage import ADMIN, ADMIN_ACL, BOB, CLUSTER, WRAPPI
 from tests.support.journal_cluster import MILLISECOND, Client, Cluster, others, refused
 
 
-def test_a_write_is_answered_with_a_receipt_and_executed_everywhere(cluster, client):
+def test_write_is_answered_with_a_receipt_and_executed_on_all_nodes(cluster, client):
     lane = client.lease()
     client.write(pack(lane, 1, (b"a", b"b")), pack(lane, 3, (b"c",)), pack(lane, 4, stream="other"))
     cluster.until(lambda: len(client.runs) == 2)
@@ -52,7 +52,7 @@ def test_a_write_is_answered_with_a_receipt_and_executed_everywhere(cluster, cli
     )
 
 
-def test_every_node_learns_once_who_wrote(cluster, client):
+def test_every_node_reports_writing_clients_once(cluster, client):
     lane = client.lease()
     client.write(pack(lane, 1), pack(lane, 2))
     cluster.until(lambda: client.runs)
@@ -62,7 +62,7 @@ def test_every_node_learns_once_who_wrote(cluster, client):
         assert node.core.take_writers() == []
 
 
-def test_what_a_node_took_is_under_way_until_it_is_executed():
+def test_accepted_packs_are_under_way_until_they_are_executed():
     cluster = Cluster()
     master = cluster.elect()
     client = Client(cluster).connect(master)
@@ -80,7 +80,7 @@ def test_what_a_node_took_is_under_way_until_it_is_executed():
     assert core.under_way == (0, 0)
 
 
-def test_only_the_session_that_writes_is_answered(cluster, client):
+def test_only_the_writing_session_is_answered(cluster, client):
     """A lane may be leased at one node and written on at another: the first has nothing to say about it."""
     lane = client.lease()
     writer = Client(cluster).connect(2)
@@ -93,7 +93,7 @@ def test_only_the_session_that_writes_is_answered(cluster, client):
     assert [run.first_id for run in client.runs] == [2]
 
 
-def test_a_receipt_never_comes_before_a_quorum_has_it():
+def test_receipt_is_sent_only_after_a_quorum_has_the_message():
     cluster = Cluster()
     master = cluster.elect()
     client = Client(cluster).connect(master)
@@ -106,7 +106,7 @@ def test_a_receipt_never_comes_before_a_quorum_has_it():
 
 
 @pytest.mark.parametrize("at_master", [True, False])
-def test_the_ingest_node_dies_and_the_same_octets_elsewhere_get_the_same_receipt(at_master):
+def test_same_octets_at_another_node_get_the_same_receipt_after_a_death(at_master):
     cluster = Cluster()
     master = cluster.elect()
     first = master if at_master else others(cluster, master)[0]
@@ -128,7 +128,7 @@ def test_the_ingest_node_dies_and_the_same_octets_elsewhere_get_the_same_receipt
     assert (run.base_offset, run.index, run.hash) == (0, remembered.position.index, remembered.position.hash)
 
 
-def test_the_ingest_node_dies_before_anything_was_ordered():
+def test_pack_sent_to_two_nodes_is_applied_once_after_a_death():
     """Sent to two nodes, ordered twice or once: applied once."""
     cluster = Cluster()
     master = cluster.elect()
@@ -150,7 +150,7 @@ def test_the_ingest_node_dies_before_anything_was_ordered():
     assert {run.base_offset for run in client.runs} == {0}
 
 
-def test_the_master_dies_with_writes_on_their_way():
+def test_writes_under_way_survive_the_death_of_the_master():
     cluster = Cluster()
     master = cluster.elect()
     ingest = others(cluster, master)[0]
@@ -165,7 +165,7 @@ def test_the_master_dies_with_writes_on_their_way():
     cluster.agree()
 
 
-def test_everybody_restarts_and_remembers():
+def test_state_survives_a_restart_of_all_nodes():
     cluster = Cluster()
     cluster.elect()
     client = Client(cluster).connect(1)
@@ -190,14 +190,14 @@ def test_everybody_restarts_and_remembers():
     assert cluster.nodes[2].core.ingest.journal == journals[2] % 0xFFFF + 1
 
 
-def test_a_lease_asked_for_again_elsewhere_gives_the_same_lane(cluster, client):
+def test_lease_repeated_at_another_node_gives_the_same_lane(cluster, client):
     lane = client.lease()
     other = Client(cluster).connect(3)
     assert other.lease() == lane
     assert other.lease(b"another one 0000") == lane + 1
 
 
-def test_petitions_reach_the_next_master():
+def test_config_request_reaches_the_next_master():
     cluster = Cluster()
     master = cluster.elect()
     client = Client(cluster).connect(others(cluster, master)[0])
@@ -206,7 +206,7 @@ def test_petitions_reach_the_next_master():
     assert client.lease() == 1
 
 
-def test_a_petition_that_nobody_decides_is_given_up():
+def test_undecided_config_request_is_given_up():
     cluster = Cluster(petition_ns=10**9)
     client = Client(cluster).connect(1)
     for number in (2, 3):
@@ -220,7 +220,7 @@ def test_a_petition_that_nobody_decides_is_given_up():
 # Getting messages to everybody.
 
 
-def test_a_payload_that_was_lost_is_sent_again():
+def test_lost_payload_is_sent_again():
     cluster = Cluster()
     master = cluster.elect()
     ingest = others(cluster, master)[0]
@@ -241,7 +241,7 @@ def test_a_payload_that_was_lost_is_sent_again():
     assert len(lost) == 2
 
 
-def test_a_follower_that_lacks_a_payload_fetches_it():
+def test_follower_fetches_a_missing_payload():
     cluster = Cluster()
     master = cluster.elect()
     one, two = others(cluster, master)
@@ -262,7 +262,7 @@ def test_a_follower_that_lacks_a_payload_fetches_it():
     cluster.agree()
 
 
-def test_nobody_speaks_for_another_ingest_node(cluster, client):
+def test_payload_sent_for_another_ingest_node_is_refused(cluster, client):
     lane = client.lease()
     client.write(pack(lane, 1))
     cluster.until(lambda: client.runs)
@@ -281,7 +281,7 @@ def test_nobody_speaks_for_another_ingest_node(cluster, client):
 # Fences, proof, lists.
 
 
-def test_a_fence_is_definite(cluster, client):
+def test_fence_result_is_final(cluster, client):
     lane = client.lease()
     client.write(pack(lane, 1))
     cluster.until(lambda: client.runs)
@@ -294,7 +294,7 @@ def test_a_fence_is_definite(cluster, client):
     assert client.ask(AskLane(51, 99))[0].known is False
 
 
-def test_a_compromised_identity_is_told_and_both_requests_are_proof(cluster, client):
+def test_compromised_identity_is_refused_and_both_requests_are_returned_as_proof(cluster, client):
     added = client.petition(petition(AddIdentity("bob", 1, BOB.key, ("*",), ("*",)), nonce=b"b" * 16))
     owner = Client(cluster, BOB, added.acl, "bob").connect(1)
     thief = Client(cluster, BOB, added.acl, "bob").connect(2)
@@ -318,7 +318,7 @@ def test_a_compromised_identity_is_told_and_both_requests_are_proof(cluster, cli
     assert client.ask(AskProof(61, ADMIN_ACL))[0].kind == "unknown"
 
 
-def test_lists(cluster, client):
+def test_streams_and_clients_are_listed(cluster, client):
     lane = client.lease()
     client.write(pack(lane, 1), pack(lane, 2, stream="b"))
     cluster.until(lambda: sum(run.requests for run in client.runs) == 2)
@@ -329,7 +329,7 @@ def test_lists(cluster, client):
     assert (listed["name"], listed["lanes"], listed["status"]) == ("default", 1, "active")
 
 
-def test_streams_are_listed_in_pages_of_bounded_size(cluster, client, monkeypatch):
+def test_streams_are_listed_in_bounded_pages(cluster, client, monkeypatch):
     monkeypatch.setattr(queries, "PAGE_STREAMS_MAX", 2)
     lane = client.lease()
     client.write(*(pack(lane, number, stream=f"s{number}") for number in range(1, 6)))
@@ -345,7 +345,7 @@ def test_streams_are_listed_in_pages_of_bounded_size(cluster, client, monkeypatc
     assert pages == [["s1", "s2"], ["s3", "s4"], ["s5"]]
 
 
-def test_wrapped_secrets_come_from_a_node():
+def test_node_wraps_a_secret_for_an_admin():
     cluster = Cluster(wrapping=WRAPPING)
     cluster.elect()
     client = Client(cluster).connect(1)
@@ -368,7 +368,7 @@ def test_malformed_parcels_are_reported(cluster, client):
         assert cluster.nodes[1].reports[-1].event == "malformed journal parcel"
 
 
-def test_one_cluster_of_one():
+def test_cluster_of_one_node_works():
     cluster = Cluster(1)
     cluster.elect()
     client = Client(cluster).connect(1)

@@ -35,13 +35,13 @@ def client_knock(identity: Identity, now_ns: int = START_NS, seed: int = 1) -> t
     return knock_as_client(identity, now_ns, random.Random(seed))
 
 
-def test_a_node_with_the_key_is_let_in(stage: Stage, bob: Actor) -> None:
+def test_node_with_the_cluster_key_is_admitted(stage: Stage, bob: Actor) -> None:
     assert stage.knock(bob, *node_knock())
     assert bob.log[-1].user == "node:0000abcd"
     assert all(len(part) <= 255 for part in node_knock())
 
 
-def test_a_registered_client_is_let_in_under_its_name(stage: Stage, bob: Actor) -> None:
+def test_registered_client_is_admitted_under_its_name(stage: Stage, bob: Actor) -> None:
     identity = Identity.generate(random.Random(5))
     bob.step(Register({identity.key: "meter"}))
     assert stage.knock(bob, *client_knock(identity))
@@ -49,7 +49,7 @@ def test_a_registered_client_is_let_in_under_its_name(stage: Stage, bob: Actor) 
     assert all(len(part) <= 255 for part in client_knock(identity))
 
 
-def test_a_replayed_knock(stage: Stage, bob: Actor) -> None:
+def test_replayed_token_is_refused(stage: Stage, bob: Actor) -> None:
     identity = Identity.generate(random.Random(5))
     bob.step(Register({identity.key: "meter"}))
     for knock in (node_knock(START_NS + WINDOW_NS), client_knock(identity, START_NS + WINDOW_NS)):
@@ -65,18 +65,18 @@ def test_a_replayed_knock(stage: Stage, bob: Actor) -> None:
 
 
 @pytest.mark.parametrize("offset_ns", [WINDOW_NS + 1, -WINDOW_NS - 1])
-def test_an_expired_or_early_knock(stage: Stage, bob: Actor, offset_ns: int) -> None:
+def test_token_outside_the_time_window_is_refused(stage: Stage, bob: Actor, offset_ns: int) -> None:
     assert not stage.knock(bob, *node_knock(START_NS + offset_ns))
     assert bob.refused == ["outside the time window"]
     assert stage.knock(bob, *node_knock(START_NS + offset_ns // abs(offset_ns) * WINDOW_NS))
 
 
-def test_an_unknown_client(stage: Stage, bob: Actor) -> None:
+def test_token_of_an_unknown_client_is_refused(stage: Stage, bob: Actor) -> None:
     assert not stage.knock(bob, *client_knock(Identity.generate(random.Random(5))))
     assert bob.refused == ["unknown client"]
 
 
-def test_a_wrong_signature(stage: Stage, bob: Actor) -> None:
+def test_token_with_a_wrong_signature_is_refused(stage: Stage, bob: Actor) -> None:
     meter, other = Identity.generate(random.Random(5)), Identity.generate(random.Random(6))
     bob.step(Register({meter.key: "meter"}))
     name, _ = client_knock(meter)
@@ -86,7 +86,7 @@ def test_a_wrong_signature(stage: Stage, bob: Actor) -> None:
     assert stage.knock(bob, *client_knock(meter))
 
 
-def test_every_bit_of_a_knock_matters(stage: Stage, bob: Actor) -> None:
+def test_token_with_any_flipped_bit_is_refused(stage: Stage, bob: Actor) -> None:
     name, proof = node_knock()
     for position in range(8 * (len(name) + len(proof))):
         off = bytearray(name + proof)
@@ -96,7 +96,7 @@ def test_every_bit_of_a_knock_matters(stage: Stage, bob: Actor) -> None:
     assert stage.knock(bob, name, proof)
 
 
-def test_garbage_and_our_own_knock(stage: Stage, bob: Actor) -> None:
+def test_malformed_and_own_tokens_are_refused(stage: Stage, bob: Actor) -> None:
     for name in (b"", b"\x01", b"\x03" + bytes(33), bytes(255)):
         assert not stage.knock(bob, name, b"")
     assert set(bob.refused) == {"malformed"}
@@ -105,7 +105,7 @@ def test_garbage_and_our_own_knock(stage: Stage, bob: Actor) -> None:
     assert bob.refused[-1] == "ourselves"
 
 
-def test_any_installed_key_opens_and_a_removed_one_does_not(stage: Stage, bob: Actor) -> None:
+def test_token_under_any_installed_key_is_admitted_and_under_a_removed_key_refused(stage: Stage, bob: Actor) -> None:
     new = bytes(32)
     assert not stage.knock(bob, *node_knock(key=new, seed=1))
     bob.step(InstallKey(new))
@@ -117,7 +117,7 @@ def test_any_installed_key_opens_and_a_removed_one_does_not(stage: Stage, bob: A
     assert set(bob.refused) == {"unknown cluster key"}
 
 
-def test_memory_of_knocks_is_bounded_and_one_client_cannot_use_it_up() -> None:
+def test_remembered_tokens_are_bounded_in_total_and_per_client() -> None:
     stage = Stage()
     bob = stage.node("bob", knocks_max=10, knocks_per_client_max=3)
     greedy, modest = Identity.generate(random.Random(5)), Identity.generate(random.Random(6))
@@ -131,14 +131,14 @@ def test_memory_of_knocks_is_bounded_and_one_client_cannot_use_it_up() -> None:
     assert stage.knock(bob, *client_knock(greedy, stage.now_ns, seed=99))
 
 
-def test_what_is_not_proven_is_not_remembered(stage: Stage, bob: Actor) -> None:
+def test_unproven_tokens_are_not_remembered(stage: Stage, bob: Actor) -> None:
     name, _ = node_knock()
     for _ in range(100):
         stage.knock(bob, name, bytes(32))
     assert len(bob.core._token_checker._by_nodes) == 0
 
 
-def test_one_use_forgets_exactly_when_it_may() -> None:
+def test_token_memory_forgets_exactly_after_its_window() -> None:
     memory = NonceCache(2, 2, keep_ns=10)
     memory.use(0, b"a", b"n")
     with pytest.raises(GreetingRefused):
@@ -149,7 +149,7 @@ def test_one_use_forgets_exactly_when_it_may() -> None:
         memory.use(11, b"c", b"n")
 
 
-def test_nobody_knocks_at_a_client() -> None:
+def test_connection_to_a_client_is_refused() -> None:
     stage = Stage()
     client = stage.client("client", frozenset())
     assert isinstance(client.step(Knocked(b"r", *node_knock(), "127.0.0.1"))[-1], Refuse)

@@ -19,7 +19,7 @@ from tests.support.link_stage import CLUSTER_KEY, SECOND_NS, Stage, greetings, i
 SEALS = pytest.mark.parametrize("seal", ["aes-256-gcm", "hmac-sha256"])
 
 
-def test_no_seal() -> None:
+def test_unsealed_frame_is_rejected() -> None:
     stage, alice, bob = pair()
     inject(bob, alice, commands.encode(commands.Ping(2)))
     inject(bob, alice, b"")
@@ -30,7 +30,7 @@ def test_no_seal() -> None:
 
 
 @SEALS
-def test_one_bit_off(seal: str) -> None:
+def test_frame_with_one_flipped_bit_is_rejected(seal: str) -> None:
     stage, alice, bob = pair(seal=seal)
     frame = sealed(alice, bob, b"pay 1")
     for position in range(8 * len(frame)):
@@ -45,7 +45,7 @@ def test_one_bit_off(seal: str) -> None:
 
 
 @SEALS
-def test_truncated_at_every_length(seal: str) -> None:
+def test_frame_truncated_at_any_length_is_rejected(seal: str) -> None:
     stage, alice, bob = pair(seal=seal)
     frame = sealed(alice, bob, b"pay 1")
     for size in range(len(frame)):
@@ -57,7 +57,7 @@ def test_truncated_at_every_length(seal: str) -> None:
     unharmed(stage, alice, bob)
 
 
-def test_wrong_key() -> None:
+def test_frame_of_another_session_is_rejected() -> None:
     """A frame of another session, under the same cluster key, with the right counter."""
     stage, alice, bob = pair()
     carol = stage.node("carol")
@@ -69,7 +69,7 @@ def test_wrong_key() -> None:
     unharmed(stage, alice, bob)
 
 
-def test_wrong_cluster_key() -> None:
+def test_dial_with_a_wrong_cluster_key_is_refused() -> None:
     stage = Stage()
     alice, bob = stage.node("alice", ring=KeyRing(b"other key" + bytes(23))), stage.node("bob")
     alice.meet(bob)
@@ -78,7 +78,7 @@ def test_wrong_cluster_key() -> None:
     assert alice.sessions == set()
 
 
-def test_retired_key() -> None:
+def test_greeting_under_a_removed_key_is_refused_while_its_session_continues() -> None:
     """A greeting under a removed key is refused, though the session made with it lives on."""
     stage, alice, bob = pair()
     new = bytes(32)
@@ -99,7 +99,7 @@ def test_retired_key() -> None:
     assert bob.reasons("greeting refused") == ["unknown cluster key"]
 
 
-def test_a_key_holder_speaking_as_another_node() -> None:
+def test_key_holder_cannot_speak_as_another_node() -> None:
     """Mallory holds the cluster key and a recording of alice's greetings, and dials under alice's routing id."""
     stage, alice, bob = pair()
     mallory = Identity.generate(random.Random(9))
@@ -114,7 +114,7 @@ def test_a_key_holder_speaking_as_another_node() -> None:
     unharmed(stage, alice, bob)
 
 
-def test_a_member_that_claims_anothers_address_disturbs_nobody() -> None:
+def test_member_that_claims_another_address_disturbs_no_session() -> None:
     """Mallory, an honest key but a false address, greets alice over and over: her session with bob stays."""
     stage, alice, bob = pair()
     mallory = stage.node("mallory", port=9009)
@@ -129,7 +129,7 @@ def test_a_member_that_claims_anothers_address_disturbs_nobody() -> None:
     unharmed(stage, alice, bob)
 
 
-def test_a_greeting_with_another_nodes_key_needs_its_signature() -> None:
+def test_greeting_with_another_nodes_key_needs_its_signature() -> None:
     """Mallory's greeting carries alice's key and instance, a MAC of the cluster key, and mallory's signature."""
     from chaplain.link.auth import hello as codec
     from chaplain.link.auth.key_exchange import KeyOffer
@@ -147,7 +147,7 @@ def test_a_greeting_with_another_nodes_key_needs_its_signature() -> None:
 
 
 @pytest.mark.parametrize("known", [True, False])
-def test_an_identifier_belongs_to_its_first_key(known: bool) -> None:
+def test_identifier_belongs_to_its_first_key(known: bool) -> None:
     stage = Stage()
     bob = stage.node("bob")
     alice = stage.node("alice")
@@ -161,7 +161,7 @@ def test_an_identifier_belongs_to_its_first_key(known: bool) -> None:
     assert bob.reasons("greeting refused") == (["identifier belongs to another key"] if known else [])
 
 
-def test_oversized() -> None:
+def test_oversized_frame_is_rejected() -> None:
     _, alice, bob = pair()
     inject(bob, alice, sealed(alice, bob, b"x")[:1] + bytes(FRAME_BYTES_MAX))
     inject(bob, alice, bytes([GREETING_NODE]) + bytes(200_000))
@@ -170,7 +170,7 @@ def test_oversized() -> None:
     assert bob.heard() == []
 
 
-def test_self_connection() -> None:
+def test_connection_to_itself_is_refused() -> None:
     stage = Stage()
     alice = stage.node("alice")
     stage.listening["tcp://alias:7001"] = alice
@@ -180,7 +180,7 @@ def test_self_connection() -> None:
     assert alice.sessions == set()
 
 
-def test_a_clone_of_our_identity_is_refused() -> None:
+def test_copy_of_the_own_identity_is_refused() -> None:
     stage = Stage()
     alice = stage.node("alice")
     clone = stage.node("clone", identity=alice.core.identity)
@@ -191,7 +191,7 @@ def test_a_clone_of_our_identity_is_refused() -> None:
     assert alice.reasons("greeting refused") == ["our key in another instance"]
 
 
-def test_version_mismatch_names_both() -> None:
+def test_version_mismatch_names_both_versions() -> None:
     stage = Stage()
     alice, bob = stage.node("alice", version=(2, 3)), stage.node("bob", version=(1, 7))
     alice.meet(bob)
@@ -202,7 +202,7 @@ def test_version_mismatch_names_both() -> None:
     assert bob.sessions == set()
 
 
-def test_minor_versions_talk() -> None:
+def test_nodes_of_different_minor_versions_connect() -> None:
     stage = Stage()
     alice, bob = stage.node("alice", version=(1, 3)), stage.node("bob", version=(1, 7))
     alice.meet(bob)
@@ -213,7 +213,7 @@ def test_minor_versions_talk() -> None:
 @pytest.mark.parametrize(
     ("setting", "reason"), [({"cluster": "elsewhere"}, "other cluster"), ({"seal": "hmac-sha256"}, "other seal")]
 )
-def test_other_cluster_or_seal(setting: dict[str, str], reason: str) -> None:
+def test_greeting_of_another_cluster_or_seal_is_refused(setting: dict[str, str], reason: str) -> None:
     stage = Stage()
     alice, bob = stage.node("alice", **setting), stage.node("bob")
     alice.meet(bob)
@@ -224,7 +224,7 @@ def test_other_cluster_or_seal(setting: dict[str, str], reason: str) -> None:
     assert bob.sessions == set()
 
 
-def test_every_bit_of_a_greeting_matters() -> None:
+def test_greeting_with_any_flipped_bit_is_refused() -> None:
     stage = Stage()
     alice, bob = stage.node("alice"), stage.node("bob")
     alice.meet(bob)
@@ -238,7 +238,7 @@ def test_every_bit_of_a_greeting_matters() -> None:
     assert bob.core.counts["greetings_refused"] + bob.core.counts["frames_rejected"] == 8 * len(frame)
 
 
-def test_channels_that_carry_no_greetings() -> None:
+def test_greeting_on_an_unknown_channel_is_rejected() -> None:
     stage, alice, bob = pair()
     (frame, *_) = greetings(stage.between(alice, bob))
     for channel in (1, b"", b"\x01short", b"\x02" + alice.instance):
@@ -246,7 +246,7 @@ def test_channels_that_carry_no_greetings() -> None:
     assert bob.reasons("frame rejected") == ["not a channel for greetings"] * 4
 
 
-def test_a_peer_cannot_confirm_what_was_never_said() -> None:
+def test_confirmation_of_unsent_commands_is_rejected() -> None:
     _, alice, bob = pair()
     session = alice.core._tables.sessions[bob.instance]
     lie = session._closing.close(session.sent + 1, 1 << 40, b"x")
@@ -254,7 +254,7 @@ def test_a_peer_cannot_confirm_what_was_never_said() -> None:
     assert bob.reasons("frame rejected") == ["confirms what was never said"]
 
 
-def test_a_gap_is_told_before_what_follows_it() -> None:
+def test_gap_is_reported_before_the_next_command() -> None:
     stage, alice, bob = pair()
     sealed(alice, bob, b"lost")
     sealed(alice, bob, b"lost too")
@@ -265,7 +265,7 @@ def test_a_gap_is_told_before_what_follows_it() -> None:
     assert bob.heard() == [b"arrives"]
 
 
-def test_a_flood_does_not_drown_the_log() -> None:
+def test_reports_of_a_flood_are_bounded() -> None:
     stage, alice, bob = pair()
     for _ in range(1_000):
         inject(bob, alice, b"garbage")
@@ -276,7 +276,7 @@ def test_a_flood_does_not_drown_the_log() -> None:
     assert bob.reports[-1].detail["left_out"] == 995
 
 
-def test_keys_of_two_sessions_and_two_directions_differ() -> None:
+def test_sessions_and_directions_have_different_keys() -> None:
     """The same command under the same counter looks different each time: nothing can be moved between them."""
     stage, alice, bob = pair()
     frames = [sealed(alice, bob, b"x" * 64), sealed(bob, alice, b"x" * 64)]

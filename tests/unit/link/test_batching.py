@@ -29,7 +29,7 @@ def kinds(frames: list[bytes]) -> list[tuple[bool, int]]:
 
 
 @pytest.mark.parametrize("seal", ["aes-256-gcm", "hmac-sha256"])
-def test_one_wake_up_one_frame(seal: str) -> None:
+def test_commands_of_one_wake_up_share_a_frame(seal: str) -> None:
     stage, alice, bob = pair(seal=seal)
     frames = frames_of(alice, b"a", b"bb", b"ccc", to=bob)
     assert kinds(frames) == [(True, 4)]  # the nod was 1
@@ -39,7 +39,7 @@ def test_one_wake_up_one_frame(seal: str) -> None:
     assert not bob.missed
 
 
-def test_nothing_leaves_before_the_wake_up_ends_and_the_link_says_that_it_waits() -> None:
+def test_link_requests_a_wake_up_and_sends_when_it_ends() -> None:
     _, alice, bob = pair()
     assert alice.step(Say(bob.instance, b"x")) == []
     assert alice.core.deadline() == 0
@@ -49,7 +49,7 @@ def test_nothing_leaves_before_the_wake_up_ends_and_the_link_says_that_it_waits(
     assert alice.step(Drained()) == []
 
 
-def test_each_peer_gets_its_own_in_the_order_of_first_words() -> None:
+def test_each_peer_receives_its_commands_in_order() -> None:
     stage = Stage()
     alice, bob, carol = (stage.node(name) for name in ("alice", "bob", "carol"))
     alice.meet(bob)
@@ -64,7 +64,7 @@ def test_each_peer_gets_its_own_in_the_order_of_first_words() -> None:
     assert (bob.heard(), carol.heard()) == ([b"b1"], [b"c1", b"c2"])
 
 
-def test_a_full_bundle_leaves_at_once_and_fits_one_message() -> None:
+def test_full_bundle_is_sent_at_once_and_fits_one_message() -> None:
     stage, alice, bob = pair()
     said = [b"%d" % number * 200 for number in range(1000)]
     frames = frames_of(alice, *said, to=bob)
@@ -74,7 +74,7 @@ def test_a_full_bundle_leaves_at_once_and_fits_one_message() -> None:
     assert bob.heard() == said
 
 
-def test_a_long_command_goes_alone_after_what_was_said_before() -> None:
+def test_long_command_is_sent_alone_after_earlier_ones() -> None:
     stage, alice, bob = pair()
     said = [b"a", b"b", bytes(100_000), b"c", b"d"]
     assert kinds(frames_of(alice, *said, to=bob)) == [(True, 3), (False, 4), (True, 6)]
@@ -82,13 +82,13 @@ def test_a_long_command_goes_alone_after_what_was_said_before() -> None:
     assert bob.heard() == said
 
 
-def test_without_bundles_each_command_leaves_at_once() -> None:
+def test_command_is_sent_at_once_without_bundles() -> None:
     _, alice, bob = pair(bundle_bytes_max=0)
     assert [type(effect) for effect in alice.step(Say(bob.instance, b"x"))] == [Send]
     assert alice.core.deadline() != 0
 
 
-def test_a_lost_bundle_is_missed_by_its_commands() -> None:
+def test_lost_bundle_is_counted_in_commands() -> None:
     stage, alice, bob = pair()
     frames_of(alice, b"a", b"b", b"c", to=bob)
     stage.between(alice, bob).there.clear()
@@ -98,7 +98,7 @@ def test_a_lost_bundle_is_missed_by_its_commands() -> None:
     assert bob.heard() == [b"d", b"e"]
 
 
-def test_what_waits_is_unconfirmed_when_the_session_ends() -> None:
+def test_waiting_commands_are_unconfirmed_when_the_session_ends() -> None:
     stage, alice, bob = pair()
     alice.say(bob, b"arrives")
     stage.settle()
@@ -111,14 +111,14 @@ def test_what_waits_is_unconfirmed_when_the_session_ends() -> None:
     assert [effect for effect in alice.step(Drained()) if isinstance(effect, Send)] == []
 
 
-def test_forgetting_a_peer_sends_what_was_said_to_it_before() -> None:
+def test_forgetting_a_peer_sends_its_waiting_commands_first() -> None:
     _, alice, bob = pair()
     alice.step(Say(bob.instance, b"good-bye"))
     effects = alice.step(Forget(bob.endpoint))
     assert [type(effect).__name__ for effect in effects] == ["Send", "Parted", "HangUp"]
 
 
-def test_a_confirmed_bundle_is_confirmed_whole() -> None:
+def test_confirmation_of_a_bundle_covers_all_its_commands() -> None:
     stage, alice, bob = pair()
     frames_of(alice, b"a", b"b", b"c", to=bob)
     stage.settle()
@@ -128,7 +128,7 @@ def test_a_confirmed_bundle_is_confirmed_whole() -> None:
     assert [parted.unconfirmed for parted in alice.parted] == [0]
 
 
-def test_the_budget_counts_what_waits() -> None:
+def test_budget_counts_waiting_commands() -> None:
     stage, alice, bob = pair(queue_bytes_max=1000, reserve_bytes=0)
     alice.step(Flushed(stage.between(alice, bob).dial, 1 << 20))
     effects = [effect for _ in range(20) for effect in alice.step(Say(bob.instance, bytes(100)))]
@@ -161,7 +161,7 @@ def forge(alice: Actor, bob: Actor, counter: int, plain: bytes) -> None:
         b"\xff\xff" + bytes(2 * 0xFFFF),
     ],
 )
-def test_malformed_bundles_are_refused_and_change_nothing(plain: bytes) -> None:
+def test_malformed_bundle_is_rejected_without_effects(plain: bytes) -> None:
     stage, alice, bob = pair()
     with pytest.raises(Malformed):
         batching.unpack(plain)
@@ -173,7 +173,7 @@ def test_malformed_bundles_are_refused_and_change_nothing(plain: bytes) -> None:
     assert not bob.missed
 
 
-def test_a_bundle_cannot_count_what_was_heard_before() -> None:
+def test_bundle_with_old_counters_is_rejected_as_a_replay() -> None:
     stage, alice, bob = pair()
     alice.say(bob, b"x")
     stage.settle()
@@ -182,7 +182,7 @@ def test_a_bundle_cannot_count_what_was_heard_before() -> None:
     assert bob.heard() == [b"x"]
 
 
-def test_the_highest_counter_does_no_harm() -> None:
+def test_highest_counter_causes_no_overflow() -> None:
     stage, alice, bob = pair()
     forge(alice, bob, (1 << 64) - 1, batching.pack([b"a", b"b"]))
     assert bob.missed == [Missed(alice.instance, (1 << 64) - 1 - 2 - 1)]
@@ -192,7 +192,7 @@ def test_the_highest_counter_does_no_harm() -> None:
     assert alice.reasons("frame rejected") == ["confirms what was never said"]
 
 
-def test_a_seal_of_another_kind_is_refused_even_from_the_peer_itself() -> None:
+def test_frame_with_another_kind_of_seal_is_rejected() -> None:
     _, alice, bob = pair()
     session = alice.core._tables.sessions[bob.instance]
     bob.step(Arrived(alice.core.route, session._closing.close(2, 0, b"of a later version", 0x40)))
@@ -200,7 +200,7 @@ def test_a_seal_of_another_kind_is_refused_even_from_the_peer_itself() -> None:
     assert bob.heard() == []
 
 
-def test_a_command_does_not_pass_for_a_bundle() -> None:
+def test_command_frame_is_not_accepted_as_a_bundle() -> None:
     _, alice, bob = pair()
     (frame,) = frames_of(alice, batching.pack([b"a", b"b"]), to=bob)
     bob.step(Arrived(alice.core.route, bytes([frame[0] | BUNDLED]) + frame[1:]))
@@ -209,7 +209,7 @@ def test_a_command_does_not_pass_for_a_bundle() -> None:
 
 
 @given(st.lists(st.binary(min_size=1, max_size=50), min_size=2, max_size=40), st.binary(min_size=1, max_size=3))
-def test_every_bundle_comes_back_and_nothing_may_follow_it(commands: list[bytes], more: bytes) -> None:
+def test_every_bundle_round_trips_and_trailing_octets_are_malformed(commands: list[bytes], more: bytes) -> None:
     packed = batching.pack(commands)
     assert batching.unpack(packed) == tuple(commands)
     for spoilt in (packed + more, packed[:-1]):
@@ -218,6 +218,6 @@ def test_every_bundle_comes_back_and_nothing_may_follow_it(commands: list[bytes]
 
 
 @pytest.mark.parametrize("size", [-1, BUNDLE_BYTES_MAX + 1])
-def test_the_size_of_bundles_has_bounds(size: int) -> None:
+def test_bundle_size_setting_has_bounds(size: int) -> None:
     with pytest.raises(ConfigError, match="bundle_bytes_max"):
         LinkSettings("test", bundle_bytes_max=size)

@@ -51,7 +51,7 @@ def test_sessions_of_one_key_share_one_budget() -> None:
     assert {drop.reason for drop in node.dropped} == {"too much waits for this client"}
 
 
-def test_a_key_that_reads_nothing_leaves_its_part_to_another_key() -> None:
+def test_key_that_reads_nothing_leaves_the_share_of_another_key() -> None:
     node, (ann, bob) = connected("ann", "bob", sessions=8, clients_queue_bytes_max=4 << 20)
     send(node, ann)
     assert queued(node) > 4 << 20 or node.dropped
@@ -60,7 +60,7 @@ def test_a_key_that_reads_nothing_leaves_its_part_to_another_key() -> None:
     assert len(node.dropped) == before
 
 
-def test_what_waited_for_a_session_that_ended_is_given_back() -> None:
+def test_queued_bytes_of_an_ended_session_are_released() -> None:
     node, (ann,) = connected("ann", sessions=4, identity_queue_bytes_max=2 << 20)
     send(node, ann)
     tables = node.core._tables
@@ -71,7 +71,7 @@ def test_what_waited_for_a_session_that_ended_is_given_back() -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from([b"a", b"b", b"c"]), st.integers(1, 90_000)), max_size=60))
-def test_the_bytes_of_all_keys_stay_bounded(wanted: list[tuple[bytes, int]]) -> None:
+def test_queued_bytes_of_all_keys_are_bounded(wanted: list[tuple[bytes, int]]) -> None:
     most = 1 << 20
     settings = LinkSettings("c", identity_queue_bytes_max=most // 2, clients_queue_bytes_max=most)
     queues = ClientQueues(settings)

@@ -27,7 +27,7 @@ def stage_with_client(**settings: object) -> tuple[Stage, Actor, Actor]:
 
 
 @pytest.mark.parametrize("seal", ["aes-256-gcm", "hmac-sha256"])
-def test_a_client_and_a_node_talk_over_one_connection(seal: str) -> None:
+def test_client_and_node_share_one_connection(seal: str) -> None:
     stage, node, client = stage_with_client(seal=seal)
     client.meet(node)
     stage.settle()
@@ -45,7 +45,7 @@ def test_a_client_and_a_node_talk_over_one_connection(seal: str) -> None:
     assert not client.reports
 
 
-def test_a_client_that_was_dismissed_learns_of_it_and_begins_anew() -> None:
+def test_dismissed_client_starts_a_new_session() -> None:
     """As one that stood still so long that it was given up, and goes on."""
     stage, node, client = stage_with_client()
     client.meet(node)
@@ -66,7 +66,7 @@ def test_a_client_that_was_dismissed_learns_of_it_and_begins_anew() -> None:
     assert node.sessions == {client.instance}
 
 
-def test_a_client_that_was_dismissed_and_is_gone_leaves_nothing() -> None:
+def test_dismissed_client_that_is_gone_leaves_no_state() -> None:
     stage, node, client = stage_with_client()
     client.meet(node)
     stage.settle()
@@ -78,7 +78,7 @@ def test_a_client_that_was_dismissed_and_is_gone_leaves_nothing() -> None:
     assert node.core._tables.half_greeted == {}
 
 
-def test_a_node_whose_key_is_not_pinned_is_refused() -> None:
+def test_client_refuses_a_node_whose_key_is_not_pinned() -> None:
     stage, node, _ = stage_with_client()
     identity = Identity.generate(random.Random(78))
     node.step(Register({identity.key: "careful"}))
@@ -90,7 +90,7 @@ def test_a_node_whose_key_is_not_pinned_is_refused() -> None:
     assert node.sessions == set()
 
 
-def test_an_unregistered_client_is_refused_at_the_door_and_at_the_greeting() -> None:
+def test_unregistered_client_is_refused_at_admission_and_at_the_greeting() -> None:
     stage, node, client = stage_with_client()
     client.meet(node)
     stage.connect()
@@ -105,7 +105,7 @@ def test_an_unregistered_client_is_refused_at_the_door_and_at_the_greeting() -> 
     assert client.sessions == set()
 
 
-def test_a_removed_client_is_hung_up() -> None:
+def test_removed_client_is_disconnected() -> None:
     stage, node, client = stage_with_client()
     client.meet(node)
     stage.settle()
@@ -119,7 +119,7 @@ def test_a_removed_client_is_hung_up() -> None:
     assert node.reasons("frame rejected") == ["no session"]
 
 
-def test_others_stay_when_one_client_is_removed() -> None:
+def test_other_clients_stay_when_one_is_removed() -> None:
     stage, node, client = stage_with_client()
     other = stage.client("other", frozenset({node.core.identity.key}))
     node.step(Register({client.core.identity.key: "meter", other.core.identity.key: "other"}))
@@ -130,7 +130,7 @@ def test_others_stay_when_one_client_is_removed() -> None:
     assert node.sessions == {other.instance}
 
 
-def test_a_client_in_the_middle_of_its_greeting_is_removed_too() -> None:
+def test_client_removed_during_its_greeting_is_disconnected() -> None:
     stage, node, client = stage_with_client()
     client.meet(node)
     stage.connect()
@@ -139,7 +139,7 @@ def test_a_client_in_the_middle_of_its_greeting_is_removed_too() -> None:
     assert node.core._tables.outgoing_channels == {}
 
 
-def test_a_client_that_lost_its_connection_comes_back() -> None:
+def test_client_reconnects_after_a_lost_connection() -> None:
     stage, node, client = stage_with_client()
     client.meet(node)
     stage.settle()
@@ -154,7 +154,7 @@ def test_a_client_that_lost_its_connection_comes_back() -> None:
     assert node.heard() == [b"back"]
 
 
-def test_a_client_that_comes_back_before_the_node_noticed() -> None:
+def test_client_that_reconnects_unnoticed_replaces_its_session() -> None:
     stage, node, client = stage_with_client()
     client.meet(node)
     stage.settle()
@@ -167,7 +167,7 @@ def test_a_client_that_comes_back_before_the_node_noticed() -> None:
     assert client.heard() == [b"hello again"]
 
 
-def test_two_processes_of_one_client_have_a_session_each() -> None:
+def test_two_processes_of_one_client_have_separate_sessions() -> None:
     stage, node, client = stage_with_client()
     twin = stage.client("twin", frozenset({node.core.identity.key}), client.core.identity)
     for actor in (client, twin):
@@ -176,7 +176,7 @@ def test_two_processes_of_one_client_have_a_session_each() -> None:
     assert node.sessions == {client.instance, twin.instance}
 
 
-def test_a_client_with_two_nodes() -> None:
+def test_client_has_sessions_with_two_nodes() -> None:
     stage, node, _ = stage_with_client()
     second = stage.node("second")
     identity = Identity.generate(random.Random(79))
@@ -204,7 +204,7 @@ def test_half_greeted_clients_are_bounded_and_time_out() -> None:
     assert len(node.hung_up) == 3
 
 
-def test_a_client_of_another_version_can_name_both() -> None:
+def test_client_of_another_version_learns_both_versions() -> None:
     stage = Stage()
     node = stage.node("node", version=(1, 0))
     client = stage.client("client", frozenset({node.core.identity.key}))
@@ -217,7 +217,7 @@ def test_a_client_of_another_version_can_name_both() -> None:
     assert node.core._tables.offers == {}
 
 
-def test_a_client_holds_no_keys_and_is_never_dialled() -> None:
+def test_client_has_no_key_ring_and_is_never_dialled() -> None:
     stage, node, client = stage_with_client()
     client.step(InstallKey(bytes(32)))
     assert client.reasons("key ring change refused") == ["a client has no key ring"]
@@ -231,7 +231,7 @@ def test_a_client_holds_no_keys_and_is_never_dialled() -> None:
     assert set(client.reasons("frame rejected")) == {"no session", "not a channel for greetings"}
 
 
-def test_two_names_for_one_node_do_not_fight() -> None:
+def test_two_endpoints_of_one_node_give_one_session() -> None:
     stage, node, client = stage_with_client()
     stage.listening["tcp://alias:7001"] = node
     client.meet(node)
@@ -243,7 +243,7 @@ def test_two_names_for_one_node_do_not_fight() -> None:
     assert set(client.reasons("greeting refused")) == {"another endpoint leads there"}
 
 
-def test_what_a_node_sends_a_client_counts_against_the_budget() -> None:
+def test_commands_to_a_client_count_against_the_budget() -> None:
     stage, node, client = stage_with_client(queue_bytes_max=1_000)
     client.meet(node)
     stage.settle()
@@ -254,7 +254,7 @@ def test_what_a_node_sends_a_client_counts_against_the_budget() -> None:
     assert isinstance(node.say(client, b"y")[0], Send)
 
 
-def test_a_client_that_greets_without_end_and_reads_nothing_is_bounded() -> None:
+def test_client_that_greets_endlessly_and_reads_nothing_is_bounded() -> None:
     stage, node, client = stage_with_client(queue_bytes_max=5_000)
     client.meet(node)
     stage.connect()
@@ -270,7 +270,7 @@ def test_a_client_that_greets_without_end_and_reads_nothing_is_bounded() -> None
     assert sum(map(len, wire.back)) < 6_000
 
 
-def test_a_flood_of_greetings_of_another_version_is_answered_a_few_times() -> None:
+def test_greetings_of_another_version_are_answered_at_a_bounded_rate() -> None:
     stage = Stage()
     node = stage.node("node", version=(1, 0))
     client = stage.client("client", frozenset({node.core.identity.key}))
@@ -283,7 +283,7 @@ def test_a_flood_of_greetings_of_another_version_is_answered_a_few_times() -> No
     assert len(stage.between(client, node).back) == 5
 
 
-def test_every_bit_of_a_clients_greeting_and_of_the_answer_matters() -> None:
+def test_client_greeting_and_answer_with_any_flipped_bit_are_refused() -> None:
     stage, node, client = stage_with_client()
     client.meet(node)
     stage.connect()
@@ -315,7 +315,7 @@ def test_every_bit_of_a_clients_greeting_and_of_the_answer_matters() -> None:
         ("share", to_text(bytes(32)), None),
     ],
 )
-def test_a_signed_greeting_that_contradicts_itself(header: str, value: str, reason: str | None) -> None:
+def test_signed_greeting_that_contradicts_itself_is_refused(header: str, value: str, reason: str | None) -> None:
     stage, node, client = stage_with_client()
     client.meet(node)
     stage.connect()
@@ -328,7 +328,7 @@ def test_a_signed_greeting_that_contradicts_itself(header: str, value: str, reas
     assert node.sessions == set()
 
 
-def test_a_key_inside_that_is_not_the_envelopes() -> None:
+def test_greeting_whose_inner_key_differs_from_the_envelope_is_refused() -> None:
     """Both keys are registered, and the identifier is the inner key's: still not the signer's greeting."""
     stage, node, client = stage_with_client()
     other = Identity.generate(random.Random(80))
@@ -344,7 +344,7 @@ def test_a_key_inside_that_is_not_the_envelopes() -> None:
     assert node.reasons("greeting refused") == ["key is not the envelope's"]
 
 
-def test_a_share_of_low_order_makes_no_session() -> None:
+def test_key_share_of_low_order_gives_no_session() -> None:
     stage, node, client = stage_with_client()
     client.meet(node)
     stage.connect()
@@ -363,7 +363,7 @@ def test_a_share_of_low_order_makes_no_session() -> None:
     assert node.sessions == {client.instance}
 
 
-def test_a_node_that_is_pinned_later_is_believed_until_it_is_gone() -> None:
+def test_node_pinned_later_is_accepted_until_it_is_unpinned() -> None:
     stage, node, client = stage_with_client()
     second = stage.node("second")
     second.step(Register({client.core.identity.key: "meter"}))

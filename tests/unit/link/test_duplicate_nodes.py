@@ -25,7 +25,7 @@ def dial_anew(stage: Stage, alice: Actor, *others: Actor, seconds: int) -> None:
         stage.run(SECOND_NS)
 
 
-def test_a_copy_beside_the_original_is_named_once_in_a_while() -> None:
+def test_copy_of_a_node_beside_the_original_is_reported_at_intervals() -> None:
     stage, alice, bob, copy = copied()
     copy.meet(alice)
     dial_anew(stage, alice, bob, copy, seconds=20)
@@ -40,7 +40,7 @@ def test_a_copy_beside_the_original_is_named_once_in_a_while() -> None:
     assert len(alice.reasons(EVENT)) == 2
 
 
-def test_it_is_over_a_minute_after_one_of_them_stopped() -> None:
+def test_duplicate_report_ends_a_minute_after_one_process_stopped() -> None:
     stage, alice, bob, copy = copied()
     copy.meet(alice)
     dial_anew(stage, alice, bob, copy, seconds=20)
@@ -52,7 +52,7 @@ def test_it_is_over_a_minute_after_one_of_them_stopped() -> None:
     assert not alice.core.duplicates(stage.now_ns)
 
 
-def test_a_node_that_is_started_again_and_again_is_one_node() -> None:
+def test_repeatedly_restarted_node_is_not_reported_as_duplicate() -> None:
     stage, alice, bob, _copy = copied()
     for _ in range(2 * INSTANCES_MAX):
         bob = stage.restart(bob)
@@ -63,7 +63,7 @@ def test_a_node_that_is_started_again_and_again_is_one_node() -> None:
     assert not alice.core.duplicates(stage.now_ns)
 
 
-def test_sessions_that_are_lost_are_no_doubles() -> None:
+def test_lost_sessions_are_not_reported_as_duplicates() -> None:
     stage, alice, bob, _copy = copied()
     for _ in range(5):
         stage.cut(stage.between(bob, alice))
@@ -72,7 +72,7 @@ def test_sessions_that_are_lost_are_no_doubles() -> None:
     assert not alice.reasons(EVENT)
 
 
-def test_a_last_word_that_is_late_is_no_double() -> None:
+def test_late_message_of_an_old_instance_is_no_duplicate() -> None:
     duplicates = DuplicateNodes(8)
     old, new = (Peer(instance, 1, b"k", "tcp://a:1") for instance in (b"old", b"new"))
     assert [duplicates.met(now_ns, peer) for now_ns, peer in enumerate((old, new, old, new))] == [None] * 4
@@ -80,7 +80,7 @@ def test_a_last_word_that_is_late_is_no_double() -> None:
     assert duplicates.met(5, old) == DuplicateNode(1, ("tcp://a:1",))
 
 
-def test_what_is_remembered_is_bounded() -> None:
+def test_remembered_instances_are_bounded() -> None:
     duplicates = DuplicateNodes(2)
     for number in range(9):
         for _ in range(3):

@@ -48,7 +48,7 @@ def test_endpoint_to_connect_to_can_be_bound_without_its_brackets(endpoint: str)
 
 
 @pytest.mark.parametrize("endpoint", BIND_ONLY)
-def test_wildcards_are_for_binding_only(endpoint: str) -> None:
+def test_wildcard_endpoint_is_valid_only_for_binding(endpoint: str) -> None:
     assert split_bind_endpoint(endpoint) == BIND_ONLY[endpoint]
     assert not is_endpoint(endpoint)
     with pytest.raises(ConfigError, match="tcp://address:port wanted"):
@@ -56,7 +56,7 @@ def test_wildcards_are_for_binding_only(endpoint: str) -> None:
 
 
 @pytest.mark.parametrize("endpoint", NEITHER)
-def test_other_text_is_refused_with_one_error(endpoint: str) -> None:
+def test_invalid_endpoint_text_is_refused_with_one_error(endpoint: str) -> None:
     assert not is_endpoint(endpoint)
     for split in (split_endpoint, split_bind_endpoint):
         with pytest.raises(ConfigError, match="endpoint: tcp://address:port wanted, not "):

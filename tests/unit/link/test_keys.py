@@ -16,7 +16,7 @@ from tests.support.link_stage import CLUSTER_KEY, SECOND_NS, Stage, pair
 NEW = bytes(range(32, 64))
 
 
-def test_rotation_with_traffic_loses_nothing() -> None:
+def test_rotation_with_traffic_loses_no_command() -> None:
     stage = Stage()
     nodes = [stage.node(name) for name in ("alice", "bob", "carol")]
     for one in nodes:
@@ -46,7 +46,7 @@ def test_rotation_with_traffic_loses_nothing() -> None:
     assert nodes[1].instance in nodes[0].sessions
 
 
-def test_greetings_meet_in_the_middle_of_a_rotation() -> None:
+def test_handshake_succeeds_when_both_sides_use_different_installed_keys() -> None:
     """One side already uses the new key, the other still the old one: both have both."""
     stage = Stage()
     alice = stage.node("alice", ring=KeyRing(CLUSTER_KEY, [NEW]))
@@ -60,7 +60,7 @@ def test_greetings_meet_in_the_middle_of_a_rotation() -> None:
 
 
 @pytest.mark.parametrize("moves", range(5))
-def test_the_used_key_changes_in_the_middle_of_a_greeting(moves: int) -> None:
+def test_handshake_succeeds_when_the_used_key_changes_during_it(moves: int) -> None:
     stage = Stage()
     alice, bob = (stage.node(name, ring=KeyRing(CLUSTER_KEY, [NEW])) for name in ("alice", "bob"))
     alice.meet(bob)
@@ -80,7 +80,7 @@ def test_the_used_key_changes_in_the_middle_of_a_greeting(moves: int) -> None:
     assert bob.heard() == [b"x"]
 
 
-def test_the_used_key_and_the_last_key_stay() -> None:
+def test_used_key_and_last_key_cannot_be_removed() -> None:
     _, alice, _ = pair()
     alice.step(RemoveKey(key_id_of(CLUSTER_KEY)))
     alice.step(RemoveKey(b"none"))
@@ -91,7 +91,7 @@ def test_the_used_key_and_the_last_key_stay() -> None:
     assert alice.core.ring.used == CLUSTER_KEY
 
 
-def test_a_ring_is_bounded() -> None:
+def test_key_ring_is_bounded() -> None:
     ring = KeyRing(bytes(32))
     for number in range(1, KEYS_MAX):
         ring.install(bytes([number]) * 32)
@@ -100,7 +100,7 @@ def test_a_ring_is_bounded() -> None:
         ring.install(b"x" * 32)
 
 
-def test_ring_and_identity_survive_their_files_and_show_no_secret() -> None:
+def test_key_ring_and_identity_files_round_trip_and_reprs_hide_secrets() -> None:
     ring = KeyRing(CLUSTER_KEY, [NEW])
     again = KeyRing.parse(ring.text())
     assert (again.used, again.ids) == (ring.used, ring.ids)
@@ -125,7 +125,7 @@ def test_ring_and_identity_survive_their_files_and_show_no_secret() -> None:
         f"chaplain identity 1\nsecret {to_text(bytes(31))}\nkey {to_text(bytes(32))}\n",
     ],
 )
-def test_bad_identity_files(text: str) -> None:
+def test_invalid_identity_files_are_malformed(text: str) -> None:
     with pytest.raises(Malformed):
         Identity.parse(text)
 
@@ -133,12 +133,12 @@ def test_bad_identity_files(text: str) -> None:
 @pytest.mark.parametrize(
     "text", ["", "chaplain keyring 1\n", "chaplain keyring 1\nkey x\n", f"chaplain keyring 1\nlock {to_text(NEW)}\n"]
 )
-def test_bad_key_ring_files(text: str) -> None:
+def test_invalid_key_ring_files_are_malformed(text: str) -> None:
     with pytest.raises(Malformed):
         KeyRing.parse(text)
 
 
-def test_signatures_are_for_one_purpose_and_identifiers_follow_from_keys() -> None:
+def test_signature_is_valid_for_one_label_only_and_identifier_follows_from_the_key() -> None:
     identity = Identity.generate(random.Random(4))
     signature = identity.sign(b"greeting", b"m")
     assert verify(identity.key, b"greeting", b"m", signature)
@@ -151,7 +151,7 @@ def test_signatures_are_for_one_purpose_and_identifiers_follow_from_keys() -> No
         Identity(b"short")
 
 
-def test_octets_have_one_spelling() -> None:
+def test_octets_have_one_text_form() -> None:
     text = to_text(bytes(16))
     assert from_text(text, 16, "x") == bytes(16)
     for wrong in (text + "=", text[:-1], text[:-1] + "B", text[:-1] + "!", "é" * 22, text + "A"):

@@ -59,7 +59,7 @@ def ring() -> KeyRing:
     return KeyRing.parse(file_of("chaplain keyring 1"))
 
 
-def test_the_identity_file(identity: Identity, ring: KeyRing) -> None:
+def test_identity_and_key_ring_examples_match_the_code(identity: Identity, ring: KeyRing) -> None:
     page = (DOCS / "identity.md").read_text()
     assert identity.text() == file_of("chaplain identity 1")
     assert f"`{identity.identifier:08x}`" in page
@@ -68,7 +68,7 @@ def test_the_identity_file(identity: Identity, ring: KeyRing) -> None:
     assert f"`{ring.used_id.hex()}`" in page
 
 
-def test_the_nodes_knock(identity: Identity, ring: KeyRing) -> None:
+def test_node_token_example_matches_the_code(identity: Identity, ring: KeyRing) -> None:
     shown = octets("knock-node")
     name, proof = shown[:34], shown[34:]
     assert connect_token.decode(name) == connect_token.NodeKnock(
@@ -77,7 +77,7 @@ def test_the_nodes_knock(identity: Identity, ring: KeyRing) -> None:
     assert connect_token.knock_as_node(ring, identity.identifier, NOW_NS, Repeating()) == (name, proof)
 
 
-def test_the_clients_knock(identity: Identity) -> None:
+def test_client_token_example_matches_the_code(identity: Identity) -> None:
     shown = octets("knock-client")
     name, proof = shown[:58], shown[58:]
     assert connect_token.decode(name) == connect_token.ClientKnock(identity.key, NOW_NS, b"\xa0" * 16)
@@ -86,7 +86,7 @@ def test_the_clients_knock(identity: Identity) -> None:
 
 
 @pytest.mark.parametrize("role", ["node", "client"])
-def test_the_greetings(identity: Identity, ring: KeyRing, role: str) -> None:
+def test_greeting_examples_match_the_code(identity: Identity, ring: KeyRing, role: str) -> None:
     frame = octets(f"greeting-{role}")
     envelope = greeting.open_envelope(frame)
     claim, hello = greeting.open_hello(envelope.hello)
@@ -105,7 +105,7 @@ def test_the_greetings(identity: Identity, ring: KeyRing, role: str) -> None:
     assert core.step(NOW_NS, Connected(1)) == [Send(1, frame)]
 
 
-def test_every_header_is_on_the_page() -> None:
+def test_page_names_every_header() -> None:
     claim = greeting.Claim(
         (1, 0), "c", "node", bytes(16), bytes(32), 0, 1, bytes(16), bytes(32), "aes-256-gcm", bytes(16), bytes(16)
     )
@@ -114,7 +114,7 @@ def test_every_header_is_on_the_page() -> None:
     assert on_page == list(greeting.claim_headers(claim))
 
 
-def test_the_session_keys() -> None:
+def test_session_key_example_matches_the_code() -> None:
     sender, receiver = (
         Party(
             bytes([0x00 | low]) * 16, bytes([0x10 | low]) * 32, bytes([0x20 | low]) * 16, bytes([0x30 | low]) * 32, key
@@ -127,7 +127,7 @@ def test_the_session_keys() -> None:
 
 
 @pytest.mark.parametrize(("kind", "algorithm"), [("seal-gcm", "aes-256-gcm"), ("seal-hmac", "hmac-sha256")])
-def test_the_seals(kind: str, algorithm: str) -> None:
+def test_seal_examples_match_the_code(kind: str, algorithm: str) -> None:
     frame = octets(kind)
     seal = make_seal(algorithm, CLUSTER_KEY)
     assert HEADER.unpack_from(frame) == (seal.octet, 2, 1)
@@ -138,7 +138,7 @@ def test_the_seals(kind: str, algorithm: str) -> None:
 
 
 @pytest.mark.parametrize(("kind", "algorithm"), [("bundle-gcm", "aes-256-gcm"), ("bundle-hmac", "hmac-sha256")])
-def test_the_bundle(kind: str, algorithm: str) -> None:
+def test_bundle_example_matches_the_code(kind: str, algorithm: str) -> None:
     plain, frame = octets("bundle"), octets(kind)
     assert [commands.decode(each) for each in batching.unpack(plain)] == [commands.Ping(2), commands.DecenAck(3)]
     assert batching.pack(batching.unpack(plain)) == plain
@@ -148,7 +148,7 @@ def test_the_bundle(kind: str, algorithm: str) -> None:
     assert seal.close(3, 1, plain, BUNDLED) == frame
 
 
-def test_the_bounds_on_the_page_are_the_defaults() -> None:
+def test_page_names_default_bounds() -> None:
     page = (DOCS / "connection.md").read_text().replace(",", "")
     defaults = LinkSettings("c")
     for name in (

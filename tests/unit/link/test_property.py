@@ -155,7 +155,7 @@ def accounts_balance(sender: Actor, receiver: Actor) -> None:
 
 
 @pytest.mark.parametrize("steps", [15, 60])
-def test_two_cores_in_any_weather(steps: int) -> None:
+def test_two_cores_under_random_faults_keep_their_guarantees(steps: int) -> None:
     run_state_machine_as_test(
         TwoCores,
         settings=settings(

@@ -10,7 +10,7 @@ from chaplain.wire import command as commands
 from tests.support.link_stage import CLUSTER_KEY, SECOND_NS, Stage, greetings, inject, pair, sealed, unharmed
 
 
-def test_reflected_frame() -> None:
+def test_reflected_frame_is_rejected() -> None:
     _, alice, bob = pair()
     frame = sealed(alice, bob, b"to bob")
     inject(alice, bob, frame)
@@ -18,7 +18,7 @@ def test_reflected_frame() -> None:
     assert alice.reasons("frame rejected") == ["broken seal"]
 
 
-def test_reflected_greeting() -> None:
+def test_reflected_greeting_is_refused() -> None:
     stage, alice, bob = pair()
     for frame in greetings(stage.between(alice, bob)):
         inject(alice, bob, frame)
@@ -27,7 +27,7 @@ def test_reflected_greeting() -> None:
     unharmed(stage, alice, bob)
 
 
-def test_replayed_frame() -> None:
+def test_replayed_frame_is_rejected() -> None:
     stage, alice, bob = pair()
     alice.say(bob, b"once")
     stage.settle()
@@ -38,7 +38,7 @@ def test_replayed_frame() -> None:
     unharmed(stage, alice, bob)
 
 
-def test_replayed_greeting_and_frames_in_the_same_run() -> None:
+def test_replayed_greeting_and_frames_are_refused_in_the_same_run() -> None:
     """All that alice ever said to bob, over two sessions, is played to him again while the second lives."""
     stage, alice, bob = pair()
     recorded: list[bytes] = []
@@ -61,7 +61,7 @@ def test_replayed_greeting_and_frames_in_the_same_run() -> None:
     assert bob.heard() == [b"0", b"1", b"2"]
 
 
-def test_replayed_to_a_receiver_without_a_session() -> None:
+def test_replay_to_a_receiver_without_a_session_gives_no_session() -> None:
     """Alice is gone for good; her recorded words make bob dial, and nothing else."""
     stage, alice, bob = pair()
     alice.say(bob, b"once")
@@ -77,7 +77,7 @@ def test_replayed_to_a_receiver_without_a_session() -> None:
     assert bob.sessions == set()
 
 
-def test_replayed_after_the_receivers_restart() -> None:
+def test_replay_after_the_receivers_restart_is_refused() -> None:
     stage, alice, bob = pair()
     alice.say(bob, b"once")
     stage.settle()
@@ -95,7 +95,7 @@ def test_replayed_after_the_receivers_restart() -> None:
     assert again.sessions == {alice.instance}
 
 
-def test_replayed_after_the_senders_restart() -> None:
+def test_replay_after_the_senders_restart_is_refused() -> None:
     stage, alice, bob = pair()
     alice.say(bob, b"once")
     stage.settle()
@@ -111,7 +111,7 @@ def test_replayed_after_the_senders_restart() -> None:
     assert bob.sessions == {again.instance}
 
 
-def test_replayed_to_a_third_node() -> None:
+def test_replay_to_a_third_node_is_refused() -> None:
     stage, alice, bob = pair()
     alice.say(bob, b"for bob")
     stage.settle()
@@ -127,7 +127,7 @@ def test_replayed_to_a_third_node() -> None:
     assert unharmed_bob == []
 
 
-def test_an_overheard_offer_cannot_be_taken_over() -> None:
+def test_overheard_offer_cannot_be_taken_over() -> None:
     """Carol, a member, hears alice's greeting to bob before he answers and echoes it: the call stays bob's."""
     stage = Stage()
     alice, bob, carol = stage.node("alice"), stage.node("bob"), stage.node("carol")
@@ -146,7 +146,7 @@ def test_an_overheard_offer_cannot_be_taken_over() -> None:
     assert alice.sessions == {bob.instance, carol.instance}
 
 
-def test_an_echo_for_another_instance_completes_nothing() -> None:
+def test_echo_for_another_instance_completes_no_handshake() -> None:
     from chaplain.link.auth import hello as codec
     from chaplain.link.auth.key_exchange import KeyOffer
 

@@ -13,7 +13,7 @@ from tests.support.link_stage import SECOND_NS, Stage, pair
 
 
 @pytest.mark.parametrize("seal", ["aes-256-gcm", "hmac-sha256"])
-def test_two_nodes_talk(seal: str) -> None:
+def test_two_nodes_exchange_commands(seal: str) -> None:
     stage, alice, bob = pair(seal=seal)
     for number in range(3):
         alice.say(bob, b"a%d" % number)
@@ -25,7 +25,7 @@ def test_two_nodes_talk(seal: str) -> None:
     assert not bob.reports
 
 
-def test_met_names_the_peer_as_its_greeting_proved_it() -> None:
+def test_met_contains_the_peer_that_the_greeting_proved() -> None:
     stage = Stage()
     alice, bob = stage.node("alice"), stage.node("bob")
     bob.step(Introduce(("red",), 7, {"rack": "2"}))
@@ -40,7 +40,7 @@ def test_met_names_the_peer_as_its_greeting_proved_it() -> None:
     assert met.hello.sequence == 1
 
 
-def test_the_greeting_is_first_on_every_channel() -> None:
+def test_greeting_is_the_first_frame_on_every_channel() -> None:
     stage, alice, bob = pair()
     for _ in range(3):
         alice.say(bob, b"x")
@@ -58,7 +58,7 @@ def test_the_greeting_is_first_on_every_channel() -> None:
     assert len(alice.dials) == 4
 
 
-def test_nothing_is_sent_before_the_dial_is_connected() -> None:
+def test_no_frame_is_sent_before_the_dial_is_connected() -> None:
     stage = Stage()
     alice, bob = stage.node("alice"), stage.node("bob")
     alice.meet(bob)
@@ -82,7 +82,7 @@ def test_simultaneous_dials_end_in_one_session_each() -> None:
 
 
 @pytest.mark.parametrize("order", range(24))
-def test_simultaneous_greetings_in_every_order(order: int) -> None:
+def test_simultaneous_greetings_succeed_in_every_order(order: int) -> None:
     """Both are connected; then the frames of the two directions move one by one, in an order of the number's bits."""
     stage = Stage()
     alice, bob = stage.node("alice"), stage.node("bob")
@@ -101,7 +101,7 @@ def test_simultaneous_greetings_in_every_order(order: int) -> None:
     assert (bob.heard(), alice.heard()) == ([b"to bob"], [b"to alice"])
 
 
-def test_a_lost_dial_parts_with_what_was_not_confirmed_and_heals() -> None:
+def test_lost_dial_parts_with_its_unconfirmed_count_and_reconnects() -> None:
     stage, alice, bob = pair()
     for number in range(5):
         alice.say(bob, b"%d" % number)
@@ -122,7 +122,7 @@ def test_a_lost_dial_parts_with_what_was_not_confirmed_and_heals() -> None:
     assert bob.heard()[-1] == b"again"
 
 
-def test_a_listener_that_is_not_told_heals_too_and_counts_what_it_sent() -> None:
+def test_unnoticed_lost_connection_is_replaced_and_its_commands_counted() -> None:
     stage, alice, bob = pair()
     stage.cut(stage.between(alice, bob), told=False)
     bob.say(alice, b"lost, since alice has no session now")
@@ -133,7 +133,7 @@ def test_a_listener_that_is_not_told_heals_too_and_counts_what_it_sent() -> None
     assert bob.sessions == {alice.instance}
 
 
-def test_a_listener_that_is_told_greets_at_once() -> None:
+def test_listener_that_notices_a_lost_dial_greets_at_once() -> None:
     """Bob lost his dial and would wait before the next; alice's greeting on hers tells him that she is there."""
     stage, alice, bob = pair()
     stage.cut(stage.between(bob, alice))
@@ -142,13 +142,13 @@ def test_a_listener_that_is_told_greets_at_once() -> None:
     assert bob.sessions == {alice.instance}
 
 
-def test_an_unconfirmed_nod_is_not_an_unconfirmed_command() -> None:
+def test_unconfirmed_confirmation_frame_is_not_counted_as_a_command() -> None:
     stage, alice, bob = pair()
     stage.cut(stage.between(alice, bob))
     assert [parted.unconfirmed for parted in (*alice.parted, *bob.parted)] == [0, 0]
 
 
-def test_a_restarted_peer_is_met_under_its_new_instance() -> None:
+def test_restarted_peer_is_met_under_its_new_instance() -> None:
     stage, alice, bob = pair()
     again = stage.restart(bob)
     assert [parted.peer.instance for parted in alice.parted] == [bob.instance]
@@ -158,7 +158,7 @@ def test_a_restarted_peer_is_met_under_its_new_instance() -> None:
     assert alice.met[-1].peer.key == bob.core.identity.key
 
 
-def test_a_peer_that_restarts_unseen_replaces_its_old_self() -> None:
+def test_peer_that_restarts_unnoticed_replaces_its_old_instance() -> None:
     """The old connection's end shows only when alice answers the new instance's greeting on it."""
     stage, alice, bob = pair()
     old = stage.between(alice, bob)
@@ -188,7 +188,7 @@ def test_redials_back_off_and_never_stop() -> None:
     assert alice.sessions == {bob.instance}, "who comes back is found within 2 s"
 
 
-def test_a_dial_back_that_comes_to_nothing_is_given_up() -> None:
+def test_dial_back_without_a_session_is_given_up() -> None:
     stage = Stage()
     alice, bob = stage.node("alice"), stage.node("bob")
     stage.unreachable.add(alice.endpoint)
@@ -200,7 +200,7 @@ def test_a_dial_back_that_comes_to_nothing_is_given_up() -> None:
     assert bob.core.deadline() is None or bob.core.deadline() <= stage.now_ns
 
 
-def test_a_session_the_other_side_never_confirms_ends() -> None:
+def test_session_that_is_never_confirmed_ends() -> None:
     """The last greeting and the nod are lost without the connection breaking."""
     stage = Stage()
     alice, bob = stage.node("alice"), stage.node("bob")
@@ -220,7 +220,7 @@ def test_a_session_the_other_side_never_confirms_ends() -> None:
     assert bob.sessions == {alice.instance}
 
 
-def test_forget_ends_the_session_and_the_wish() -> None:
+def test_forget_ends_the_session_and_the_dialling() -> None:
     stage, alice, bob = pair()
     alice.step(Forget(bob.endpoint))
     assert alice.parted[0].reason == "forgotten"
@@ -231,7 +231,7 @@ def test_forget_ends_the_session_and_the_wish() -> None:
     alice.step(Forget("tcp://127.0.0.1:1"))
 
 
-def test_meeting_oneself_is_refused_and_meeting_twice_is_once() -> None:
+def test_own_endpoint_is_refused_and_a_repeated_meet_has_no_effect() -> None:
     stage = Stage()
     alice, bob = stage.node("alice"), stage.node("bob")
     alice.step(Meet(alice.endpoint))
@@ -241,7 +241,7 @@ def test_meeting_oneself_is_refused_and_meeting_twice_is_once() -> None:
     assert len(alice.dials) == 1
 
 
-def test_an_endpoint_under_another_name_is_one_call() -> None:
+def test_second_endpoint_of_a_node_gives_no_second_call() -> None:
     stage = Stage()
     alice, bob = stage.node("alice"), stage.node("bob")
     stage.listening["tcp://bob.example:7002"] = bob
@@ -272,7 +272,7 @@ def test_ordinary_commands_stop_at_the_budget_and_urgent_ones_at_the_reserve() -
     assert not bob.missed
 
 
-def test_what_cannot_be_sent_is_told() -> None:
+def test_unsendable_commands_are_reported() -> None:
     stage, alice, bob = pair(queue_bytes_max=64 << 20)
     assert alice.step(Say(b"?" * 16, b"x")) == [CommandDropped(b"?" * 16, b"x", "no session")]
     big = bytes(FRAME_BYTES_MAX)
@@ -286,7 +286,7 @@ def test_what_cannot_be_sent_is_told() -> None:
         alice.say(bob, b"")
 
 
-def test_an_introduction_that_changes_in_the_middle_of_a_greeting_costs_no_session() -> None:
+def test_introduction_changed_during_a_handshake_keeps_the_session() -> None:
     """Bob's first words are under way when they change: whoever changed them says so in the session."""
     stage = Stage()
     alice, bob = stage.node("alice"), stage.node("bob")
@@ -304,7 +304,7 @@ def test_an_introduction_that_changes_in_the_middle_of_a_greeting_costs_no_sessi
     assert bob.heard() == [b"heard"]
 
 
-def test_introductions_that_no_greeting_can_hold_are_the_callers_mistake() -> None:
+def test_introduction_that_no_greeting_can_contain_raises() -> None:
     stage = Stage()
     alice = stage.node("alice")
     with pytest.raises(ValueError, match="link's own"):
@@ -327,7 +327,7 @@ def test_sessions_and_calls_are_bounded() -> None:
     assert small.reasons("meeting refused") == ["too many calls"]
 
 
-def test_clients_keep_no_node_out_and_one_client_no_other() -> None:
+def test_clients_cannot_displace_nodes_nor_one_client_another() -> None:
     stage = Stage()
     small = stage.node("small", sessions_max=3, sessions_per_client_max=2)
     pinned = frozenset({small.core.identity.key})
@@ -357,7 +357,7 @@ def test_equal_inputs_give_equal_effects() -> None:
     assert logs[0] == logs[1]
 
 
-def test_nobody_parts_twice() -> None:
+def test_session_parts_at_most_once() -> None:
     stage, alice, bob = pair()
     for turn in range(6):
         first, second = (alice, bob) if turn % 2 else (bob, alice)
@@ -368,7 +368,7 @@ def test_nobody_parts_twice() -> None:
     assert all(isinstance(parted, Parted) for parted in alice.parted)
 
 
-def test_settings_are_checked() -> None:
+def test_settings_out_of_range_are_refused() -> None:
     from chaplain.errors import ConfigError
 
     for wrong in ({"cluster": ""}, {"cluster": "a b"}, {"seal": "rot13"}, {"endpoint": "tcp://x:0"}, {"endpoint": "x"}):

@@ -42,7 +42,7 @@ def cast(who: Peer = ANNA, time_ns: int = NOW, port: int | None = None, cluster:
     return Heard("127.0.0.1", beacon.encode(shown, sign))
 
 
-def test_a_beacon_goes_out_at_once_and_then_every_second() -> None:
+def test_beacon_is_sent_at_once_and_then_every_second() -> None:
     core = make()
     assert core.deadline() == 0
     [effect] = core.step(NOW, Woken())
@@ -55,20 +55,20 @@ def test_a_beacon_goes_out_at_once_and_then_every_second() -> None:
     assert core.step(due - 1, Woken()) == []
 
 
-def test_without_keys_there_are_no_beacons() -> None:
+def test_no_beacons_are_sent_without_keys() -> None:
     core = MeshCore(MeshSettings(), random.Random(1), OWN)
     assert core.deadline() is None
     assert core.step(NOW, cast()) == []
     assert core.step(NOW, Woken()) == []
 
 
-def test_a_new_neighbour_is_met_once() -> None:
+def test_new_neighbour_is_dialled_once() -> None:
     core = make()
     assert core.step(NOW, cast()) == [Meet(ANNA.endpoint)]
     assert core.step(NOW + 1, cast(time_ns=NOW + 1)) == []
 
 
-def test_who_is_here_or_wanted_is_not_met_again() -> None:
+def test_connected_or_wanted_node_is_not_dialled_for_a_beacon() -> None:
     core = make()
     core.step(NOW, Met(ANNA, hello()))
     assert core.step(NOW, cast()) == []
@@ -78,12 +78,12 @@ def test_who_is_here_or_wanted_is_not_met_again() -> None:
 
 
 @pytest.mark.parametrize("age_s", [-61, 61])
-def test_old_and_early_beacons_are_ignored(age_s: int) -> None:
+def test_beacons_outside_the_time_window_are_ignored(age_s: int) -> None:
     assert make().step(NOW, cast(time_ns=NOW - age_s * SECOND)) == []
     assert make().step(NOW, cast(time_ns=NOW - age_s * SECOND * 59 // 61)) == [Meet(ANNA.endpoint)]
 
 
-def test_a_replay_is_ignored() -> None:
+def test_replayed_beacon_is_ignored() -> None:
     core = make()
     core.step(NOW, cast())
     core.step(NOW + 1, cast(time_ns=NOW + 1, port=0))
@@ -91,14 +91,14 @@ def test_a_replay_is_ignored() -> None:
     assert core.counts["beacons_replayed"] == 1
 
 
-def test_our_own_and_other_clusters_beacons_are_ignored() -> None:
+def test_own_beacons_and_those_of_other_clusters_are_ignored() -> None:
     core = make()
     assert core.step(NOW, cast(OWN)) == []
     assert core.step(NOW, cast(Peer(b"x" * 16, 5, b"", OWN.endpoint))) == [], "never dial ourselves"
     assert core.step(NOW, cast(cluster="other")) == []
 
 
-def test_forged_and_broken_beacons_are_counted() -> None:
+def test_forged_and_truncated_beacons_are_counted() -> None:
     core = make()
     whole = cast().datagram
     for position in range(len(whole)):
@@ -111,13 +111,13 @@ def test_forged_and_broken_beacons_are_counted() -> None:
         beacon.decode(bytes(1201), KEYS.verify)
 
 
-def test_signed_nonsense_is_malformed() -> None:
+def test_signed_beacon_with_invalid_fields_is_malformed() -> None:
     for signed in (b"CHPB\x01", b"CHPB\x01" + bytes(60), cast().datagram[:-32] + b"more"):
         with pytest.raises(Malformed):
             beacon.decode(signed + sign(signed), KEYS.verify)
 
 
-def test_leaving_stops_the_dialling() -> None:
+def test_leave_beacon_stops_the_dialling() -> None:
     core = make()
     core.step(NOW, cast())
     assert core.step(NOW + 1, cast(time_ns=NOW + 1, port=0)) == [Forget(ANNA.endpoint)]
@@ -125,7 +125,7 @@ def test_leaving_stops_the_dialling() -> None:
     assert core.step(NOW + 3, cast(time_ns=NOW + 3)) == [Meet(ANNA.endpoint)], "it changed its mind"
 
 
-def test_leaving_ends_no_session_but_is_remembered_for_its_end() -> None:
+def test_leave_beacon_ends_no_session_and_is_applied_when_it_ends() -> None:
     core = make()
     core.step(NOW, cast())
     core.step(NOW, Met(ANNA, hello()))
@@ -133,18 +133,18 @@ def test_leaving_ends_no_session_but_is_remembered_for_its_end() -> None:
     assert core.step(NOW + 2, Parted(ANNA, "hung up", 0)) == [Exited(ANNA, "hung up"), Forget(ANNA.endpoint)]
 
 
-def test_a_stranger_who_leaves_is_no_news() -> None:
+def test_leave_beacon_of_an_unknown_node_has_no_effect() -> None:
     assert make().step(NOW, cast(port=0)) == []
 
 
-def test_an_unheard_neighbour_is_let_go() -> None:
+def test_neighbour_without_beacons_is_no_longer_dialled() -> None:
     core = make()
     core.step(NOW, cast())
     assert only(Forget, core.step(NOW + 59 * SECOND, Woken())) == []
     assert only(Forget, core.step(NOW + 61 * SECOND, Woken())) == [Forget(ANNA.endpoint)]
 
 
-def test_a_new_life_at_the_old_place_is_not_let_go_with_the_old() -> None:
+def test_new_instance_at_the_same_endpoint_keeps_being_dialled() -> None:
     core = make()
     core.step(NOW, cast())
     reborn = peer(1, run=1)
@@ -154,14 +154,14 @@ def test_a_new_life_at_the_old_place_is_not_let_go_with_the_old() -> None:
     assert only(Forget, core.step(NOW + 62 * SECOND, Woken())) == []
 
 
-def test_a_neighbour_that_moved_is_met_there() -> None:
+def test_neighbour_that_moved_is_dialled_at_its_new_endpoint() -> None:
     core = make()
     core.step(NOW, cast())
     moved = cast(Peer(ANNA.instance, 1, b"", "tcp://127.0.0.1:9999"), NOW + 1)
     assert core.step(NOW + 1, moved) == [Forget(ANNA.endpoint), Meet("tcp://127.0.0.1:9999")]
 
 
-def test_who_was_given_up_is_met_at_its_next_beacon() -> None:
+def test_neighbour_that_was_given_up_is_dialled_at_its_next_beacon() -> None:
     core = make(beacon_ns=100 * SECOND)
     core.step(NOW, cast())
     core.step(NOW, Met(ANNA, hello()))
@@ -181,7 +181,7 @@ def test_neighbours_and_datagrams_are_bounded() -> None:
     assert core.counts["beacons_heard"] == 5
 
 
-def test_stopping_says_good_bye_with_port_zero_and_is_the_last_beacon() -> None:
+def test_stopping_node_sends_a_last_beacon_with_port_zero() -> None:
     core = make()
     core.step(NOW, Woken())
     [effect] = core.step(NOW, Stopping())

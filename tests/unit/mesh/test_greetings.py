@@ -140,7 +140,7 @@ def _come(wire: Wire) -> list[bytes]:
     return sent[: len(sent) - waiting]
 
 
-def test_words_change_in_the_middle_of_greetings() -> None:
+def test_introductions_may_change_at_any_moment_of_a_handshake() -> None:
     run_state_machine_as_test(
         Greetings,
         settings=settings(
@@ -153,7 +153,7 @@ def test_words_change_in_the_middle_of_greetings() -> None:
     )
 
 
-def test_who_joins_in_the_middle_of_a_greeting_is_in_the_pool_and_nothing_said_is_lost() -> None:
+def test_node_that_joins_during_a_handshake_is_in_the_pool_and_loses_no_message() -> None:
     """Anna has her session from a greeting that bert wrote before he joined; he has none yet."""
     greeted = Greetings()
     anna, bert = greeted.people

@@ -26,11 +26,11 @@ def wakes(core: MeshCore, until_ns: int) -> list[tuple[int, list[MeshEffect]]]:
     return log
 
 
-def test_nobody_here_means_no_deadline() -> None:
+def test_mesh_without_peers_has_no_deadline() -> None:
     assert make().deadline() is None
 
 
-def test_a_heartbeat_goes_to_a_node_we_said_nothing_to() -> None:
+def test_heartbeat_is_sent_to_a_node_that_was_sent_nothing() -> None:
     core = make_with(ANNA)
     assert core.deadline() == SECOND
     core.step(SECOND // 2, Whisper(ANNA.instance, b"x"))
@@ -40,18 +40,18 @@ def test_a_heartbeat_goes_to_a_node_we_said_nothing_to() -> None:
     assert spoken(effects) == [(ANNA.instance, Alive(3, BEAT), True)]
 
 
-def test_a_shout_stands_for_a_heartbeat() -> None:
+def test_broadcast_replaces_a_heartbeat() -> None:
     core = make_with(ANNA, BERT, pools=("red",))
     core.step(SECOND // 2, Shout("red", b"x"))
     assert core.deadline() == SECOND * 3 // 2
 
 
-def test_waking_early_does_nothing() -> None:
+def test_early_wake_up_has_no_effect() -> None:
     core = make_with(ANNA)
     assert core.step(SECOND - 1, Woken()) == []
 
 
-def test_a_heartbeat_is_consumed_and_counts_as_life() -> None:
+def test_heartbeat_is_consumed_and_counts_as_a_sign_of_life() -> None:
     core = make_with(ANNA)
     for second in range(1, 60):
         beat = said(ANNA, Alive(second + 1, control_messages.encode(1, control_messages.Heartbeat())))
@@ -60,14 +60,14 @@ def test_a_heartbeat_is_consumed_and_counts_as_life() -> None:
     assert core.counts["pings"] == 0
 
 
-def test_other_content_is_whispered() -> None:
+def test_other_content_is_delivered_as_whispered() -> None:
     core = make_with(ANNA)
     gossip = parcel.encode(parcel.Parcel(1, parcel.Layer.GOSSIP, b"body"))
     for number, content in enumerate((gossip, b"", b"short", BEAT[:7])):
         assert core.step(0, said(ANNA, Alive(2 + number, content))) == [Whispered(ANNA, content)]
 
 
-def test_an_unknown_note_is_reported_and_kept_from_the_layers_above() -> None:
+def test_unknown_control_message_is_reported_and_not_delivered() -> None:
     core = make_with(ANNA)
     mesh = parcel.Layer.MESH
     strange = [parcel.Parcel(1, mesh, body) for body in (b"\x03", b"\x01extra", b"\x02\x00\x02\x01a")]
@@ -78,7 +78,7 @@ def test_an_unknown_note_is_reported_and_kept_from_the_layers_above() -> None:
         assert report.event == "malformed command"  # type: ignore[union-attr]
 
 
-def test_a_silent_peer_is_pinged_every_five_seconds_and_gone_after_thirty() -> None:
+def test_silent_peer_is_pinged_every_five_seconds_and_gone_after_thirty() -> None:
     core = make_with(ANNA)
     log = wakes(core, 60 * SECOND)
     pings = [
@@ -90,7 +90,7 @@ def test_a_silent_peer_is_pinged_every_five_seconds_and_gone_after_thirty() -> N
     assert core.deadline() is None
 
 
-def test_a_wanted_neighbour_that_went_silent_is_met_anew() -> None:
+def test_wanted_neighbour_that_went_silent_is_dialled_again() -> None:
     core = make_with(ANNA)
     core.step(0, Meet(ANNA.endpoint))
     assert wakes(core, 30 * SECOND)[-1][1] == [Exited(ANNA, "silent"), Forget(ANNA.endpoint), Meet(ANNA.endpoint)]
@@ -106,7 +106,7 @@ def test_any_traffic_is_a_sign_of_life() -> None:
     assert pings == [34 * SECOND, 39 * SECOND]
 
 
-def test_each_peer_is_judged_by_its_own_silence() -> None:
+def test_silence_is_measured_for_each_peer() -> None:
     core = make_with(ANNA, BERT)
     core.step(SECOND, said(ANNA, Alive(2, b"x")))
     log = wakes(core, 60 * SECOND)
@@ -116,7 +116,7 @@ def test_each_peer_is_judged_by_its_own_silence() -> None:
     assert exits == [(30 * SECOND, Exited(BERT, "silent")), (31 * SECOND, Exited(ANNA, "silent"))]
 
 
-def test_nobody_is_given_up_unasked() -> None:
+def test_peer_is_given_up_only_after_an_unanswered_ping() -> None:
     """After a pause of our own everybody seems to have been silent."""
     core = make_with(ANNA, BERT)
     effects = core.step(100 * SECOND, Woken())
@@ -127,13 +127,13 @@ def test_nobody_is_given_up_unasked() -> None:
     assert exits == [(105 * SECOND, Exited(ANNA, "silent"))]
 
 
-def test_a_ping_is_answered_at_once_also_to_a_client() -> None:
+def test_ping_is_answered_at_once_also_for_a_client() -> None:
     core = make_with(ANNA, TASK)
     for who in (ANNA, TASK):
         assert spoken(core.step(0, said(who, Ping(2)))) == [(who.instance, DecenAck(2), True)]
 
 
-def test_the_round_trip_of_a_ping_is_told() -> None:
+def test_round_trip_of_a_ping_is_reported() -> None:
     core = make_with(TASK)
     assert [type(what) for _, what, _ in spoken(core.step(5 * SECOND, Woken()))] == [Ping]
     core.step(6 * SECOND, said(TASK, Alive(2, b"x")))
@@ -142,7 +142,7 @@ def test_the_round_trip_of_a_ping_is_told() -> None:
     assert core.counts["answers_unrequested"] == 1
 
 
-def test_a_client_gets_no_heartbeat_but_is_pinged_and_given_up() -> None:
+def test_client_receives_no_heartbeat_but_is_pinged_and_given_up() -> None:
     core = make_with(TASK)
     log = wakes(core, 60 * SECOND)
     assert {type(what) for _, effects in log for _, what, _ in spoken(effects)} == {Ping}
@@ -152,7 +152,7 @@ def test_a_client_gets_no_heartbeat_but_is_pinged_and_given_up() -> None:
     assert core.peer_views() == ()
 
 
-def test_a_client_that_was_given_up_enters_when_it_has_greeted_again() -> None:
+def test_client_that_was_given_up_enters_after_a_new_greeting() -> None:
     core = make_with(TASK)
     wakes(core, 60 * SECOND)
     assert core.step(61 * SECOND, said(TASK, Alive(2, b"hi"))) == [], "nobody remembers what it had asked for"
@@ -160,7 +160,7 @@ def test_a_client_that_was_given_up_enters_when_it_has_greeted_again() -> None:
     assert core.step(61 * SECOND, said(TASK, Alive(2, b"hi"))) == [Whispered(TASK, b"hi")]
 
 
-def test_hundreds_of_peers_wake_us_only_when_due() -> None:
+def test_hundreds_of_peers_wake_the_node_only_when_due() -> None:
     core = make()
     for number in range(250):
         run, low = divmod(number, 100)

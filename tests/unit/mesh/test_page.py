@@ -36,19 +36,19 @@ def examples(heading: str) -> list[bytes]:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_commands(name: str) -> None:
+def test_command_examples_match_the_codec(name: str) -> None:
     [octets] = examples(name)
     assert command.decode(octets) == COMMANDS[name]
     assert command.encode(COMMANDS[name]) == octets
 
 
-def test_notes() -> None:
+def test_control_message_examples_match_the_codec() -> None:
     shown = [control_messages.Heartbeat(), control_messages.AskPoolList(), control_messages.PoolList(("red",), 2)]
     assert [control_messages.decode(octets, 1) for octets in examples("Notes")] == shown
     assert [control_messages.encode(1, note) for note in shown] == examples("Notes")
 
 
-def test_beacon() -> None:
+def test_beacon_example_matches_the_codec() -> None:
     def sign(data: bytes) -> bytes:
         return hmac.digest(b"key", data, hashlib.sha256)
 
@@ -58,7 +58,7 @@ def test_beacon() -> None:
     assert beacon.encode(shown, sign) == octets
 
 
-def test_every_setting_is_on_the_page_with_its_default_time() -> None:
+def test_page_names_every_setting_with_its_default() -> None:
     defaults = MeshSettings()
     for name, seconds in re.findall(r"^\| `(\w+_ns)` \| (\d+) s \|", PAGE, re.MULTILINE):
         assert getattr(defaults, name) == int(seconds) * SECOND_NS

@@ -15,7 +15,7 @@ ANNA, BERT, CARL = peer(1), peer(2), peer(3)
 TASK = peer(9, client="task")
 
 
-def test_joining_tells_the_link_and_every_node_but_no_client() -> None:
+def test_join_is_sent_to_the_link_and_every_node_but_no_client() -> None:
     core = make_with(ANNA, TASK, BERT)
     effects = core.step(0, JoinPool("red"))
     assert effects[0] == Introduce(("red",), 1, {})
@@ -25,7 +25,7 @@ def test_joining_tells_the_link_and_every_node_but_no_client() -> None:
     assert spoken(effects) == [(ANNA.instance, Leave(3, "red", 2), True), (BERT.instance, Leave(3, "red", 2), True)]
 
 
-def test_a_join_or_leave_that_changes_nothing_says_nothing() -> None:
+def test_join_or_leave_without_a_change_sends_nothing() -> None:
     core = make_with(ANNA)
     assert core.step(0, LeavePool("red")) == []
     core.step(0, JoinPool("red"))
@@ -33,7 +33,7 @@ def test_a_join_or_leave_that_changes_nothing_says_nothing() -> None:
     assert core.introduction().status == 1
 
 
-def test_our_status_wraps() -> None:
+def test_own_status_octet_wraps() -> None:
     core = make()
     for _ in range(128):
         core.step(0, JoinPool("red"))
@@ -44,7 +44,7 @@ def test_our_status_wraps() -> None:
 
 
 @pytest.mark.parametrize("pool", ["", "two words", "p" * 256, "grün"])
-def test_a_name_that_does_not_fit_is_refused(pool: str) -> None:
+def test_invalid_pool_name_is_refused(pool: str) -> None:
     core = make_with(ANNA)
     [report] = core.step(0, JoinPool(pool))
     assert isinstance(report, Report)
@@ -52,7 +52,7 @@ def test_a_name_that_does_not_fit_is_refused(pool: str) -> None:
     assert core.pools == ()
 
 
-def test_no_more_than_255_pools() -> None:
+def test_node_joins_at_most_255_pools() -> None:
     core = make()
     for number in range(256):
         effects = core.step(0, JoinPool(f"pool-{number}"))
@@ -61,20 +61,20 @@ def test_no_more_than_255_pools() -> None:
     assert core.introduction().status == 255
 
 
-def test_a_peer_joins_and_leaves() -> None:
+def test_join_and_leave_of_a_peer_are_reported() -> None:
     core = make_with(ANNA)
     assert core.step(0, said(ANNA, Join(2, "red", 1))) == [Joined(ANNA, "red")]
     assert core.step(0, said(ANNA, Leave(3, "red", 2))) == [Left(ANNA, "red")]
     assert core.known_pools() == ()
 
 
-def test_a_peers_status_wraps() -> None:
+def test_status_octet_of_a_peer_wraps() -> None:
     core = make()
     core.step(0, Met(ANNA, hello((), 255)))
     assert core.step(0, said(ANNA, Join(2, "red", 0))) == [Joined(ANNA, "red")]
 
 
-def test_a_status_out_of_step_is_reported_and_the_roll_asked_for() -> None:
+def test_status_out_of_step_is_reported_and_the_pool_list_requested() -> None:
     core = make_with(ANNA)
     effects = core.step(0, said(ANNA, Join(2, "red", 2)))
     assert isinstance(effects[0], Report)
@@ -88,7 +88,7 @@ def test_a_status_out_of_step_is_reported_and_the_roll_asked_for() -> None:
     assert core.step(2 * SECOND, said(ANNA, Join(4, "green", 3))) == [Joined(ANNA, "green")]
 
 
-def test_the_roll_is_asked_for_until_it_comes_but_not_too_often() -> None:
+def test_pool_list_is_requested_until_it_arrives_at_a_bounded_rate() -> None:
     core = make_with(ANNA)
     assert len(spoken(core.step(0, said(ANNA, Alive(4, b"x"))))) == 1
     assert spoken(core.step(SECOND - 1, said(ANNA, Alive(5, b"x")))) == []
@@ -97,7 +97,7 @@ def test_the_roll_is_asked_for_until_it_comes_but_not_too_often() -> None:
     assert spoken(core.step(3 * SECOND, said(ANNA, Alive(8, b"x")))) == []
 
 
-def test_an_asking_peer_gets_our_roll_but_not_too_often() -> None:
+def test_requesting_peer_receives_the_pool_list_at_a_bounded_rate() -> None:
     core = make_with(ANNA)
     core.step(0, JoinPool("red"))
     ask = control_messages.encode(1, control_messages.AskPoolList())
@@ -111,21 +111,21 @@ def test_an_asking_peer_gets_our_roll_but_not_too_often() -> None:
     assert len(core.step(SECOND, said(ANNA, Alive(4, ask)))) == 1
 
 
-def test_who_greets_after_we_joined_gets_the_roll() -> None:
+def test_peer_that_greets_after_a_join_receives_the_pool_list() -> None:
     core = make()
     core.step(0, JoinPool("red"))
     [(_, told, _)] = spoken(core.step(0, Met(ANNA, hello())))
     assert told == Alive(2, control_messages.encode(OWN.identifier, control_messages.PoolList(("red",), 1)))
 
 
-def test_joining_twice_or_leaving_unjoined_by_a_peer_changes_nothing() -> None:
+def test_repeated_join_and_unmatched_leave_of_a_peer_change_nothing() -> None:
     core = make_with(ANNA, pools=("red",))
     assert core.step(0, said(ANNA, Join(2, "red", 2))) == []
     assert core.step(0, said(ANNA, Leave(3, "blue", 3))) == []
     assert core.members("red") == (ANNA,)
 
 
-def test_a_peer_in_too_many_pools_is_reported() -> None:
+def test_peer_in_too_many_pools_is_reported() -> None:
     core = make_with(ANNA, pools=("red", "blue"), pools_max=2)
     [report] = core.step(0, said(ANNA, Join(2, "green", 3)))
     assert isinstance(report, Report)
@@ -133,7 +133,7 @@ def test_a_peer_in_too_many_pools_is_reported() -> None:
     assert core.members("green") == ()
 
 
-def test_a_shout_goes_to_the_members_alone() -> None:
+def test_broadcast_is_sent_only_to_members_of_the_pool() -> None:
     core = make_with(ANNA, BERT, CARL, TASK)
     core.step(0, said(ANNA, Join(2, "red", 1)))
     core.step(0, said(CARL, Join(2, "red", 1)))
@@ -144,12 +144,12 @@ def test_a_shout_goes_to_the_members_alone() -> None:
     assert core.step(0, Shout("nobody", b"hi")) == []
 
 
-def test_a_shout_over_the_bound_is_not_sent() -> None:
+def test_broadcast_above_the_bound_is_not_sent() -> None:
     core = make_with(ANNA, pools=("red",), content_bytes_max=1)
     assert [type(each) for each in core.step(0, Shout("red", b"hi"))] == [Report]
 
 
-def test_a_broadcast_is_heard_in_our_pools_alone() -> None:
+def test_broadcast_is_delivered_only_for_joined_pools() -> None:
     core = make_with(ANNA)
     core.step(0, JoinPool("red"))
     assert core.step(0, said(ANNA, Broadcast(2, "red", b"hi"))) == [Shouted(ANNA, "red", b"hi")]
@@ -160,7 +160,7 @@ def test_a_broadcast_is_heard_in_our_pools_alone() -> None:
 
 
 @pytest.mark.parametrize("fields", [b"", b"\x04red", b"\x03r d", b"\xff"])
-def test_a_broadcast_cut_short_is_malformed(fields: bytes) -> None:
+def test_truncated_broadcast_is_malformed(fields: bytes) -> None:
     core = make_with(ANNA)
     core.step(0, JoinPool("red"))
     [report] = core.step(0, Said(ANNA.instance, (b"\xaa\xa1\x03\x00\x02" + fields,)))
@@ -168,7 +168,7 @@ def test_a_broadcast_cut_short_is_malformed(fields: bytes) -> None:
     assert report.event == "malformed command"
 
 
-def test_an_empty_broadcast_is_whole() -> None:
+def test_empty_broadcast_is_delivered() -> None:
     core = make_with(ANNA)
     core.step(0, JoinPool("red"))
     assert core.step(0, said(ANNA, Broadcast(2, "red", b""))) == [Shouted(ANNA, "red", b"")]
@@ -189,7 +189,7 @@ def test_clients_are_in_no_pool() -> None:
     assert core.members("red") == ()
 
 
-def test_stopping_leaves_every_pool() -> None:
+def test_stopping_node_leaves_every_pool() -> None:
     core = make_with(ANNA)
     core.step(0, JoinPool("red"))
     core.step(0, JoinPool("blue"))
@@ -199,7 +199,7 @@ def test_stopping_leaves_every_pool() -> None:
     assert core.pools == ()
 
 
-def test_one_shout_is_encoded_once_for_all() -> None:
+def test_broadcast_is_encoded_once_for_all_peers() -> None:
     core = make_with(ANNA, BERT, pools=("red",))
     one, two = core.step(0, Shout("red", b"x" * 100))
     assert isinstance(one, Say)

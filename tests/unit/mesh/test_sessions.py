@@ -16,7 +16,7 @@ ANNA, BERT, CARL = peer(1), peer(2), peer(3)
 TASK = peer(9, client="task")
 
 
-def test_a_greeting_makes_a_peer_with_its_pools() -> None:
+def test_greeting_enters_a_peer_with_its_pools() -> None:
     core = make()
     effects = core.step(0, Met(ANNA, hello(("red", "blue", "red"), 7, rack="a")))
     assert effects == [Entered(ANNA, {"rack": "a"}), Joined(ANNA, "red"), Joined(ANNA, "blue")]
@@ -25,13 +25,13 @@ def test_a_greeting_makes_a_peer_with_its_pools() -> None:
     assert core.peer_views()[0].status == 7
 
 
-def test_the_same_instance_greeting_again_changes_only_what_is_new() -> None:
+def test_repeated_greeting_of_an_instance_reports_only_changes() -> None:
     core = make_with(ANNA, pools=("red", "blue"))
     assert core.step(5, Met(ANNA, hello(("blue", "green"), 4))) == [Left(ANNA, "red"), Joined(ANNA, "green")]
     assert core.known_pools() == ("blue", "green")
 
 
-def test_a_greeting_again_restarts_both_numberings() -> None:
+def test_repeated_greeting_restarts_both_numberings() -> None:
     core = make_with(ANNA)
     core.step(0, Whisper(ANNA.instance, b"x"))
     core.step(0, said(ANNA, Alive(2, b"x")))
@@ -40,7 +40,7 @@ def test_a_greeting_again_restarts_both_numberings() -> None:
     assert core.step(0, said(ANNA, Alive(2, b"y"))) == [Whispered(ANNA, b"y")]
 
 
-def test_a_new_life_replaces_the_old() -> None:
+def test_new_instance_replaces_the_old_one() -> None:
     core = make_with(ANNA, pools=("red",))
     reborn = peer(1, run=1)
     effects = core.step(9, Met(reborn, hello()))
@@ -51,7 +51,7 @@ def test_a_new_life_replaces_the_old() -> None:
     assert core.step(9, Parted(ANNA, "hung up", 0)) == []
 
 
-def test_a_new_life_elsewhere_makes_us_forget_the_old_place() -> None:
+def test_new_instance_at_another_endpoint_ends_dialling_the_old_one() -> None:
     moved = peer(1, run=1)
     moved = type(moved)(moved.instance, 1, moved.key, "tcp://127.0.0.1:9999")
     assert Forget(ANNA.endpoint) in make_with(ANNA).step(9, Met(moved, hello()))
@@ -60,7 +60,7 @@ def test_a_new_life_elsewhere_makes_us_forget_the_old_place() -> None:
     assert only(Forget, wanted.step(9, Met(moved, hello()))) == []
 
 
-def test_another_key_never_takes_an_identifier_that_is_held() -> None:
+def test_identifier_in_use_is_refused_to_another_key() -> None:
     core = make_with(ANNA)
     thief = type(ANNA)(b"t" * 16, ANNA.identifier, b"other", "tcp://127.0.0.1:9999")
     assert core.step(0, Met(thief, hello(("red",)))) == [Report("identifier taken", "00000001")]
@@ -71,14 +71,14 @@ def test_another_key_never_takes_an_identifier_that_is_held() -> None:
     )
 
 
-def test_an_instance_under_another_key_is_another_peer() -> None:
+def test_same_instance_with_another_key_is_another_peer() -> None:
     core = make_with(ANNA)
     thief = type(ANNA)(ANNA.instance, 50, b"other", "tcp://127.0.0.1:9999")
     assert core.step(0, Met(thief, hello())) == [Exited(ANNA, "replaced"), Entered(thief, {})]
     assert core.step(0, said(thief, Alive(2, b"x"))) == [Whispered(thief, b"x")]
 
 
-def test_clients_share_an_identifier() -> None:
+def test_instances_of_a_client_share_an_identifier() -> None:
     core = make_with(TASK)
     second = peer(9, run=1, client="task")
     assert core.step(0, Met(second, hello())) == [Entered(second, {})]
@@ -86,14 +86,14 @@ def test_clients_share_an_identifier() -> None:
     assert core.peers() == {}
 
 
-def test_bounds_on_peers() -> None:
+def test_peers_are_bounded() -> None:
     core = make_with(ANNA, TASK, nodes_max=1, clients_max=1)
     assert core.step(0, Met(BERT, hello())) == [Report("too many nodes", "00000002")]
     assert core.step(0, Met(peer(10, client="b"), hello())) == [Report("too many clients", "0000000a")]
     assert only(Entered, core.step(0, Met(peer(1, run=1), hello()))), "a replacement takes the place of the old"
 
 
-def test_parting_tells_what_is_unconfirmed_first() -> None:
+def test_unconfirmed_commands_are_reported_before_the_exit() -> None:
     core = make_with(ANNA, pools=("red",))
     assert core.step(3, Parted(ANNA, "hung up", 4)) == [Gapped(ANNA, 4, outgoing=True), Exited(ANNA, "hung up")]
     assert core.members("red") == ()
@@ -101,7 +101,7 @@ def test_parting_tells_what_is_unconfirmed_first() -> None:
     assert core.step(4, Parted(BERT, "never met", 0)) == []
 
 
-def test_numbers_start_at_two_and_wrap_per_peer() -> None:
+def test_command_numbers_start_at_two_and_wrap_per_peer() -> None:
     core = make_with(ANNA, BERT)
     numbers = [spoken(core.step(0, Whisper(ANNA.instance, b"")))[0][1].sequence for _ in range(65_537)]
     assert numbers[:2] == [2, 3]
@@ -109,7 +109,7 @@ def test_numbers_start_at_two_and_wrap_per_peer() -> None:
     assert spoken(core.step(0, Whisper(BERT.instance, b"")))[0][1].sequence == 2
 
 
-def test_a_gap_is_told_before_the_content_that_showed_it() -> None:
+def test_gap_is_reported_before_the_content_that_revealed_it() -> None:
     core = make_with(ANNA)
     effects = core.step(0, said(ANNA, Alive(5, b"x")))
     assert effects[:2] == [Gapped(ANNA, 3, outgoing=False), Whispered(ANNA, b"x")]
@@ -117,7 +117,7 @@ def test_a_gap_is_told_before_the_content_that_showed_it() -> None:
 
 
 @pytest.mark.parametrize(("missed", "sequence", "told"), [(3, 5, [3]), (1, 5, [1, 2]), (9, 5, [9]), (3, 2, [3])])
-def test_what_the_link_missed_is_told_once(missed: int, sequence: int, told: list[int]) -> None:
+def test_commands_missed_by_the_link_are_reported_once(missed: int, sequence: int, told: list[int]) -> None:
     core = make_with(ANNA)
     effects = core.step(0, Missed(ANNA.instance, missed))
     effects += core.step(0, said(ANNA, Alive(sequence, b"x")))
@@ -128,7 +128,7 @@ def test_what_the_link_missed_is_told_once(missed: int, sequence: int, told: lis
 
 
 @pytest.mark.parametrize("sequence", [1, 2, 0, 65_000])
-def test_a_number_that_is_not_new_is_reported_and_ignored(sequence: int) -> None:
+def test_old_command_number_is_reported_and_ignored(sequence: int) -> None:
     core = make_with(ANNA)
     core.step(0, said(ANNA, Alive(2, b"x")))
     effects = core.step(0, said(ANNA, Alive(sequence, b"again")))
@@ -137,7 +137,7 @@ def test_a_number_that_is_not_new_is_reported_and_ignored(sequence: int) -> None
     assert only(Whispered, core.step(0, said(ANNA, Alive(3, b"next")))) == [Whispered(ANNA, b"next")]
 
 
-def test_a_dropped_command_keeps_its_number_and_a_heartbeat_shows_the_gap() -> None:
+def test_dropped_command_keeps_its_number_and_a_heartbeat_reveals_the_gap() -> None:
     core = make_with(ANNA)
     [say] = core.step(0, Whisper(ANNA.instance, b"x"))
     assert isinstance(say, Say)
@@ -152,7 +152,7 @@ def test_a_dropped_command_keeps_its_number_and_a_heartbeat_shows_the_gap() -> N
     assert len(spoken(core.step(SECOND, CommandDropped(ANNA.instance, say.command, "budget")))) == 1
 
 
-def test_sends_to_nobody_are_reported() -> None:
+def test_send_to_an_unknown_peer_is_reported() -> None:
     core = make()
     assert [each.event for each in core.step(0, Whisper(b"?" * 16, b"xy"))] == ["whisper to nobody"]  # type: ignore[union-attr]
     gone = CommandDropped(ANNA.instance, encode(Alive(2, b"x")), "no session")
@@ -160,12 +160,12 @@ def test_sends_to_nobody_are_reported() -> None:
     assert core.step(0, Missed(ANNA.instance, 3)) == []
 
 
-def test_urgency_of_content_is_the_callers() -> None:
+def test_urgency_of_content_is_passed_to_the_link() -> None:
     core = make_with(ANNA)
     assert spoken(core.step(0, Whisper(ANNA.instance, b"x", urgent=True)))[0][2]
 
 
-def test_content_over_the_bound_is_not_sent() -> None:
+def test_content_above_the_bound_is_not_sent() -> None:
     core = make_with(ANNA, content_bytes_max=3)
     assert core.step(0, Whisper(ANNA.instance, b"four")) == [
         Report("content too large", "", {"size": 4, "size_max": 3})
@@ -173,7 +173,7 @@ def test_content_over_the_bound_is_not_sent() -> None:
     assert spoken(core.step(0, Whisper(ANNA.instance, b"3 3")))[0][1].sequence == 2
 
 
-def test_the_commands_of_one_frame_are_heard_in_order_and_a_bad_one_spoils_no_other() -> None:
+def test_commands_of_one_frame_are_delivered_in_order_despite_a_bad_one() -> None:
     core = make_with(ANNA)
     frame = tuple(encode(Alive(number, b"%d" % number)) for number in (2, 3, 5))
     effects = core.step(0, Said(ANNA.instance, (*frame[:2], b"nonsense", frame[2])))
@@ -186,7 +186,7 @@ def test_the_commands_of_one_frame_are_heard_in_order_and_a_bad_one_spoils_no_ot
     assert [effect.event for effect in effects if isinstance(effect, Report)] == ["malformed command"]
 
 
-def test_malformed_commands_are_reported_and_keep_the_count() -> None:
+def test_malformed_commands_are_reported_and_counted_in_the_numbering() -> None:
     core = make_with(ANNA)
     for command in (
         b"",
@@ -201,7 +201,7 @@ def test_malformed_commands_are_reported_and_keep_the_count() -> None:
     assert core.step(0, said(ANNA, Alive(4, b"x"))) == [Whispered(ANNA, b"x")]
 
 
-def test_a_greeting_within_a_session_is_out_of_place() -> None:
+def test_greeting_inside_a_session_is_reported_as_unexpected() -> None:
     core = make_with(ANNA)
     [report] = core.step(0, said(ANNA, Hello(2, "127.0.0.1", 1, ("red",), 1, {})))
     assert isinstance(report, Report)
@@ -209,7 +209,7 @@ def test_a_greeting_within_a_session_is_out_of_place() -> None:
     assert core.members("red") == ()
 
 
-def test_neighbours_wanted_from_above_pass_to_the_link_within_a_bound() -> None:
+def test_wanted_endpoints_are_passed_to_the_link_within_a_bound() -> None:
     core = make(neighbours_max=1)
     assert core.step(0, Meet(ANNA.endpoint)) == [Meet(ANNA.endpoint)]
     assert core.step(0, Meet(OWN.endpoint)) == []

@@ -100,7 +100,7 @@ class MeshMachine(RuleBasedStateMachine):
 
 
 @pytest.mark.parametrize("steps", [15, 60])
-def test_random_worlds(steps: int) -> None:
+def test_random_worlds_keep_numbering_and_pools_consistent(steps: int) -> None:
     run_state_machine_as_test(
         MeshMachine,
         settings=settings(
@@ -113,7 +113,7 @@ def test_random_worlds(steps: int) -> None:
     )
 
 
-def test_a_lost_join_is_mended_by_the_roll() -> None:
+def test_lost_join_is_repaired_by_the_pool_list() -> None:
     world = World(2, link_tells=False)
     world.connect(0, 1)
     world.fates.append("lose")
@@ -124,7 +124,7 @@ def test_a_lost_join_is_mended_by_the_roll() -> None:
     assert world.cores[1].members("red") == (world.peers[0],)
 
 
-def test_a_join_between_our_greeting_and_their_answer_is_known() -> None:
+def test_join_between_greeting_and_answer_is_known() -> None:
     """The link may compose our greeting before the join and tell us of the session after it."""
     world = World(2, link_tells=True)
     stale = world.introductions[0]
@@ -135,7 +135,7 @@ def test_a_join_between_our_greeting_and_their_answer_is_known() -> None:
     assert world.cores[1].members("red") == (world.peers[0],)
 
 
-def test_numbers_and_status_wrap() -> None:
+def test_numbers_and_status_wrap_without_false_reports() -> None:
     world = World(2, link_tells=True)
     world.connect(0, 1)
     for _ in range(33_000):
@@ -154,7 +154,7 @@ def test_numbers_and_status_wrap() -> None:
 
 
 @pytest.mark.parametrize("drops", [1, 40_000, 60_000, 70_000])
-def test_a_long_run_of_drops_does_not_deafen_the_receiver(drops: int) -> None:
+def test_long_run_of_drops_does_not_block_the_receiver(drops: int) -> None:
     world = World(2, link_tells=True)
     world.step(1, JoinPool("red"))
     world.connect(0, 1)

@@ -33,11 +33,11 @@ READER = ClientIdentity(b"A" * 15, "reader", KEY, 1, b"", ("own-*",), ("news", "
         (("*",), "n" * 256, False),
     ],
 )
-def test_patterns(patterns: tuple[str, ...], stream: str, covered: bool) -> None:
+def test_patterns_match_stream_names(patterns: tuple[str, ...], stream: str, covered: bool) -> None:
     assert covers(patterns, stream) is covered
 
 
-def test_patterns_cover_what_they_say() -> None:
+def test_patterns_match_like_their_regular_expressions() -> None:
     """All short ones, held against what they mean as regular expressions."""
     names = ["".join(letters) for size in range(5) for letters in product("ab", repeat=size)]
     for size in range(6):
@@ -47,7 +47,7 @@ def test_patterns_cover_what_they_say() -> None:
             assert not wrong, pattern
 
 
-def test_no_name_keeps_a_node_busy_with_a_pattern() -> None:
+def test_hostile_pattern_and_name_are_matched_in_linear_time() -> None:
     """Whoever tries all ways to fit these would not end."""
     assert not covers(("*a" * 20 + "*b",), "a" * 255)
     assert not covers(("*.*.*.*.*.*.*.*.orders",), "." * 255)
@@ -63,7 +63,7 @@ def test_no_name_keeps_a_node_busy_with_a_pattern() -> None:
         (Layer.SEQUENCE, sequence.encode(sequence.ReadRequest("news", 0, 0, 0)), Right.READ),
     ],
 )
-def test_the_right_that_a_request_takes(layer: Layer, body: bytes, right: Right) -> None:
+def test_required_right_follows_from_the_request(layer: Layer, body: bytes, right: Right) -> None:
     uppers: Any = {
         Layer.GRAPH: SimpleNamespace(required_right=graph.required_right),
         Layer.SEQUENCE: SimpleNamespace(required_right=sequence.required_right),
@@ -76,7 +76,7 @@ def test_the_right_that_a_request_takes(layer: Layer, body: bytes, right: Right)
     assert clearance.may(KEY, RequiredRight(right, "news"))  # without a journal there is no list of rights
 
 
-def test_who_has_it() -> None:
+def test_rights_follow_from_the_sessions_key() -> None:
     known: dict[bytes, ClientIdentity] = {KEY: READER}
     journal: Any = SimpleNamespace(execution=SimpleNamespace(client_of_key=known.get))
     clearance = Authorization(journal, {})
@@ -90,7 +90,7 @@ def test_who_has_it() -> None:
         assert not clearance.may(KEY, wants[0])
 
 
-def test_a_refusal_names_the_stream_and_the_right() -> None:
+def test_refusal_names_the_stream_and_the_right() -> None:
     assert may(READER, RequiredRight(Right.READ, "news"))
     assert (
         refusal(RequiredRight(Right.WRITE, "news"))

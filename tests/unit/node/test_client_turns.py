@@ -74,7 +74,7 @@ class Node:
         return list(self.told)
 
 
-def test_requests_wait_until_the_host_has_time_for_them() -> None:
+def test_requests_wait_until_the_host_serves_them() -> None:
     node = Node()
     node.ask(EVE[0], 25)
     assert node.turn(0) == []
@@ -84,13 +84,13 @@ def test_requests_wait_until_the_host_has_time_for_them() -> None:
     assert not node.core.waiting
 
 
-def test_a_host_that_measures_no_time_has_all_requests_served_at_once() -> None:
+def test_host_without_time_limits_serves_all_requests_at_once() -> None:
     node = Node(ClientSettings())
     node.ask(EVE[0], 25)
     assert len(node.turn(0)) == 25
 
 
-def test_a_client_with_one_request_is_answered_in_the_first_turn_however_many_another_has() -> None:
+def test_client_with_one_request_is_served_in_the_first_turn() -> None:
     node = Node()
     for peer in EVE:
         node.ask(peer, 500)
@@ -98,7 +98,7 @@ def test_a_client_with_one_request_is_answered_in_the_first_turn_however_many_an
     assert ANN.instance in node.turn(2)
 
 
-def test_a_busy_node_serves_only_clients_that_cost_little() -> None:
+def test_busy_node_serves_only_light_clients() -> None:
     node = Node(ClientSettings(paced=True, light_per_second=10))
     node.ask(ANN)
     node.ask(EVE[0], 500)
@@ -117,14 +117,14 @@ def test_a_busy_node_serves_only_clients_that_cost_little() -> None:
 
 
 @pytest.mark.parametrize(("under_way", "behind"), [((0, 0), False), ((15, 1000), False), ((16, 1), True)])
-def test_a_node_is_behind_with_many_writes_under_way(under_way: tuple[int, int], behind: bool) -> None:
+def test_node_with_many_writes_under_way_is_behind(under_way: tuple[int, int], behind: bool) -> None:
     node = Node(ClientSettings(paced=True, behind_bytes=65536))
     assert not node.core.behind
     node.core.journal = SimpleNamespace(under_way=under_way)  # type: ignore[assignment]
     assert node.core.behind == behind
 
 
-def test_requests_of_a_client_alone_are_not_charged() -> None:
+def test_requests_of_a_single_client_are_not_charged() -> None:
     node = Node(ClientSettings(paced=True, light_per_second=1))
     node.ask(EVE[0], 500)
     node.turn(400)
@@ -132,7 +132,7 @@ def test_requests_of_a_client_alone_are_not_charged() -> None:
     assert node.core.light_waiting
 
 
-def test_a_client_that_sends_more_than_it_is_served_loses_its_session_and_nobody_else_does() -> None:
+def test_client_above_the_waiting_bound_loses_only_its_own_session() -> None:
     node = Node(ClientSettings(paced=True, session_bytes_max=10_000))
     node.ask(ANN)
     node.ask(EVE[0], 200)
@@ -142,14 +142,14 @@ def test_a_client_that_sends_more_than_it_is_served_loses_its_session_and_nobody
     assert ANN.instance in node.turn(2)
 
 
-def test_what_waits_of_a_client_that_left_is_not_served() -> None:
+def test_requests_of_a_client_that_left_are_not_served() -> None:
     node = Node()
     node.ask(EVE[0], 5)
     node.core._on_exited(Exited(EVE[0], "gone"))
     assert node.turn(9) == []
 
 
-def test_what_a_node_says_waits_for_no_client() -> None:
+def test_messages_between_nodes_do_not_wait_for_clients() -> None:
     node = Node()
     node.ask(EVE[0], 100)
     peer = replace(ANN, client="", endpoint="tcp://127.0.0.1:7172")

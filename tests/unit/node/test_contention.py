@@ -16,14 +16,14 @@ MIB = 1 << 20
 SECOND = 1_000_000_000
 
 
-def test_a_client_alone_does_not_contend() -> None:
+def test_single_client_does_not_contend() -> None:
     contention = Contention()
     for now_ns in range(0, 10 * SECOND, SECOND // 10):
         contention.see(now_ns, b"ann")
         assert not contention.holds(now_ns)
 
 
-def test_two_clients_contend_until_one_was_not_seen_for_a_while() -> None:
+def test_two_clients_contend_until_one_was_inactive_for_a_while() -> None:
     contention = Contention()
     contention.see(0, b"ann")
     contention.see(1, b"bob")
@@ -54,11 +54,11 @@ def parcel_of(request: messages.ClientRequest, payload: bytes = b"") -> Parcel:
         (Parcel(1, Layer.CLIENT, b"nonsense", b""), REQUEST),
     ],
 )
-def test_a_request_costs_by_its_kind_and_size(opened: Parcel, cost: int) -> None:
+def test_cost_of_a_request_depends_on_kind_and_size(opened: Parcel, cost: int) -> None:
     assert cost_of(opened) == cost
 
 
-def test_a_client_is_light_again_when_it_has_paid() -> None:
+def test_client_is_light_again_after_its_debt_is_paid() -> None:
     queue: FairQueue[str] = FairQueue(MIB, MIB, MIB, light_per_second=100)
     queue.put(b"eve", b"session", "request", 10)
     queue.charge(0, b"eve", 20)
@@ -68,7 +68,7 @@ def test_a_client_is_light_again_when_it_has_paid() -> None:
     assert queue.has_light(SECOND // 100)
 
 
-def test_light_clients_overtake_others_and_no_turn_is_lost() -> None:
+def test_light_clients_overtake_others_without_skipping_turns() -> None:
     queue: FairQueue[str] = FairQueue(MIB, MIB, MIB, light_per_second=100)
     for number in range(2):
         queue.put(b"eve", b"eve's", f"eve {number}", 10)
@@ -79,14 +79,14 @@ def test_light_clients_overtake_others_and_no_turn_is_lost() -> None:
     assert [queue.take(0), queue.take(0)] == ["eve 0", "eve 1"]
 
 
-def test_a_debt_is_bounded() -> None:
+def test_debt_of_a_client_is_bounded() -> None:
     queue: FairQueue[str] = FairQueue(MIB, MIB, MIB, light_per_second=100)
     queue.put(b"eve", b"session", "request", 10)
     queue.charge(0, b"eve", 1_000_000)
     assert queue.has_light(SECOND)
 
 
-def test_a_client_with_small_requests_at_a_moderate_rate_stays_light() -> None:
+def test_client_with_small_requests_at_a_moderate_rate_stays_light() -> None:
     queue: FairQueue[str] = FairQueue(MIB, MIB, MIB)
     for number in range(1000):
         now_ns = number * SECOND // 200

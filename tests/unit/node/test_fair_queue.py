@@ -27,7 +27,7 @@ def taken(queue: FairQueue[tuple[bytes, int, int]]) -> list[tuple[bytes, int, in
 
 
 @given(requests)
-def test_every_request_is_served_once_and_those_of_a_session_in_order(wanted: list[tuple[bytes, int]]) -> None:
+def test_every_request_is_served_once_and_in_order_per_session(wanted: list[tuple[bytes, int]]) -> None:
     queue = filled(wanted)
     served = taken(queue)
     assert sorted(number for _, _, number in served) == list(range(len(wanted)))
@@ -38,7 +38,7 @@ def test_every_request_is_served_once_and_those_of_a_session_in_order(wanted: li
 
 
 @given(requests)
-def test_between_two_requests_of_a_client_each_other_client_that_waits_is_served(
+def test_waiting_clients_are_served_between_two_requests_of_one_client(
     wanted: list[tuple[bytes, int]],
 ) -> None:
     served = [owner for owner, _, _ in taken(filled(wanted))]
@@ -48,19 +48,19 @@ def test_between_two_requests_of_a_client_each_other_client_that_waits_is_served
         assert set(turn) == later - {owner}
 
 
-def test_a_client_with_one_request_waits_for_one_of_each_other_client() -> None:
+def test_client_with_one_request_waits_for_one_of_each_other_client() -> None:
     queue = filled([(b"eve", number % 3) for number in range(500)])
     queue.put(b"ann", b"ann0", (b"ann", 0, 500), 100)
     assert b"ann" in [queue.take()[0] for _ in range(2)]
 
 
-def test_a_session_with_one_request_waits_for_one_of_each_session_of_its_client() -> None:
+def test_session_with_one_request_waits_for_one_of_each_sister_session() -> None:
     queue = filled([(b"ann", 0)] * 500)
     queue.put(b"ann", b"ann1", (b"ann", 1, 500), 100)
     assert 1 in [queue.take()[1] for _ in range(2)]
 
 
-def test_what_waits_is_bounded_for_a_session_a_client_and_all() -> None:
+def test_waiting_requests_are_bounded_per_session_client_and_in_total() -> None:
     size = 1000 - ITEM_BYTES
     queue: FairQueue[int] = FairQueue(2000, 3000, 5000)
     assert [queue.put(b"eve", b"e1", 0, size) for _ in range(3)] == [True, True, False]

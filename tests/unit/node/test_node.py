@@ -86,7 +86,7 @@ class Cluster:
         )
 
 
-def test_every_effect_of_every_layer_has_a_place_to_go() -> None:
+def test_every_effect_of_every_layer_has_a_route() -> None:
     node = Cluster().node("one")
     for place, effects in (
         (node._link, LinkEffect),
@@ -97,7 +97,7 @@ def test_every_effect_of_every_layer_has_a_place_to_go() -> None:
         assert set(place.routes) == set(get_args(effects))
 
 
-def test_all_know_all_soon_after_joining_through_one() -> None:
+def test_all_nodes_know_each_other_soon_after_joining_through_one() -> None:
     cluster = Cluster()
     cluster.world.run(2 * SECOND, cluster.all_know_all)
     assert cluster.all_know_all()
@@ -105,7 +105,7 @@ def test_all_know_all_soon_after_joining_through_one() -> None:
     assert cluster.all_know_all(), "and it stays so while nothing happens"
 
 
-def test_what_a_node_says_of_itself_is_shown_by_those_who_met_it() -> None:
+def test_headers_of_a_node_are_shown_by_connected_nodes() -> None:
     cluster = Cluster()
     cluster.world.run(2 * SECOND, cluster.all_know_all)
     for name in ("one", "three"):
@@ -113,7 +113,7 @@ def test_what_a_node_says_of_itself_is_shown_by_those_who_met_it() -> None:
         assert (members[1], members[2], members[3]) == ({"rack": "one"}, None, {"rack": "three"})
 
 
-def test_what_is_shouted_in_one_wake_up_leaves_in_one_frame_to_each_and_arrives_in_order() -> None:
+def test_broadcasts_of_one_wake_up_share_a_frame_and_arrive_in_order() -> None:
     cluster = Cluster()
     for name in NAMES[1:]:
         cluster.world.tell(cluster.world.hosts[name], JoinPool("red"))
@@ -136,7 +136,7 @@ def test_what_is_shouted_in_one_wake_up_leaves_in_one_frame_to_each_and_arrives_
     assert not listener.mesh.counts["gapped_incoming"]
 
 
-def test_what_a_layer_says_when_the_wake_up_ends_leaves_with_it() -> None:
+def test_command_sent_at_the_end_of_a_wake_up_leaves_with_it() -> None:
     cluster = Cluster()
     cluster.world.tell(cluster.world.hosts["two"], JoinPool("red"))
     cluster.world.run(5 * SECOND)
@@ -145,7 +145,7 @@ def test_what_a_layer_says_when_the_wake_up_ends_leaves_with_it() -> None:
     assert [type(effect) for effect in node.step(node.now_ns, Drained())] == [Send]
 
 
-def test_nothing_is_said_before_what_waits_for_the_link() -> None:
+def test_effects_waiting_for_the_link_are_processed_first() -> None:
     node = Cluster().node("one")
     node._work.append((node._link, Meet("tcp://10.0.0.9:7171")))
     say = Say(bytes(16), b"later")
@@ -172,13 +172,13 @@ def test_follower_of_the_journal_gets_what_was_applied_before_it_is_drained() ->
     assert taken == ["applied", Drained()]
 
 
-def test_beacons_alone_bring_nodes_together() -> None:
+def test_nodes_find_each_other_by_beacons_alone() -> None:
     cluster = Cluster(beacon=True)
     cluster.world.run(5 * SECOND, cluster.all_know_all)
     assert cluster.all_know_all()
 
 
-def test_a_node_that_died_is_gone_within_twice_the_silence_and_comes_back() -> None:
+def test_dead_node_is_lost_within_twice_the_silence_and_returns() -> None:
     cluster = Cluster()
     cluster.world.run(5 * SECOND)
     dead = cluster.world.hosts["three"]
@@ -193,7 +193,7 @@ def test_a_node_that_died_is_gone_within_twice_the_silence_and_comes_back() -> N
     assert cluster.all_know_all()
 
 
-def test_a_rotation_changes_every_ring_and_the_rings_outlive_a_restart() -> None:
+def test_rotation_changes_every_ring_and_survives_a_restart() -> None:
     cluster = Cluster()
     cluster.world.run(3 * SECOND)
     node = cluster.node("two")
@@ -251,7 +251,7 @@ class Postmen(Cluster):
         return super().make(name, rng, disk, now_ns)
 
 
-def test_a_layer_above_gossip_hears_its_like_and_its_members() -> None:
+def test_layer_above_gossip_receives_peers_and_members() -> None:
     cluster = Postmen()
     cluster.world.run(5 * SECOND)
     heard = cluster.postmen["two"].heard
@@ -262,7 +262,7 @@ def test_a_layer_above_gossip_hears_its_like_and_its_members() -> None:
     assert status.of_node(cluster.node("two"))["post"] == len(heard)
 
 
-def test_a_layer_above_gossip_writes_under_tickets_of_its_own() -> None:
+def test_layer_above_gossip_writes_with_its_own_tickets() -> None:
     cluster = Postmen()
     node, postman = cluster.node("one"), cluster.postmen["one"]
     node.client_service.step(0, Entered(CLIENT, {}))
@@ -278,7 +278,7 @@ def test_a_layer_above_gossip_writes_under_tickets_of_its_own() -> None:
     assert Persisted(1) in postman.heard
 
 
-def test_a_layer_without_a_step_is_not_asked_for_anything() -> None:
+def test_layer_without_a_step_is_not_called() -> None:
     cluster = Postmen()
     cluster.world.run(5 * SECOND)
     node, postman = cluster.node("one"), cluster.postmen["one"]
@@ -298,7 +298,7 @@ def test_a_layer_without_a_step_is_not_asked_for_anything() -> None:
     assert postman.heard == [Persisted(0), Drained()]
 
 
-def test_gauges_say_who_is_here() -> None:
+def test_gauges_count_members_and_peers() -> None:
     cluster = Cluster()
     cluster.world.run(5 * SECOND)
     assert cluster.node("one").gauges() == {"members_present": 5, "peers": 4}

@@ -39,7 +39,7 @@ def fired(kind: str, content: bytes = b"v2") -> EventSeen:
     return EventSeen(FiredEvent(EventId(9, 1, 1), kind, content))
 
 
-def test_a_recorder_joins_its_pools_and_keeps_what_is_said_there_and_here() -> None:
+def test_recorder_joins_its_pools_and_records_local_and_remote_messages() -> None:
     stage = Stage(pools=("chat",))
     assert stage.recorder.joins() == [JoinPool("chat")]
     for event in (Shouted(NODE, "chat", said(b"a")), Shout("chat", said(b"b")), Shouted(NODE, "other", said(b"c"))):
@@ -51,14 +51,14 @@ def test_a_recorder_joins_its_pools_and_keeps_what_is_said_there_and_here() -> N
     assert stage.pools.head("other") == 0
 
 
-def test_what_a_node_says_in_the_name_of_another_is_not_kept() -> None:
+def test_message_in_the_name_of_another_node_is_not_recorded() -> None:
     stage = Stage(pools=("chat",))
     stage.step(Shouted(NODE, "chat", parcel.encode(Parcel(5, Layer.CLIENT, b"ann", b"a"))))
     assert stage.step(Drained()) == []
     assert stage.recorder.counts["malformed"] == 1
 
 
-def test_events_are_kept_by_type_or_all_of_them() -> None:
+def test_events_are_recorded_by_type_or_all() -> None:
     some, all_of_them = Stage(events=("deployed",)), Stage(events=("*",))
     for stage in (some, all_of_them):
         stage.step(fired("deployed"))
@@ -68,7 +68,7 @@ def test_events_are_kept_by_type_or_all_of_them() -> None:
     assert (all_of_them.events.head("deployed"), all_of_them.events.head("restarted")) == (1, 1)
 
 
-def test_one_write_at_a_time_and_the_rest_together_after_it() -> None:
+def test_one_write_is_in_progress_and_later_messages_share_the_next() -> None:
     stage = Stage(events=("*",))
     stage.step(fired("deployed"))
     (first,) = stage.step(Drained())
@@ -82,7 +82,7 @@ def test_one_write_at_a_time_and_the_rest_together_after_it() -> None:
     assert stage.step(Persisted(second.ticket)) == []
 
 
-def test_what_a_slow_disk_cannot_take_is_left_out_and_told() -> None:
+def test_messages_that_a_slow_disk_cannot_take_are_dropped_and_reported() -> None:
     stage = Stage(events=("*",), pending_bytes_max=2 * (4 + ROW_BYTES))
     for _ in range(5):
         stage.step(fired("deployed", bytes(4)))
@@ -92,7 +92,7 @@ def test_what_a_slow_disk_cannot_take_is_left_out_and_told() -> None:
 
 
 @pytest.mark.parametrize("size", [160, 1 << 20, (8 << 20) - 4096])
-def test_whatever_waited_while_the_disk_was_busy_fits_in_its_records(size: int) -> None:
+def test_messages_waiting_for_the_disk_fit_into_records(size: int) -> None:
     stage = Stage(pools=("chat",))
     value = said(bytes(size))
     while not stage.recorder.counts["left_out"]:

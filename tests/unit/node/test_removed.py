@@ -255,7 +255,7 @@ def assert_nobody_counts(trio: Trio, removed: int, *others: int) -> None:
         }
 
 
-def test_a_node_that_is_removed_says_so_and_stops_and_the_others_go_on(trio: Trio) -> None:
+def test_removed_node_reports_its_removal_and_stops_while_others_continue(trio: Trio) -> None:
     trio.change(*OUT)
     trio.run(1)
     assert_nobody_counts(trio, 3, 1, 2)
@@ -272,7 +272,7 @@ def test_a_node_that_is_removed_says_so_and_stops_and_the_others_go_on(trio: Tri
     assert trio.running == [], "it knows what became of it with nobody there to tell it"
 
 
-def test_a_node_that_was_away_when_it_was_removed_is_told_and_stops(trio: Trio) -> None:
+def test_node_removed_while_away_is_informed_and_stops(trio: Trio) -> None:
     trio.world.crash(trio.world.hosts["3"], power=False)
     trio.run(12)
     trio.change(*OUT)
@@ -283,7 +283,7 @@ def test_a_node_that_was_away_when_it_was_removed_is_told_and_stops(trio: Trio) 
     assert_nobody_counts(trio, 3, 1, 2)
 
 
-def test_one_that_goes_on_all_the_same_has_no_part_in_anything(trio: Trio) -> None:
+def test_removed_node_that_continues_is_ignored_by_all_layers(trio: Trio) -> None:
     trio.world.crash(trio.world.hosts["3"], power=False)
     trio.stubborn.add(3)
     trio.world.start(trio.world.hosts["3"])
@@ -317,7 +317,7 @@ def test_one_that_goes_on_all_the_same_has_no_part_in_anything(trio: Trio) -> No
     assert trio[3]._keyring.ring.ids == OLD_RING.ids, "the new key is not for it"
 
 
-def test_who_has_to_agree_on_doing_without_it_talks_with_it_until_it_stops(trio: Trio) -> None:
+def test_sequence_keeps_its_session_with_a_removed_node_until_it_stops(trio: Trio) -> None:
     trio.change(*OUT)
     for number in (1, 2, 3):
         trio.patients[number].told_by.clear()
@@ -332,7 +332,7 @@ def test_who_has_to_agree_on_doing_without_it_talks_with_it_until_it_stops(trio:
     assert {peer.identifier for peer in trio.patients[1].here.values()} == {NODES[2].identifier}
 
 
-def test_one_that_is_lost_on_the_way_is_told_when_it_speaks(trio: Trio) -> None:
+def test_node_that_missed_its_removal_is_informed_when_it_sends(trio: Trio) -> None:
     """It never hears that it was removed, and has no reason to say anything in the journal."""
     token = trio.world.network.conditions.block([("1", "3"), ("2", "3")])
     trio.world.network.conditions_changed()
@@ -344,7 +344,7 @@ def test_one_that_is_lost_on_the_way_is_told_when_it_speaks(trio: Trio) -> None:
     assert_nobody_counts(trio, 3, 1, 2)
 
 
-def test_its_machine_comes_back_as_another_node(trio: Trio) -> None:
+def test_machine_of_a_removed_node_returns_as_another_node(trio: Trio) -> None:
     trio.change(*OUT)
     trio.run(6, lambda: trio.running == [1, 2])
     trio.world.start(trio.world.add("4", trio._endpoint(4)))

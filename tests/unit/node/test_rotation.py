@@ -54,7 +54,7 @@ class Rotating(Cluster):
         return len(accepted) == 1 and len(*accepted) == 1 and key_id_of(OLD) not in {*accepted.pop()}
 
 
-def test_where_frames_can_be_read_on_the_way_no_key_travels() -> None:
+def test_rotation_is_refused_without_encryption() -> None:
     cluster = Rotating()
     node = cluster.node("one")
     node.settings = replace(node.settings, link=replace(node.settings.link, seal=HMAC))
@@ -64,7 +64,7 @@ def test_where_frames_can_be_read_on_the_way_no_key_travels() -> None:
     assert {ring.ids for ring in cluster.rings()} == {(key_id_of(OLD),)}
 
 
-def test_what_one_node_began_another_goes_on_with() -> None:
+def test_rotation_started_by_one_node_is_continued_by_another() -> None:
     cluster = Rotating()
     cluster.kill("three")
     cluster.rotate("one")
@@ -77,7 +77,7 @@ def test_what_one_node_began_another_goes_on_with() -> None:
     assert {*cluster.rings()[0].ids} < {*accepted.pop()}
 
 
-def test_who_was_not_there_makes_a_new_key_and_all_others_are_retired() -> None:
+def test_rotation_started_by_an_absent_node_makes_a_new_key_and_retires_all_others() -> None:
     cluster = Rotating()
     cluster.kill("three")
     cluster.rotate("one")
@@ -87,7 +87,7 @@ def test_who_was_not_there_makes_a_new_key_and_all_others_are_retired() -> None:
 
 
 @pytest.mark.parametrize("step", [KeyStep.INSTALL, KeyStep.USE])
-def test_who_died_between_two_steps_takes_the_rest_when_it_is_asked_for_again(step: KeyStep) -> None:
+def test_node_that_died_between_two_steps_takes_the_rest_on_a_repeat(step: KeyStep) -> None:
     cluster = Rotating()
     ring = cluster.node("three")._keyring.ring
     cluster.rotate("one", seconds=0)
@@ -102,7 +102,7 @@ def test_who_died_between_two_steps_takes_the_rest_when_it_is_asked_for_again(st
     assert cluster.all_know_all()
 
 
-def test_two_that_begin_at_once_are_one_in_the_end() -> None:
+def test_two_simultaneous_rotations_end_with_one_key() -> None:
     cluster = Rotating()
     cluster.rotate("one", "two", "five", seconds=5)
     assert len({ring.used_id for ring in cluster.rings()}) == 1
@@ -111,7 +111,7 @@ def test_two_that_begin_at_once_are_one_in_the_end() -> None:
     assert cluster.all_know_all()
 
 
-def test_what_the_ring_refuses_is_not_confirmed() -> None:
+def test_step_that_the_ring_refuses_is_not_confirmed() -> None:
     ring = KeyRing(OLD, newer=[bytes([number]) * 32 for number in range(1, KEYS_MAX)])
     keeper = KeyRingStore(ring, Random(1))
     assert keeper.confirmation_of(InstallKey(NEW)) is None
@@ -128,13 +128,13 @@ def test_what_the_ring_refuses_is_not_confirmed() -> None:
         (KeyRing(OLD, [OTHER], [NEW]), NEW, OLD),
     ],
 )
-def test_a_ring_tells_what_is_to_be_gone_on_with(ring: KeyRing, key: bytes, retire: bytes) -> None:
+def test_ring_determines_the_next_rotation_step(ring: KeyRing, key: bytes, retire: bytes) -> None:
     for again in (ring, KeyRing.parse(ring.text())):
         order = KeyRingStore(again, Random(1)).rotation(1, SECOND, ())
         assert (order.key, order.retire_key_id) == (key, key_id_of(retire))
 
 
-def test_with_the_old_key_go_all_that_are_as_old_and_none_that_came_later() -> None:
+def test_retirement_removes_older_keys_and_keeps_newer_ones() -> None:
     ring = KeyRing(OLD, newer=[OTHER])
     keeper = KeyRingStore(ring, Random(1))
     assert keeper.ring_changes(RemoveKey(key_id_of(OTHER))) == ()

@@ -84,7 +84,7 @@ def present(world: World, name: str) -> int:
     return sum(member.state is MemberState.ALIVE for member in node(world, name).gossip.members())
 
 
-def test_nodes_find_each_other_by_the_journal_and_one_that_stopped_is_found_when_it_is_back() -> None:
+def test_nodes_find_each_other_by_the_journal_also_after_a_stop() -> None:
     world = World("doors", make, Trace())
     for name in NAMES:
         world.start(world.add(name, endpoint(name)))

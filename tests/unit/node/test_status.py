@@ -33,7 +33,7 @@ def test_status_never_exports_the_state(core: NodeCore, monkeypatch: pytest.Monk
     assert json.loads(core.status())["agreed"] == core.journal.execution.applied_index
 
 
-def test_status_is_made_once_for_all_who_ask_soon_after_each_other(core: NodeCore, monkeypatch) -> None:
+def test_status_is_computed_once_for_requests_in_quick_succession(core: NodeCore, monkeypatch) -> None:
     core.now_ns += FRESH_NS
     made = []
     monkeypatch.setattr(status, "of_node", lambda _: made.append(1) or {"made": len(made)})
@@ -44,7 +44,7 @@ def test_status_is_made_once_for_all_who_ask_soon_after_each_other(core: NodeCor
     assert core.status() != first
 
 
-def test_status_is_made_anew_after_another_message_was_executed(core: NodeCore, monkeypatch) -> None:
+def test_status_is_computed_again_after_another_message(core: NodeCore, monkeypatch) -> None:
     core.now_ns += FRESH_NS
     made = []
     monkeypatch.setattr(status, "of_node", lambda _: made.append(1) or {"made": len(made)})
@@ -54,7 +54,7 @@ def test_status_is_made_anew_after_another_message_was_executed(core: NodeCore, 
     assert core.status() != before
 
 
-def test_status_lists_a_bounded_number_of_streams_and_says_how_many_there_are(core: NodeCore) -> None:
+def test_status_lists_a_bounded_number_of_streams_and_counts_all(core: NodeCore) -> None:
     core.now_ns += FRESH_NS
     core.journal.streams.load_heads({f"s{number:05}": 1 for number in range(3000)})
     told = json.loads(core.status())
@@ -63,7 +63,7 @@ def test_status_lists_a_bounded_number_of_streams_and_says_how_many_there_are(co
     assert core.gauges()["journal_executed_messages"] == 3000
 
 
-def test_snapshot_of_another_version_is_made_anew_however_young_it_is() -> None:
+def test_cached_status_of_another_version_is_computed_again() -> None:
     made: list[int] = []
     snapshot = Snapshot(lambda: made.append(1) or len(made))
     assert [snapshot.get(0, "a"), snapshot.get(1, "a"), snapshot.get(2, "b"), snapshot.get(2, "b")] == [

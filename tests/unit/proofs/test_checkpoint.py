@@ -10,7 +10,7 @@ ONE = Checkpoint(f"chaplain/{CLUSTER}", 7, bytes(range(32)))
 
 
 @pytest.mark.parametrize("cluster", ["demo", "a/b", "a+b", "a%b", "a%2Fb", "%252B", "!~"])
-def test_an_origin_names_one_cluster(cluster):
+def test_origin_names_one_cluster(cluster):
     origin = checkpoints.origin_of(cluster)
     assert checkpoints.cluster_of(origin) == cluster
     assert "+" not in origin
@@ -25,7 +25,7 @@ def test_other_origins_are_refused(origin):
         checkpoints.cluster_of(origin)
 
 
-def test_a_checkpoint_comes_back():
+def test_checkpoint_comes_back():
     signed = sign(ONE, (2, 3))
     assert checkpoints.parse(signed.text.encode()) == signed
     assert signed.checkpoint.text == f"chaplain/{CLUSTER}\n7\nAAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=\n"
@@ -63,7 +63,7 @@ def test_other_texts_are_refused(text, reason):
         checkpoints.parse_text(text)
 
 
-def test_an_empty_log_has_a_checkpoint():
+def test_empty_log_has_a_checkpoint():
     empty = Checkpoint("chaplain/a", 0, EMPTY_ROOT)
     assert checkpoints.parse_text(empty.text) == empty
 

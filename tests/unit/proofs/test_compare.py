@@ -81,7 +81,7 @@ def test_random_checkpoints_of_one_log_extend_each_other(honest, directory):
         assert not first.size or not merkle.is_extension(first.size, wrong, second.size, second.root, path)
 
 
-def test_a_later_checkpoint_extends_an_earlier_one(honest, directory):
+def test_later_checkpoint_extends_an_earlier_one(honest, directory):
     found = compare(signed(honest, 300), signed(honest, 70_000), a_policy(), nodes_in(directory, 70_000))
     assert found.line == f"{ORIGIN}: the checkpoint of 70000 entries extends it by 69700, signed by node-1, node-2"
     same = compare(signed(honest, 300), signed(honest, 300))
@@ -89,13 +89,13 @@ def test_a_later_checkpoint_extends_an_earlier_one(honest, directory):
     assert compare(signed(honest, 0), signed(honest, 300), a_policy()).old_size == 0
 
 
-def test_an_older_tree_is_read_from_the_tiles_of_a_newer_one(honest, directory):
+def test_older_tree_is_read_from_the_tiles_of_a_newer_one(honest, directory):
     """Partial tiles of the older tree are gone; the tiles that became full begin with them."""
     assert compare(signed(honest, 300), signed(honest, 1000), None, nodes_in(directory, 1000)).new_size == 1000
 
 
 @pytest.mark.parametrize("changed", [0, 255, 299])
-def test_a_rewritten_log_is_found_although_all_signatures_are_right(honest, tmp_path, changed):
+def test_rewritten_log_is_found_although_all_signatures_are_right(honest, tmp_path, changed):
     rewritten = a_log(70_000, changed)
     write_tiles(tmp_path, rewritten)
     new = signed(rewritten, 70_000, (1, 2, 3))

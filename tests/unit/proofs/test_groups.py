@@ -111,7 +111,7 @@ def test_isolated_pack_shows_one_message():
     assert decode_group(made.octets(1), False, False) == groups.Group(1, (b"b",), None, None)
 
 
-def test_the_short_way_for_one_message_agrees():
+def test_short_way_for_one_message_agrees():
     for value in (b"", b"a", b"x" * 5000):
         size = len(value).to_bytes(4, "little")
         assert groups.small_root(len(value), value) == PackGroups(size, value + b"\0" * 5, 1, 1).root()

@@ -57,7 +57,7 @@ def test_proofs_are_those_of_the_definitions(size):
         assert merkle.consistency_proof(index + 1, size, NODE) == subproof(index + 1, leaves)
 
 
-def test_a_leaf_and_a_node_are_hashed_with_different_first_octets():
+def test_leaf_and_a_node_are_hashed_with_different_first_octets():
     assert merkle.leaf_hash(b"abc") == sha256(b"\x00abc").digest()
     assert node_hash(b"l" * 32, b"r" * 32) == sha256(b"\x01" + b"l" * 32 + b"r" * 32).digest()
 
@@ -88,7 +88,7 @@ def test_right_edge_of_another_length_is_refused():
             RightEdge.decode(wrong)
 
 
-def test_a_copy_of_a_right_edge_grows_alone():
+def test_copy_of_a_right_edge_grows_alone():
     edge = RightEdge()
     edge.extend(LEAVES[:3])
     edge.copy().append(LEAVES[3])
@@ -115,7 +115,7 @@ def test_inclusion_of_every_leaf_holds_for_this_leaf_only(size):
 
 
 @pytest.mark.parametrize(("index", "size"), [(0, 0), (1, 1), (-1, 3), (3, 3), (0, 1 << 63)])
-def test_a_proof_of_a_leaf_that_does_not_exist_is_not_made(index, size):
+def test_proof_of_a_leaf_that_does_not_exist_is_not_made(index, size):
     with pytest.raises(ValueError, match="has no leaf"):
         merkle.inclusion_proof(index, size, NODE)
 
@@ -146,7 +146,7 @@ def test_consistency_is_not_claimed_backwards():
         merkle.consistency_proof(3, 2, NODE)
 
 
-def test_a_fork_is_not_an_extension():
+def test_fork_is_not_an_extension():
     draw = Random(28)
     for _ in range(200):
         new = draw.randrange(2, len(LEAVES))

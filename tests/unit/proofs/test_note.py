@@ -15,7 +15,7 @@ NOTE = (
 SEED = b"s" * 32
 
 
-def test_the_specification_s_example_holds():
+def test_specification_s_example_holds():
     key = note.parse_key(VKEY)
     found = note.parse(NOTE.encode())
     assert key.text() == VKEY
@@ -25,7 +25,7 @@ def test_the_specification_s_example_holds():
     assert not note.holds(key, "This is another message.\n", found.signatures[0])
 
 
-def test_a_signed_text_is_checked_by_its_key_only():
+def test_signed_text_is_checked_by_its_key_only():
     key, signer = note.signer_of(SEED)
     signature = note.sign("text\n", "a.example", key, signer)
     assert note.holds(VerifierKey("a.example", 1, key), "text\n", signature)
@@ -85,7 +85,7 @@ def test_other_verifier_keys_are_refused(wrong, reason):
         note.parse_key(wrong)
 
 
-def test_a_secret_key_comes_back_and_hides_itself():
+def test_secret_key_comes_back_and_hides_itself():
     secret = SecretKey("example.com/w", SEED, COSIGNATURE)
     again = SecretKey.parse(secret.text())
     assert again.verifier == secret.verifier == note.parse_key(secret.verifier.text())

@@ -33,7 +33,7 @@ def test_signatures_of_a_quorum_are_enough():
         policy.check(a_policy(), sign(ONE, (3,)))
 
 
-def test_a_node_that_signs_twice_counts_once():
+def test_node_that_signs_twice_counts_once():
     one = sign(ONE, (1,))
     key, signer = note.signer_of(node_seed(1))
     later = cosignature.sign(ONE.text, f"{ONE.origin}/1", key, signer, 5)
@@ -45,7 +45,7 @@ def test_a_node_that_signs_twice_counts_once():
         policy.check(a_policy(), SignedCheckpoint(ONE, (*one.signatures, as_another)))
 
 
-def test_a_removed_node_s_key_does_not_count():
+def test_removed_node_s_key_does_not_count():
     keys = node_keys()
     del keys[3]
     without = policy.parse(policy.cluster_policy(CLUSTER, keys).encode())
@@ -54,7 +54,7 @@ def test_a_removed_node_s_key_does_not_count():
     assert policy.check(without, sign(ONE, (1, 2, 3))).witnesses == ("node-1", "node-2")
 
 
-def test_a_wrong_signature_of_a_known_key_makes_the_checkpoint_invalid():
+def test_wrong_signature_of_a_known_key_makes_the_checkpoint_invalid():
     other = sign(Checkpoint(ONE.origin, 8, ONE.root), (3,))
     mixed = SignedCheckpoint(ONE, (*sign(ONE, (1, 2)).signatures, other.signatures[1]))
     with pytest.raises(Unproven, match=f"signature of chaplain/{CLUSTER}/3 on the checkpoint is wrong"):
@@ -65,7 +65,7 @@ def test_a_wrong_signature_of_a_known_key_makes_the_checkpoint_invalid():
         policy.check(a_policy(), twice)
 
 
-def test_the_log_must_have_signed_and_be_the_right_one():
+def test_log_must_have_signed_and_be_the_right_one():
     with pytest.raises(Unproven, match="no log key"):
         policy.check(a_policy(), SignedCheckpoint(ONE, sign(ONE, (1, 2)).signatures[1:]))
     other = Checkpoint("chaplain/other", 7, ONE.root)
@@ -134,7 +134,7 @@ def test_other_policies_are_refused(lines, reason):
     refused(plain(*lines), reason)
 
 
-def test_a_policy_without_a_last_line_feed_or_of_great_size_is_refused():
+def test_policy_without_a_last_line_feed_or_of_great_size_is_refused():
     refused(plain(f"log {LOG}", "quorum none")[:-1], "no line feed")
     refused(b"#\n" * (129 << 10), "at most 262144 octets")
 
@@ -148,7 +148,7 @@ def test_every_flipped_bit_of_a_sealed_policy_is_noticed():
         refused(bytes(flipped), "policy")
 
 
-def test_a_sealed_policy_may_be_edited_when_its_seal_is_removed():
+def test_sealed_policy_may_be_edited_when_its_seal_is_removed():
     edited = TEXT.replace("group nodes 2", "group nodes 3")
     refused(edited.encode(), "who changed it on purpose removes the seal")
     unsealed = "".join(line for line in edited.splitlines(keepends=True) if not line.startswith("# seal"))

@@ -11,7 +11,7 @@ from chaplain.proofs import leaf as leaves
 from chaplain.proofs import merkle, note, policy, proof
 from chaplain.proofs.checkpoint import Checkpoint, SignedCheckpoint
 from tests.support.proof_log import CLUSTER, ProofLog, a_policy, node_keys, sign
-from tests.support.second_checker import NOT_PROVEN, TOOL, check_proof, check_twice
+from tests.unit.proofs.second_checker import NOT_PROVEN, TOOL, check_proof, check_twice
 
 POLICY_TEXT = policy.cluster_policy(CLUSTER, node_keys())
 
@@ -76,14 +76,14 @@ def test_values_keys_and_neighbours_are_those_that_were_written():
     assert [one.headers for one in found] == [None, None, None]
 
 
-def test_a_proof_is_saved_as_it_is(log, tmp_path):
+def test_proof_is_saved_as_it_is(log, tmp_path):
     made = log.prove("orders", 3)
     made.save(tmp_path / "order.proof")
     assert (tmp_path / "order.proof").read_bytes() == made.text.encode()
     assert made.size == len(made.text.encode())
 
 
-def test_an_isolated_message_is_shown_alone(log):
+def test_isolated_message_is_shown_alone(log):
     last = log.prove("orders", log._next["orders"] - 1)
     assert b"other" in last.part.group
     assert b"alone" not in last.part.group
@@ -93,7 +93,7 @@ def test_an_isolated_message_is_shown_alone(log):
 
 
 @pytest.mark.parametrize("packed", [1, 10, 1000])
-def test_a_proof_of_100_octets_among_100_million_has_at_most_4_kib(packed):
+def test_proof_of_100_octets_among_100_million_has_at_most_4_kib(packed):
     """The paths have the length that they have in a log of 100 million messages; their hashes do not matter here."""
     log = ProofLog()
     log.write("orders", [bytes(100)] * packed)
@@ -183,7 +183,7 @@ def test_another_claim_than_the_wanted_one_is_refused(log, wanted, reason):
         checked(log.prove("orders", 3).text, **wanted)
 
 
-def test_a_proof_for_another_cluster_is_refused(log):
+def test_proof_for_another_cluster_is_refused(log):
     other = ProofLog("other")
     other.write("orders", [b"x"])
     text = other.prove("orders", 0).text
@@ -192,7 +192,7 @@ def test_a_proof_for_another_cluster_is_refused(log):
     assert checked(text, policy.cluster_policy("other", node_keys())).cluster == "other"
 
 
-def test_a_policy_of_another_name_for_the_same_nodes_does_not_help(log):
+def test_policy_of_another_name_for_the_same_nodes_does_not_help(log):
     """Nodes that belong to two clusters sign for each of them under its own name."""
     with pytest.raises(Unproven, match="policy is for chaplain/other"):
         checked(log.prove("orders", 0).text, policy.cluster_policy("other", node_keys()))
@@ -227,7 +227,7 @@ def test_other_trees_and_signers_are_refused(log):
             checked(wrong.text)
 
 
-def test_a_message_of_another_pack_is_refused(log):
+def test_message_of_another_pack_is_refused(log):
     made, other = log.prove("orders", 20), log.prove("orders", 400)
     for wrong in (
         replaced(made, part=other.part),
@@ -273,7 +273,7 @@ def test_truncated_and_extended_files_are_refused(log):
             checked(wrong)
 
 
-def test_a_file_of_great_size_is_refused(monkeypatch):
+def test_file_of_great_size_is_refused(monkeypatch):
     monkeypatch.setattr(proof, "PROOF_BYTES_MAX", 100)
     with pytest.raises(Malformed, match="at most 100 octets"):
         proof.parse(bytes(101))
@@ -305,7 +305,7 @@ def test_extra_must_have_the_one_form(log):
             checked(resealed(extra, wrong))
 
 
-def test_the_program_says_what_it_found(log, tmp_path):
+def test_program_says_what_it_found(log, tmp_path):
     proof_file, policy_file = tmp_path / "order.proof", tmp_path / "cluster.policy"
     log.prove("orders", 3).save(proof_file)
     policy_file.write_text(POLICY_TEXT)
@@ -324,7 +324,7 @@ def test_the_program_says_what_it_found(log, tmp_path):
     assert run(proof_file, tmp_path / "missing")[0] == 2
 
 
-def test_the_program_works_with_either_signature_library(log, tmp_path):
+def test_program_works_with_either_signature_library(log, tmp_path):
     """The same file with PyNaCl hidden: then it uses cryptography."""
     source = TOOL.read_text().replace("from nacl.bindings", "from no_such_library.bindings")
     other = {"__name__": "other"}

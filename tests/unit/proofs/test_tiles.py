@@ -118,7 +118,7 @@ def test_consistency_between_random_sizes(log):
         assert not merkle.is_extension(old, roots[new], new, roots[old], path)
 
 
-def test_an_edge_continues_after_encoding(log):
+def test_edge_continues_after_encoding(log):
     leaves, full, edges = log
     for old, new in ((1, 257), (255, 512), (513, 65_536), (65_535, 65_537)):
         edge = TileEdge.decode(edges[old])
@@ -132,7 +132,7 @@ def tile_end(tile):
     return (tile.index + 1) << 8 * (tile.level + 1), tile.level
 
 
-def test_a_subtree_beyond_the_tree_is_not_in_a_tile():
+def test_subtree_beyond_the_tree_is_not_in_a_tile():
     assert tiles.tile_of(0, 69_999, 70_000) == (Tile(0, 273, 112), 111, 112)
     assert tiles.tile_of(16, 0, 70_000) == (Tile(2, 0, 1), 0, 1)
     assert tiles.tile_of(9, 1, 70_000) == (Tile(1, 0), 2, 4)

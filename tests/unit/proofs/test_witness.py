@@ -29,7 +29,7 @@ def test_requests_come_back():
         assert witness.parse(one.encode().encode()) == one
 
 
-def test_a_checkpoint_that_extends_the_last_one_is_cosigned():
+def test_checkpoint_that_extends_the_last_one_is_cosigned():
     first = ask(request(0, 5))
     assert (first.status, first.stored.checkpoint.size) == (200, 5)
     second = ask(request(5, 20), first.stored)
@@ -43,7 +43,7 @@ def test_a_checkpoint_that_extends_the_last_one_is_cosigned():
     assert len(again.stored.signatures) == len(second.stored.signatures)
 
 
-def test_a_cosigned_checkpoint_satisfies_a_policy_with_the_witness():
+def test_cosigned_checkpoint_satisfies_a_policy_with_the_witness():
     text = policy.cluster_policy(CLUSTER, node_keys(), witnesses=[SECRET.verifier])
     trusted = policy.parse(text.encode())
     found = ask(request(0, 5), trusted=trusted)  # the witness's own signature is not demanded from the log
@@ -77,7 +77,7 @@ def test_other_checkpoints_are_refused(one, last, status, body):
     assert found.content_type == ("text/x.tlog.size" if status == 409 else "text/plain; charset=utf-8")
 
 
-def test_a_wrong_signature_of_a_node_is_forbidden():
+def test_wrong_signature_of_a_node_is_forbidden():
     one = request(0, 5)
     other = sign(Checkpoint(ORIGIN, 6, LEAVES[0]), (3,)).signatures[1]
     mixed = AddCheckpoint(0, (), SignedCheckpoint(one.signed.checkpoint, (*one.signed.signatures, other)))
@@ -102,7 +102,7 @@ def test_other_requests_are_malformed(body, reason):
         witness.parse(body)
 
 
-def test_a_witness_never_signs_two_roots_of_one_size():
+def test_witness_never_signs_two_roots_of_one_size():
     """Whatever is asked in whatever order, the signed checkpoints are prefixes of one tree."""
     forked = [*LEAVES[:7], *LEAVES[8:], LEAVES[7]]
     found, last, seen = Witness(a_policy(), SECRET), None, {}

@@ -36,7 +36,7 @@ def made(directory: Path, count: int, number: int) -> NodeCore:
     return make_node(load_node(file), "tcp://127.0.0.1:1", bytes(16), SECOND)
 
 
-def test_the_list_is_who_belongs_by_the_configuration_stream_and_changes_with_it(tmp_path: Path) -> None:
+def test_sequence_list_follows_the_configuration_stream(tmp_path: Path) -> None:
     node = made(tmp_path / "cluster", 3, 3)
     sequence = node.uppers[Layer.SEQUENCE]
     assert isinstance(sequence, SequenceLayer)
@@ -50,7 +50,7 @@ def test_the_list_is_who_belongs_by_the_configuration_stream_and_changes_with_it
     assert sequence.core.discovery.listed() == [second]
 
 
-def test_the_graphs_members_are_who_belongs_by_the_configuration_stream(tmp_path: Path) -> None:
+def test_graph_members_follow_the_configuration_stream(tmp_path: Path) -> None:
     """A founder that was removed is in the file of each node still, and was counted again after a restart."""
     node = made(tmp_path / "cluster", 3, 1)
     graph = node.uppers[Layer.GRAPH]
@@ -67,7 +67,7 @@ def test_the_graphs_members_are_who_belongs_by_the_configuration_stream(tmp_path
 
 
 @pytest.mark.parametrize(("count", "state"), [(1, SequenceState.WRK), (2, SequenceState.DSC), (3, SequenceState.DSC)])
-def test_only_who_is_configured_alone_begins_a_history_alone(tmp_path: Path, count: int, state: SequenceState) -> None:
+def test_only_a_node_configured_alone_starts_a_history_alone(tmp_path: Path, count: int, state: SequenceState) -> None:
     sequence = made(tmp_path / "cluster", count, count).uppers[Layer.SEQUENCE]
     assert isinstance(sequence, SequenceLayer)
     for second in range(2, 62):
@@ -76,7 +76,7 @@ def test_only_who_is_configured_alone_begins_a_history_alone(tmp_path: Path, cou
     assert sequence.core.context.state is state
 
 
-def test_layers_name_nodes_as_the_configuration_stream_does(tmp_path: Path) -> None:
+def test_layers_use_node_ids_of_the_configuration_stream(tmp_path: Path) -> None:
     """It gives ids to nodes that no file knew when this one started."""
     node = made(tmp_path / "cluster", 1, 1)
     sequence, graph = node.uppers[Layer.SEQUENCE], node.uppers[Layer.GRAPH]

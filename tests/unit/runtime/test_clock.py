@@ -37,13 +37,13 @@ class Machine:
             self.clock.now_ns()
 
 
-def test_time_is_the_systems() -> None:
+def test_clock_follows_the_system_time() -> None:
     machine = Machine()
     machine.go(3600)
     assert machine.ahead_ns() == machine.clock.error_ns == 0
 
 
-def test_a_clock_that_is_set_is_followed_by_a_fifth_either_way() -> None:
+def test_changed_system_clock_is_followed_by_a_fifth_of_elapsed_time() -> None:
     for set_by_ns in (60 * SECOND, -60 * SECOND):
         machine = Machine()
         machine.epoch_ns += set_by_ns
@@ -57,7 +57,7 @@ def test_a_clock_that_is_set_is_followed_by_a_fifth_either_way() -> None:
         assert machine.clock.error_ns == machine.ahead_ns()
 
 
-def test_what_was_set_while_nobody_asked_is_followed_from_then_on() -> None:
+def test_change_between_two_readings_is_followed_from_then_on() -> None:
     machine = Machine()
     machine.epoch_ns += 60 * SECOND
     machine.elapsed_ns += 3600 * SECOND
@@ -76,7 +76,7 @@ def test_what_was_set_while_nobody_asked_is_followed_from_then_on() -> None:
     )
 )
 @example([(READ_INTERVAL_NS, -SECOND), (READ_INTERVAL_NS - 1, 0), (1, 0)])
-def test_it_never_goes_back_nor_leaps(moments: list[tuple[int, int]]) -> None:
+def test_clock_never_goes_back_nor_leaps(moments: list[tuple[int, int]]) -> None:
     machine = Machine()
     before_ns = machine.clock.now_ns()
     for passed_ns, set_by_ns in moments:
@@ -88,7 +88,7 @@ def test_it_never_goes_back_nor_leaps(moments: list[tuple[int, int]]) -> None:
         before_ns = now_ns
 
 
-def test_a_node_says_when_its_clock_was_set_and_when_it_has_followed(tmp_path) -> None:
+def test_node_reports_when_its_clock_was_set_and_when_it_followed(tmp_path) -> None:
     machine, lines = Machine(), StringIO()
     core = ToyCore(machine.clock.now_ns())
     host = EventLoop(

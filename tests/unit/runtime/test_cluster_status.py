@@ -52,7 +52,7 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "c"
 
 
-def test_each_stream_is_shown_as_the_node_has_it_that_has_most_of_it(cluster: Path) -> None:
+def test_stream_is_shown_as_by_the_most_advanced_node(cluster: Path) -> None:
     found = status.describe(cluster)
     assert found["streams"] == {"late": {"head": 1, "first": 0}, "orders": {"head": 7, "first": 0}}
     assert found["graph"] == {"notes": {**note(2, "a")["notes"], "nodes": {"1": 2, "2": 1}, "same": False}}
@@ -63,20 +63,20 @@ def test_each_stream_is_shown_as_the_node_has_it_that_has_most_of_it(cluster: Pa
     assert [node.get("log") for node in found["nodes"]] == [{"first": 1}, None, None]
 
 
-def test_for_whom_a_graph_is_kept_is_shown(cluster: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_members_for_which_a_graph_is_retained_are_shown(cluster: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kept = {"notes": {**note(2, "a")["notes"], "held_by": [3]}}
     monkeypatch.setattr(status, "_status", lambda directory, node, pid: {**SAID[1], "graph": kept})
     shown = CliRunner().invoke(cli, ["cluster", "status", "--cluster", str(cluster)])
     assert "retained for node 3" in " ".join(shown.output.split())
 
 
-def test_a_database_that_stands_still_is_told_beside_the_table(cluster: Path) -> None:
+def test_stopped_database_is_shown_below_the_table(cluster: Path) -> None:
     shown = CliRunner().invoke(cli, ["cluster", "status", "--cluster", str(cluster)])
     assert "node 1, database of main: stopped, disk full\n" in shown.output
     assert "by node 1: 2, 2: 1" in shown.output
 
 
-def test_a_clock_that_was_set_is_told(cluster: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_changed_clock_is_shown(cluster: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     set_by = {1: -120.0, 2: 0.3}
     monkeypatch.setattr(
         status, "_status", lambda directory, node, pid: {**SAID[1], "clock_error_seconds": set_by.get(node.id, 0.0)}
@@ -86,7 +86,7 @@ def test_a_clock_that_was_set_is_told(cluster: Path, monkeypatch: pytest.MonkeyP
     assert shown.count("was set") == 1
 
 
-def test_a_node_that_runs_twice_is_named(cluster: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_node_that_runs_twice_is_named(cluster: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     twice = {"used_twice": [{"id": 3, "endpoints": ["tcp://a:1", "tcp://b:2"]}]}
     monkeypatch.setattr(status, "_status", lambda directory, node, pid: {**SAID[1], **twice})
     shown = CliRunner().invoke(cli, ["cluster", "status", "--cluster", str(cluster)])
@@ -94,7 +94,7 @@ def test_a_node_that_runs_twice_is_named(cluster: Path, monkeypatch: pytest.Monk
     assert shown.output.count(line) == 1
 
 
-def test_one_node_is_asked_alone(cluster: Path) -> None:
+def test_status_of_one_node_asks_only_that_node(cluster: Path) -> None:
     found = status.describe(cluster, 2)
     assert [node["id"] for node in found["nodes"]] == [2]
     assert found["streams"]["orders"]["head"] == 3
@@ -103,6 +103,6 @@ def test_one_node_is_asked_alone(cluster: Path) -> None:
         status.describe(cluster, 9)
 
 
-def test_of_a_node_that_is_down_programs_find_what_they_look_for(cluster: Path) -> None:
+def test_status_of_a_stopped_node_has_every_field(cluster: Path) -> None:
     down = status.describe(cluster)["nodes"][2]  # type: ignore[index]
     assert (down["state"], down["roles"], down["master"], down["members"]) == ("down", [], False, 0)

@@ -27,7 +27,7 @@ def test_defaults_are_complete_and_paths_are_relative_to_the_file(tmp_path):
     assert config.span_ns("mesh.heartbeat_seconds") == 1_000_000_000
 
 
-def test_flags_go_before_environment_before_file(tmp_path):
+def test_flags_precede_environment_and_environment_precedes_the_file(tmp_path):
     file = node_file(tmp_path, 'id = 2\nseal = "hmac-sha256"\n[mesh]\nheartbeat_seconds = 2\nping_after_seconds = 6')
     environment = {"CHAPLAIN_NODE_MESH_HEARTBEAT_SECONDS": "0.5", "CHAPLAIN_NODE_ID": "3", "CHAPLAIN_CLUSTER": "dir"}
     config = load_node(file, environment, {"id": "4"})
@@ -41,20 +41,20 @@ def test_flags_go_before_environment_before_file(tmp_path):
     assert config.origins["seal"] == str(file)
 
 
-def test_lists_come_from_files_and_from_text(tmp_path):
+def test_lists_are_read_from_files_and_from_text(tmp_path):
     file = node_file(tmp_path, 'neighbours = ["tcp://a:1", "tcp://b:2"]')
     assert load_node(file, {}).texts("neighbours") == ("tcp://a:1", "tcp://b:2")
     assert load_node(file, {"CHAPLAIN_NODE_NEIGHBOURS": "tcp://c:3, "}).texts("neighbours") == ("tcp://c:3",)
 
 
-def test_headers_are_what_the_file_says(tmp_path):
+def test_headers_are_read_from_the_file(tmp_path):
     assert load_node(node_file(tmp_path, '[headers]\nrack = "b2"\nzone = "eu=1"'), {}).headers == {
         "rack": "b2",
         "zone": "eu=1",
     }
 
 
-def test_flags_come_from_files_and_from_text(tmp_path):
+def test_flags_are_read_from_files_and_from_text(tmp_path):
     file = node_file(tmp_path, "[journal]\nprevalidate = false")
     assert not load_node(file, {}).flag("journal.prevalidate")
     assert load_node(file, {"CHAPLAIN_NODE_JOURNAL_PREVALIDATE": "True"}).flag("journal.prevalidate")
@@ -88,27 +88,27 @@ def test_flags_come_from_files_and_from_text(tmp_path):
         ("id = ", "is not TOML"),
     ],
 )
-def test_a_mistake_is_one_sentence_that_names_it(tmp_path, text, sentence):
+def test_wrong_setting_is_named_in_one_sentence(tmp_path, text, sentence):
     with pytest.raises(ConfigError, match=sentence) as caught:
         load_node(node_file(tmp_path, text), {})
     assert "\n" not in str(caught.value)
 
 
-def test_a_mistake_in_the_environment_names_the_variable(tmp_path):
+def test_wrong_environment_value_names_its_variable(tmp_path):
     with pytest.raises(ConfigError, match=r"from CHAPLAIN_NODE_ID\) must be a whole number"):
         load_node(node_file(tmp_path), {"CHAPLAIN_NODE_ID": "x"})
     with pytest.raises(ConfigError, match="'idd' is no setting"):
         load_node(node_file(tmp_path), {}, {"idd": "1"})
 
 
-def test_a_missing_file_is_told(tmp_path):
+def test_missing_file_is_named(tmp_path):
     with pytest.raises(ConfigError, match=r"cannot read .*nowhere.toml: No such file"):
         load_node(tmp_path / "nowhere.toml", {})
     with pytest.raises(ConfigError, match=r"there is no cluster at .*: make one with `chaplain cluster up"):
         load_cluster(tmp_path)
 
 
-def test_a_cluster_file_is_found_by_directory_or_path(tmp_path):
+def test_cluster_file_is_found_by_directory_or_path(tmp_path):
     file = tmp_path / "cluster.toml"
     file.write_text(
         'cluster = "c"\nseal = "aes-256-gcm"\nidentity = "client.identity"\n'
@@ -121,7 +121,7 @@ def test_a_cluster_file_is_found_by_directory_or_path(tmp_path):
         load_cluster(tmp_path)
 
 
-def test_the_page_tells_every_setting_as_it_is():
+def test_page_documents_every_setting():
     rows = re.findall(r"^\| `([a-z_.]+)` \| `(.*?)` \| (.*?) ?\| (.+) \|$", PAGE.read_text(), re.MULTILINE)
     told = {name: (default, bounds, meaning) for name, default, bounds, meaning in rows}
     for setting in SETTINGS:
@@ -134,5 +134,5 @@ def test_the_page_tells_every_setting_as_it_is():
     assert not told
 
 
-def test_every_variable_is_named_after_one_setting():
+def test_every_environment_variable_names_one_setting():
     assert len({variable_of(setting.name) for setting in SETTINGS}) == len(SETTINGS)

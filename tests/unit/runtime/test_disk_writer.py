@@ -80,7 +80,7 @@ def write(ticket: int, file: str = "a", position: int = 0, data: bytes = b"x") -
     return Persist(ticket, (WriteAt(file, position, data),))
 
 
-def test_a_write_that_finds_no_room_waits_for_some(tmp_path):
+def test_write_on_a_full_disk_waits_for_space(tmp_path):
     disk = FullDisk(tmp_path)
     storage = DiskWriter(disk)
     storage.submit([write(1, "a", 0, b"hello"), Persist(2, (Replace("state", b"new"),))])
@@ -95,7 +95,7 @@ def test_a_write_that_finds_no_room_waits_for_some(tmp_path):
     assert (tmp_path / "state").read_bytes() == b"new"
 
 
-def test_a_sync_that_finds_no_room_is_never_tried_again(tmp_path):
+def test_sync_that_finds_no_space_is_not_repeated(tmp_path):
     disk = FullDisk(tmp_path)
     disk.room = disk.syncs_full = True
     storage = DiskWriter(disk)
@@ -107,13 +107,13 @@ def test_a_sync_that_finds_no_room_is_never_tried_again(tmp_path):
     storage.close()
 
 
-def test_a_full_disk_does_not_keep_a_node_from_ending(tmp_path):
+def test_full_disk_does_not_prevent_a_node_from_stopping(tmp_path):
     storage = DiskWriter(FullDisk(tmp_path))
     storage.submit([write(1)])
     storage.close()
 
 
-def test_everything_ends_up_on_disk_in_order(tmp_path):
+def test_all_operations_are_on_disk_in_order(tmp_path):
     storage = DiskWriter(DataDirectory(str(tmp_path)))
     storage.submit(
         [
@@ -132,7 +132,7 @@ def test_everything_ends_up_on_disk_in_order(tmp_path):
     assert sorted(p.name for p in tmp_path.rglob("*")) == ["one", "segments", "state", "two"]
 
 
-def test_a_write_after_a_rename_goes_to_the_name_not_the_old_file(tmp_path):
+def test_write_after_a_rename_goes_to_the_new_file(tmp_path):
     storage = DiskWriter(DataDirectory(str(tmp_path)))
     operations = (WriteAt("a", 0, b"first"), Rename("a", "b"), WriteAt("a", 0, b"second"), WriteAt("b", 0, b"F"))
     storage.submit([Persist(1, operations)])
@@ -141,7 +141,7 @@ def test_a_write_after_a_rename_goes_to_the_name_not_the_old_file(tmp_path):
     assert ((tmp_path / "a").read_bytes(), (tmp_path / "b").read_bytes()) == (b"second", b"First")
 
 
-def test_files_and_folders_are_for_their_owner_only(tmp_path):
+def test_files_and_folders_are_accessible_only_to_their_owner(tmp_path):
     storage = DiskWriter(DataDirectory(str(tmp_path / "data")))
     storage.submit([write(1, "segments/one"), Persist(2, (Replace("state", b"s"),))])
     finish(storage, 2)
@@ -150,7 +150,7 @@ def test_files_and_folders_are_for_their_owner_only(tmp_path):
     assert modes == {"data": 0o700, "segments": 0o700, "one": 0o600, "state": 0o600}
 
 
-def test_a_group_syncs_each_file_once(tmp_path):
+def test_group_of_writes_syncs_each_file_once(tmp_path):
     disk = Recorder(tmp_path)
     files = DataFiles(disk)
     for name in ("a", "b"):
@@ -165,7 +165,7 @@ def test_a_group_syncs_each_file_once(tmp_path):
     assert disk.calls == ["write"] * 50 + ["sync"] * 2
 
 
-def test_names_change_only_between_syncs(tmp_path):
+def test_renames_happen_only_between_syncs(tmp_path):
     disk = Recorder(tmp_path)
     files = DataFiles(disk)
     files.perform(WriteAt("log", 0, b"x"))
@@ -176,7 +176,7 @@ def test_names_change_only_between_syncs(tmp_path):
 
 
 @pytest.mark.parametrize("fail", ["write", "sync"])
-def test_after_an_error_everything_fails_and_nothing_is_tried_again(tmp_path, fail):
+def test_all_operations_after_an_error_fail_without_a_retry(tmp_path, fail):
     disk = Recorder(tmp_path, fail, at=2)
     storage = DiskWriter(disk)
     storage.submit([write(1)])
@@ -193,7 +193,7 @@ def test_after_an_error_everything_fails_and_nothing_is_tried_again(tmp_path, fa
 
 
 @pytest.mark.parametrize("name", ["/etc/passwd", "../out", "a/../../b", "", "a//b", "./a", "a\0b", "a/.."])
-def test_names_that_leave_the_directory_are_refused(tmp_path, name):
+def test_names_outside_the_directory_are_refused(tmp_path, name):
     with pytest.raises(StorageError):
         check_name(name)
     storage = DiskWriter(DataDirectory(str(tmp_path / "data")))
@@ -202,7 +202,7 @@ def test_names_that_leave_the_directory_are_refused(tmp_path, name):
     storage.close()
 
 
-def test_a_link_is_not_followed(tmp_path):
+def test_symbolic_link_is_not_followed(tmp_path):
     outside = tmp_path / "outside"
     outside.write_bytes(b"keep")
     data = tmp_path / "data"
@@ -215,7 +215,7 @@ def test_a_link_is_not_followed(tmp_path):
     assert outside.read_bytes() == b"keep"
 
 
-def test_many_files_stay_within_the_bound_of_open_ones(tmp_path):
+def test_open_files_are_bounded(tmp_path):
     storage = DiskWriter(DataDirectory(str(tmp_path)))
     before = len(os.listdir("/proc/self/fd"))
     storage.submit([write(number, f"f{number}", 0, b"%d" % number) for number in range(200)])
@@ -225,7 +225,7 @@ def test_many_files_stay_within_the_bound_of_open_ones(tmp_path):
     assert all((tmp_path / f"f{number}").read_bytes() == b"%d" % number for number in range(200))
 
 
-def test_a_full_queue_makes_the_node_wait_and_never_overflows(tmp_path):
+def test_full_queue_blocks_the_node_and_never_overflows(tmp_path):
     storage = DiskWriter(DataDirectory(str(tmp_path)), queue_bytes_max=10_000)
     for ticket in range(100):
         storage.submit([write(ticket, data=bytes(4000))])
@@ -234,7 +234,7 @@ def test_a_full_queue_makes_the_node_wait_and_never_overflows(tmp_path):
     storage.close()
 
 
-def test_closing_finishes_what_is_queued(tmp_path):
+def test_close_finishes_queued_operations(tmp_path):
     storage = DiskWriter(DataDirectory(str(tmp_path)))
     storage.submit([write(ticket, position=ticket, data=b"%d" % (ticket % 10)) for ticket in range(10)])
     storage.close()
@@ -254,7 +254,7 @@ def test_small_writes_are_on_disk_when_submit_returns(tmp_path, monkeypatch):
     storage.close()
 
 
-def test_what_is_done_at_once_is_told_at_once_and_never_overtakes(tmp_path, monkeypatch):
+def test_immediate_completions_are_reported_at_once_and_in_order(tmp_path, monkeypatch):
     monkeypatch.setattr("chaplain.runtime.disk.writer.SLOW_NS", 10**12)
     storage = DiskWriter(DataDirectory(str(tmp_path)))
     assert storage.write_now([write(1), write(2)]) == [Persisted(1), Persisted(2)]
@@ -267,7 +267,7 @@ def test_what_is_done_at_once_is_told_at_once_and_never_overtakes(tmp_path, monk
     storage.close()
 
 
-def test_a_slow_disk_gets_a_thread(tmp_path, monkeypatch):
+def test_slow_disk_moves_writes_to_the_thread(tmp_path, monkeypatch):
     monkeypatch.setattr("chaplain.runtime.disk.writer.SLOW_NS", -1)  # whatever it takes is slow
     submitters: list[int] = []
 
@@ -284,7 +284,7 @@ def test_a_slow_disk_gets_a_thread(tmp_path, monkeypatch):
     assert (submitters[-2] == threading.get_ident(), submitters[-1] == threading.get_ident()) == (True, False)
 
 
-def test_large_writes_and_changes_of_names_go_to_the_thread(tmp_path):
+def test_large_writes_and_renames_go_to_the_thread(tmp_path):
     disk = Recorder(tmp_path)
     storage = DiskWriter(disk)
     held = threading.Event()
@@ -303,7 +303,7 @@ def test_large_writes_and_changes_of_names_go_to_the_thread(tmp_path):
     storage.close()
 
 
-def test_a_small_write_that_fails_fails_for_good(tmp_path):
+def test_failed_small_write_fails_all_later_operations(tmp_path):
     disk = Recorder(tmp_path, "sync", at=2)
     storage = DiskWriter(disk)
     storage.submit([write(1)])

@@ -75,26 +75,26 @@ def call(toy: Running, *frames: bytes) -> list[bytes]:
         return [event.frame for event in caller.of(Arrived)]
 
 
-def test_a_frame_is_answered_when_it_is_on_disk(running, tmp_path):
+def test_frame_is_answered_after_sync(running, tmp_path):
     frames = [b"%d," % number for number in range(200)]
     assert call(running, *frames) == [b"ok " + frame for frame in frames]
     assert (tmp_path / "log").read_bytes() == b"".join(frames)
 
 
-def test_stopping_is_told_once_and_ends_well(running):
+def test_stop_is_reported_once_and_ends_with_code_zero(running):
     assert running.end() == DONE
     assert running.core.seen.count(Stopping()) == 1
     assert running.events() == ["good-bye", "stopped"]
 
 
-def test_a_halt_ends_the_node_and_says_why(running):
+def test_halt_ends_the_node_with_its_reason(running):
     call(running, b"halt")
     running.thread.join(PATIENCE_S)
     assert running.code == HALTED
     assert json.loads(running.log.getvalue())["reason"] == "a toy was told to halt"
 
 
-def test_a_removed_node_says_good_bye_and_then_ends_with_a_code_of_its_own(running):
+def test_removed_node_announces_its_leave_and_ends_with_its_own_code(running):
     frames = [b"%d," % number for number in range(200)]
     answers = call(running, *frames, b"remove")
     running.thread.join(PATIENCE_S)
@@ -105,14 +105,14 @@ def test_a_removed_node_says_good_bye_and_then_ends_with_a_code_of_its_own(runni
     assert json.loads(running.log.getvalue().splitlines()[-1])["reason"] == "a toy was removed"
 
 
-def test_a_broken_core_ends_the_node_with_its_traceback(running):
+def test_defect_in_a_core_ends_the_node_with_a_traceback(running):
     call(running, b"break")
     running.thread.join(PATIENCE_S)
     assert running.code == BROKEN
     assert "RuntimeError: a toy broke" in json.loads(running.log.getvalue())["traceback"]
 
 
-def test_time_never_goes_back_and_deadlines_are_kept(running):
+def test_time_never_goes_back_and_deadlines_are_met(running):
     end = time.monotonic() + PATIENCE_S
     while running.host.ask(lambda: running.core.counts["Woken"]) < 5:
         assert time.monotonic() < end
@@ -125,7 +125,7 @@ def test_time_never_goes_back_and_deadlines_are_kept(running):
     )
 
 
-def test_beacons_reach_everyone_on_the_port(tmp_path):
+def test_beacons_reach_all_listeners_of_the_port(tmp_path):
     sockets = [BeaconSocket("127.255.255.255", 17_401) for _ in range(2)]
     toys = [Running(tmp_path / str(number), beacon, b"%d" % number) for number, beacon in enumerate(sockets)]
     end = time.monotonic() + PATIENCE_S
@@ -137,12 +137,12 @@ def test_beacons_reach_everyone_on_the_port(tmp_path):
         assert "heard" in toy.events()
 
 
-def test_a_bad_beacon_address_is_one_clear_sentence():
+def test_invalid_beacon_address_is_reported_in_one_sentence():
     with pytest.raises(ConfigError, match=r"cannot listen for beacons at 127\.255\.255\.255:17401.*switch it off"):
         BeaconSocket("127.255.255.255", 17_401, "no-such-interface")
 
 
-def test_an_event_is_not_logged_without_bound():
+def test_log_lines_of_one_event_are_bounded():
     stream, now = io.StringIO(), [0.0]
     log = JsonLog("n", stream, lines_per_second_max=3, monotonic_s=lambda: now[0])
     for _ in range(10):
@@ -165,7 +165,7 @@ def fetch(port: int, path: str, **headers: str) -> tuple[int, str]:
             return error.code, error.read().decode()
 
 
-def test_http_tells_how_the_node_is(running):
+def test_http_pages_report_the_state_of_the_node(running):
     ready = [False]
     server = HttpServer("127.0.0.1", 0, HttpViews(running.host, lambda: b'{"id":1}', lambda: ready[0]))
     try:
@@ -188,7 +188,7 @@ def test_http_tells_how_the_node_is(running):
         server.end()
 
 
-def test_who_drips_octets_keeps_nobody_waiting_for_long(running, monkeypatch):
+def test_slow_http_client_delays_no_other_for_long(running, monkeypatch):
     monkeypatch.setattr(http, "REQUEST_S", 0.5)
     server = HttpServer("127.0.0.1", 0, HttpViews(running.host, bytes, lambda: True))
     slow = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(http.CONNECTIONS_MAX)]
@@ -209,7 +209,7 @@ def test_who_drips_octets_keeps_nobody_waiting_for_long(running, monkeypatch):
         server.end()
 
 
-def test_a_loop_that_does_not_turn_is_not_healthy(running):
+def test_blocked_event_loop_is_unhealthy(running):
     running.end()
     server = HttpServer("127.0.0.1", 0, HttpViews(running.host, bytes, lambda: True))
     running.host.ask = lambda *_: (_ for _ in ()).throw(TimeoutError)
@@ -219,7 +219,7 @@ def test_a_loop_that_does_not_turn_is_not_healthy(running):
         server.end()
 
 
-def test_a_node_that_stops_with_frames_for_a_peer_that_reads_nothing_reports_them(tmp_path, monkeypatch):
+def test_node_that_stops_with_unsent_frames_reports_them(tmp_path, monkeypatch):
     monkeypatch.setattr(event_loop, "DRAIN_NS", 50_000_000)
     monkeypatch.setattr(event_loop, "LINGER_MS", 0)
     toy = Running(tmp_path)

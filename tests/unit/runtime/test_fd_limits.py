@@ -48,12 +48,12 @@ def none_left() -> Iterator[None]:
     ("allowed", "sessions"),
     [(resource.RLIM_INFINITY, SESSIONS_MAX), (1 << 20, SESSIONS_MAX), (1024, 288), (200, fd_limits.SESSIONS_MIN)],
 )
-def test_sessions_follow_from_descriptors(monkeypatch, allowed, sessions):
+def test_session_limit_follows_from_file_descriptors(monkeypatch, allowed, sessions):
     monkeypatch.setattr(resource, "getrlimit", lambda _kind: (allowed, allowed))
     assert fd_limits.sessions_for(strangers=192) == sessions
 
 
-def test_all_are_taken_that_may_be_had():
+def test_descriptor_limit_is_raised_to_the_maximum():
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (min(before[0], 512), before[1]))
@@ -63,7 +63,7 @@ def test_all_are_taken_that_may_be_had():
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
-def test_what_cannot_be_opened_for_want_of_descriptors_is_told_apart(tmp_path: Path):
+def test_failed_open_for_lack_of_descriptors_is_recognized(tmp_path: Path):
     read = fd_limits.retry_when_exhausted(lambda path: path.read_bytes())
     (tmp_path / "there").write_bytes(b"here")
     with none_left(), pytest.raises(NoDescriptors):
@@ -81,7 +81,7 @@ def answers(labour: WorkerPool[str], count: int) -> list[str]:
     return found
 
 
-def test_work_that_finds_no_descriptor_is_done_again_behind_the_rest():
+def test_work_without_a_descriptor_is_repeated_later():
     tries = iter((errno.EMFILE, errno.ENFILE, 0))
 
     @fd_limits.retry_when_exhausted
@@ -100,7 +100,7 @@ def test_work_that_finds_no_descriptor_is_done_again_behind_the_rest():
         labour.close()
 
 
-def test_whatever_else_goes_wrong_still_stops_the_node():
+def test_other_failures_still_stop_the_node():
     @fd_limits.retry_when_exhausted
     def read(_wanted: str) -> str:
         raise OSError(errno.EIO, "the disk is broken")
@@ -114,7 +114,7 @@ def test_whatever_else_goes_wrong_still_stops_the_node():
         labour.close()
 
 
-def test_a_node_without_descriptors_reads_later_and_says_so(tmp_path: Path):
+def test_node_without_descriptors_reads_later_and_reports_it(tmp_path: Path):
     (tmp_path / "segments").mkdir()
     tasks = BackgroundTasks(graph_tasks(tmp_path / "segments"))
     lines, clock = StringIO(), Clock()
@@ -136,7 +136,7 @@ def test_a_node_without_descriptors_reads_later_and_says_so(tmp_path: Path):
     host.close()
 
 
-def test_who_cannot_be_dialled_for_want_of_descriptors_is_dialled_later():
+def test_dial_without_a_descriptor_is_repeated_later():
     sockets = Sockets(b"h" * 16)
     try:
         with none_left():

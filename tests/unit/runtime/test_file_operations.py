@@ -53,7 +53,7 @@ def disk(tmp_path):
     return Names(tmp_path)
 
 
-def test_a_new_file_and_its_folders_are_on_disk_before_it_is_written(disk):
+def test_new_file_and_its_folders_are_synced_before_it_is_written(disk):
     files = DataFiles(disk)
     files.perform(WriteAt("a/b/c", 0, b"x"))
     assert disk.calls == ["make a", "sync ./", "make a/b", "sync a/", "create a/b/c", "sync a/b/"]
@@ -62,7 +62,7 @@ def test_a_new_file_and_its_folders_are_on_disk_before_it_is_written(disk):
     files.close()
 
 
-def test_a_name_that_changes_waits_for_what_was_written_and_is_synced(disk):
+def test_renamed_file_is_synced_before_and_after(disk):
     files = DataFiles(disk)
     files.perform(WriteAt("a", 0, b"x"))
     disk.calls.clear()
@@ -74,14 +74,14 @@ def test_a_name_that_changes_waits_for_what_was_written_and_is_synced(disk):
     files.close()
 
 
-def test_what_is_replaced_is_whole_under_its_new_name(disk):
+def test_replaced_file_is_synced_before_it_gets_its_name(disk):
     files = DataFiles(disk)
     files.perform(Replace("a", b"x"))
     assert disk.calls == ["create a.new", "sync a.new", "rename a.new a", "sync ./"]
     files.close()
 
 
-def test_a_file_that_is_closed_to_make_room_is_synced_first(disk, tmp_path):
+def test_file_closed_to_free_a_descriptor_is_synced_first(disk, tmp_path):
     files = DataFiles(disk)
     for number in range(OPEN_FILES_MAX):
         files.perform(WriteAt(f"{number}", 0, b"x"))
@@ -106,7 +106,7 @@ def _synced(monkeypatch, act) -> list[str]:
     return seen
 
 
-def test_a_small_file_is_on_disk_with_its_name(tmp_path, monkeypatch):
+def test_small_file_is_synced_with_its_name(tmp_path, monkeypatch):
     file = tmp_path / "a"
     assert _synced(monkeypatch, lambda: durable.write_new(file, "x\n")) == [str(file), str(tmp_path)]
     with pytest.raises(FileExistsError):
@@ -117,7 +117,7 @@ def test_a_small_file_is_on_disk_with_its_name(tmp_path, monkeypatch):
     assert file.read_text() == "y\n"
 
 
-def test_a_small_file_that_cannot_be_written_is_not_there(tmp_path, monkeypatch):
+def test_small_file_that_cannot_be_written_is_not_created(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "fsync", lambda _fd: (_ for _ in ()).throw(OSError(5, "Input/output error")))
     with pytest.raises(OSError, match="Input/output"):
         durable.write_new(tmp_path / "a", "x")

@@ -31,7 +31,7 @@ def _edit(folder, pattern: str, text: str) -> None:
     file.write_text(edited)
 
 
-def test_a_node_starts_again_with_what_it_was_founded_with(folder):
+def test_node_restarts_with_its_founding_configuration(folder):
     _edit(folder, r"^http = .*$", 'http = "127.0.0.1:0"')
     assert make_journal(load_node(folder / "node.toml"), IDENTITY).settings.node == 3
 
@@ -43,19 +43,19 @@ def test_a_node_starts_again_with_what_it_was_founded_with(folder):
         (r'^"2" = "tcp://.*"$', '"2" = "tcp://127.0.0.1:1"'),
     ],
 )
-def test_a_file_that_was_edited_since_is_refused_in_words(folder, pattern, text):
+def test_edited_founding_configuration_is_refused_with_a_remedy(folder, pattern, text):
     _edit(folder, pattern, text)
     with pytest.raises(ConfigError, match=r"restore .*\[clients\].*chaplain client add"):
         make_journal(load_node(folder / "node.toml"), IDENTITY)
 
 
-def test_a_wrapping_key_that_is_gone_is_refused(folder):
+def test_missing_wrapping_key_is_refused(folder):
     (folder / WRAPPING_FILE).unlink()
     with pytest.raises(ConfigError, match=r"restore .*wrapping"):
         make_journal(load_node(folder / "node.toml"), IDENTITY)
 
 
-def test_a_log_from_before_there_was_such_a_note_is_given_one(folder):
+def test_log_without_a_founding_file_gets_one(folder):
     (folder / FOUNDING_FILE).unlink()
     make_journal(load_node(folder / "node.toml"), IDENTITY)
     assert (folder / FOUNDING_FILE).is_file()

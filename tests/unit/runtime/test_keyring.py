@@ -30,14 +30,14 @@ def places(tmp_path: Path) -> tuple[Path, Path, Path]:
     return configured, data, data / KEYRING_FILE
 
 
-def test_what_was_rotated_goes_before_what_is_configured(places: tuple[Path, Path, Path]) -> None:
+def test_rotated_ring_precedes_the_configured_one(places: tuple[Path, Path, Path]) -> None:
     configured, data, _ = places
     assert choose_keyring(configured, data).used == SECOND
     configured.unlink()
     assert choose_keyring(configured, data).used == SECOND
 
 
-def test_a_configured_ring_that_was_replaced_is_not_left_aside_in_silence(places: tuple[Path, Path, Path]) -> None:
+def test_replaced_configured_ring_stops_the_start(places: tuple[Path, Path, Path]) -> None:
     configured, data, rotated = places
     put(configured, THIRD)
     with pytest.raises(ConfigError, match=f"remove {rotated} to use the new key"):
@@ -48,14 +48,14 @@ def test_a_configured_ring_that_was_replaced_is_not_left_aside_in_silence(places
     assert choose_keyring(configured, data).used == SECOND, "rotated again since then"
 
 
-def test_a_configured_ring_that_was_brought_up_to_date_is_no_other(places: tuple[Path, Path, Path]) -> None:
+def test_configured_ring_with_the_used_key_is_accepted(places: tuple[Path, Path, Path]) -> None:
     configured, data, rotated = places
     put(configured, SECOND)
     put(rotated, THIRD, SECOND)
     assert choose_keyring(configured, data).used == THIRD
 
 
-def test_where_both_are_one_file_replacing_it_is_enough(tmp_path: Path) -> None:
+def test_replacing_the_single_ring_file_is_enough(tmp_path: Path) -> None:
     put(tmp_path / KEYRING_FILE, FIRST)
     assert choose_keyring(tmp_path / KEYRING_FILE, tmp_path).used == FIRST
     put(tmp_path / KEYRING_FILE, SECOND)

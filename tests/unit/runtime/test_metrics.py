@@ -28,11 +28,11 @@ def counted() -> set[str]:
     return found
 
 
-def test_whatever_is_counted_has_a_line_of_its_own() -> None:
+def test_every_counter_has_a_help_text() -> None:
     assert counted() - COUNTERS.keys() == set()
 
 
-def test_no_line_is_about_what_nobody_counts() -> None:
+def test_every_help_text_belongs_to_a_counter() -> None:
     complaints = {
         f"mesh_{event.replace(' ', '_')}" for event in re.findall(r'_report\(session, "([a-z ]+)"', inbound_source())
     }
@@ -44,18 +44,18 @@ def inbound_source() -> str:
     return (SOURCE / "mesh" / "inbound.py").read_text()
 
 
-def test_every_line_says_something_of_its_own() -> None:
+def test_help_texts_are_unique() -> None:
     lines = [*COUNTERS.values(), *PREFIXES.values()]
     assert len(set(lines)) == len(lines)
     assert len(set(GAUGES.values())) == len(GAUGES)
 
 
-def test_prometheus_reads_the_lines() -> None:
+def test_prometheus_output_has_names_and_help_texts() -> None:
     shown = exposition({"link_admitted": 1, "gossip_members_left": 2, "graph_refused_a_lie": 3}, {"peers": 2}).decode()
     for name in ("link_admitted", "gossip_members_left", "graph_refused_a_lie"):
         assert f"# HELP chaplain_{name}_total {help_of(name)}\n" in shown
     assert f"# HELP chaplain_peers {GAUGES['peers']}\n" in shown
 
 
-def test_the_page_lists_every_line() -> None:
+def test_metrics_page_lists_every_metric() -> None:
     assert PAGE.read_text().endswith(page())

@@ -47,12 +47,12 @@ def log(tmp_path: Path) -> Log:
     return Log(tmp_path)
 
 
-def test_what_was_written_is_read(log: Log) -> None:
+def test_written_records_are_read_back(log: Log) -> None:
     for first, last in ((0, 0), (0, 30), (95, 130), (199, 199), (0, 199)):
         assert log.read(first, last) == list(range(first, last + 1))
 
 
-def test_reading_one_record_reads_records_of_one_file_only(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reading_one_record_opens_one_file_only(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[int] = []
     records = OpenSegment.records
 
@@ -82,7 +82,7 @@ def test_record_in_an_unreadable_sector_is_missing_and_its_neighbours_are_read(
 
 
 @pytest.mark.parametrize("sequence", [0, 7, 15])
-def test_a_file_whose_header_cannot_be_read_hides_no_other(log: Log, sequence: int) -> None:
+def test_file_with_an_unreadable_header_hides_no_other(log: Log, sequence: int) -> None:
     with list_segments(log.folder)[sequence].path.open("r+b") as file:
         for place in HEADER_COPIES:
             file.seek(place)
@@ -92,7 +92,7 @@ def test_a_file_whose_header_cannot_be_read_hides_no_other(log: Log, sequence: i
     assert hidden == list(range(hidden[0], hidden[-1] + 1, 5))
 
 
-def test_files_that_are_dropped_while_they_are_read_hold_nothing(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_dropped_during_a_read_return_nothing(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     listed = list_segments(log.folder)
     monkeypatch.setattr(log_files, "list_segments", lambda folder, name: listed)
     for file in listed[:5]:

@@ -44,16 +44,16 @@ class Loop:
         self.now_ns += self.cost_ns
 
 
-def test_a_turn_ends_when_its_time_is_over() -> None:
+def test_turn_ends_when_its_time_is_over() -> None:
     loop = Loop(MILLISECOND // 10, 1000)
     assert loop.turn() == 10
 
 
-def test_a_request_that_takes_longer_than_a_turn_is_served_alone() -> None:
+def test_request_longer_than_a_turn_is_served_alone() -> None:
     assert Loop(5 * MILLISECOND, 1000).turn() == 1
 
 
-def test_a_contended_node_is_busy_for_no_more_than_its_share() -> None:
+def test_contended_node_is_busy_for_at_most_its_share() -> None:
     loop = Loop(MILLISECOND // 10, 100_000, share=0.25)
     began_ns, served = loop.now_ns, 0
     while loop.now_ns - began_ns < 1000 * MILLISECOND:
@@ -86,7 +86,7 @@ def test_light_clients_are_served_while_the_node_rests() -> None:
     assert loop.light == 0
 
 
-def test_no_client_starves_when_the_node_is_always_busy() -> None:
+def test_no_client_starves_while_the_node_is_always_busy() -> None:
     loop = Loop(MILLISECOND // 10, 1000)
     began_ns, served = loop.now_ns, 0
     while loop.now_ns - began_ns < 1000 * MILLISECOND:
@@ -108,7 +108,7 @@ def test_only_light_clients_are_served_while_many_octets_are_under_way() -> None
     assert loop.turn() > 0
 
 
-def test_a_client_alone_is_served_without_a_rest() -> None:
+def test_single_client_is_served_without_a_rest() -> None:
     loop = Loop(MILLISECOND // 10, 1000)
     loop.contended, loop.behind = False, True
     assert loop.turn() == 10
@@ -116,7 +116,7 @@ def test_a_client_alone_is_served_without_a_rest() -> None:
     assert loop.turn() == 10
 
 
-def test_the_wait_after_a_full_turn_is_known() -> None:
+def test_wait_after_a_full_turn_is_known() -> None:
     loop = Loop(MILLISECOND // 10, 1000)
     loop.turn()
     assert loop.scheduler.wait_ns() == MILLISECOND
@@ -127,7 +127,7 @@ def test_the_wait_after_a_full_turn_is_known() -> None:
     assert loop.scheduler.wait_ns() is None
 
 
-def test_a_long_step_is_not_rested_for_longer_than_the_bound() -> None:
+def test_rest_after_a_long_step_is_bounded() -> None:
     loop = Loop(MILLISECOND // 10, 1000)
     loop.turn(other_work_ns=100 * REST_NS_MAX)
     wait_ns = loop.scheduler.wait_ns()

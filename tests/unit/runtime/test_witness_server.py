@@ -37,7 +37,7 @@ def request(size, name=b""):
     return AddCheckpoint(0, (), sign(Checkpoint(ORIGIN, size, root))).encode().encode()
 
 
-def test_an_answer_is_sent_after_the_checkpoint_is_on_disk(store, views, monkeypatch):
+def test_answer_is_sent_after_the_checkpoint_is_on_disk(store, views, monkeypatch):
     def fail(signed):
         raise OSError("disk full")
 
@@ -75,7 +75,7 @@ def test_two_forks_at_once_are_not_both_signed(store, views, monkeypatch):
     assert sorted(answers) == [200, 409]
 
 
-def test_a_tile_client_asks_the_next_node_and_takes_the_full_tile(tmp_path):
+def test_tile_client_asks_the_next_node_and_takes_the_full_tile(tmp_path):
     class Quiet(SimpleHTTPRequestHandler):
         def log_message(self, *_):
             pass

@@ -64,7 +64,7 @@ def one_by_one(records: list[Record]) -> list[dict]:
     return expected
 
 
-def test_columns_and_types_are_those_spark_takes():
+def test_arrow_schema_has_types_that_spark_accepts():
     (made,) = to_record_batches([batch(1, [ORDERS])])
     assert made.schema == SCHEMA
     made.validate(full=True)
@@ -72,7 +72,7 @@ def test_columns_and_types_are_those_spark_takes():
     assert {field.type for field in made.schema} <= allowed
 
 
-def test_rows_of_a_known_batch():
+def test_rows_of_a_known_batch_are_decoded():
     found = rows([batch(41, [ORDERS, PLAIN], 1000, origin_node=2)])
     assert [row["offset"] for row in found] == [1000, 1001, 1002, 1003, 1004]
     assert [row["value"] for row in found] == [b"alpha", b"be", b"", b"x", b"yy"]
@@ -90,7 +90,7 @@ def test_rows_of_a_known_batch():
 
 @settings(deadline=None)
 @given(st.lists(st.lists(packs(), min_size=1, max_size=4), min_size=1, max_size=5), st.integers(1, 20))
-def test_columns_hold_what_single_decoding_finds(groups, rows_max):
+def test_columns_equal_single_decoding(groups, rows_max):
     records = []
     offset = 7
     for index, group in enumerate(groups):
@@ -109,12 +109,12 @@ def test_columns_can_be_chosen_and_ordered():
         assert next(to_record_batches([batch(1, [ORDERS])], (name,))).num_rows == 3
 
 
-def test_other_kinds_are_passed_over_and_no_records_make_no_batches():
+def test_other_record_kinds_give_no_rows():
     assert list(to_record_batches([])) == []
     assert list(to_record_batches([Record(Kind.META, b"x"), Record(Kind.MARK)])) == []
 
 
-def test_a_batch_without_offsets_has_none():
+def test_batch_without_offsets_has_null_offsets():
     assert [row["offset"] for row in rows([batch(1, [PLAIN], NO_OFFSET), batch(2, [PLAIN], 5)])] == [None, None, 5, 6]
 
 
@@ -124,7 +124,7 @@ def test_scanned_views_decode_like_bytes():
     assert rows(found) == rows(records)
 
 
-def test_a_million_messages_are_decoded_without_looking_at_one():
+def test_decoding_cost_grows_with_packs_and_not_with_messages():
     """Counts Python calls, not seconds: they must grow with packs, not with messages."""
     import cProfile
     import pstats

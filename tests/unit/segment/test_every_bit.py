@@ -49,7 +49,7 @@ def whole(segment) -> Scan:
     return found
 
 
-def test_every_flip_in_the_header_pages(segment):
+def test_flip_in_a_header_page_is_noticed_and_the_other_copy_serves(segment):
     """In either copy it is noticed and the other copy serves; between the copies nothing is ever read."""
     header = header_of(segment)
     pages = bytearray(segment[:RECORDS_START])
@@ -68,7 +68,7 @@ def test_every_flip_in_the_header_pages(segment):
     assert read_headers(pages) == read_headers(segment)
 
 
-def test_every_flip_in_every_head_and_in_the_end_mark(segment, whole):
+def test_flip_in_any_record_head_or_end_mark_is_named_by_the_scan(segment, whole):
     """The scan names the record that was hit, and finds all that follow."""
     base = whole.header.base
     data = bytearray(segment)
@@ -87,7 +87,7 @@ def test_every_flip_in_every_head_and_in_the_end_mark(segment, whole):
             assert [head for head, _ in found.records] == [head for head, _ in whole.records[number + 1 :]]
 
 
-def test_every_flip_in_every_body(segment, whole):
+def test_flip_in_any_record_body_is_found(segment, whole):
     """The body's checksum fails for each bit; one flip a body goes through the whole scan."""
     base = whole.header.base
     data = np.frombuffer(segment, np.uint8).copy()
@@ -118,7 +118,7 @@ def _body_is_bad(data, head) -> bool:
     return False
 
 
-def test_every_flip_behind_the_end_is_harmless(segment, whole):
+def test_flip_behind_the_end_changes_nothing(segment, whole):
     """No single flip makes a trace of this segment there, so the scan says the same as before."""
     base, tag = whole.header.base, whole.header.tag
     data = np.frombuffer(segment, np.uint8)
@@ -133,7 +133,7 @@ def test_every_flip_behind_the_end_is_harmless(segment, whole):
         assert scan(flipped, whole.header) == whole
 
 
-def test_every_truncation(segment, whole):
+def test_truncation_behind_the_end_is_reported_and_before_it_causes_doubt(segment, whole):
     """Behind the end mark it costs nothing and is reported as short; before, something is in doubt or damaged."""
     base = whole.header.base
     ends = [head.end - base for head, _ in whole.records]
@@ -154,7 +154,7 @@ def test_every_truncation(segment, whole):
         assert (read_headers(view[:size]).header is None) == (size < HEADER_BYTES)
 
 
-def test_no_two_flips_within_a_word_of_a_head_pass(segment, whole):
+def test_two_flips_within_a_word_of_a_head_are_found(segment, whole):
     """Beyond what was asked: bursts up to 32 bits are always caught by CRC-32C."""
     head, _ = whole.records[1]
     chance = random.Random(1)

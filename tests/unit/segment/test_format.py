@@ -40,13 +40,13 @@ def example(name: str) -> bytes:
     return bytes.fromhex(found[1])
 
 
-def test_the_documented_header_is_read_and_written():
+def test_documented_header_matches_the_codec():
     raw = example("segment-header").ljust(512, b"\0")
     assert decode_header(raw) == HEADER
     assert encode_header(HEADER) == raw
 
 
-def test_the_documented_record_is_read_and_written():
+def test_documented_record_matches_the_codec():
     raw = example("record")
     head = decode_head(raw, HEADER.identity, 73728)
     body = decode_body(raw, head)
@@ -66,7 +66,7 @@ def test_documented_batches_of_a_verdict_are_read_and_written():
             decode_verdict(broken)
 
 
-def test_a_record_is_valid_at_its_place_in_its_segment_only():
+def test_record_is_valid_only_at_its_place_in_its_segment():
     raw = encode(RECORD, HEADER.identity, 73728, 0)
     with pytest.raises(Malformed, match="head checksum"):
         decode_head(raw, HEADER.identity, 73736)
@@ -76,7 +76,7 @@ def test_a_record_is_valid_at_its_place_in_its_segment_only():
         decode_head(raw, HEADER.identity[:8] + bytes(8), 73728)
 
 
-def test_of_two_header_copies_the_newer_life_holds():
+def test_newer_of_two_header_copies_is_used():
     old = encode_header(HEADER)
     new_header = SegmentHeader("demo", 5, b"n" * 16, 9, 131072, 16384, b"p" * 16)
     pages = bytearray(encode_pages(HEADER))
@@ -91,12 +91,12 @@ def test_of_two_header_copies_the_newer_life_holds():
 
 
 @pytest.mark.parametrize("name", ["", "Upper", "a/b", "-a", "a" * 65])
-def test_log_names_that_would_not_make_good_files_are_refused(name):
+def test_log_names_unsuitable_as_file_names_are_refused(name):
     with pytest.raises(ConfigError):
         encode_header(SegmentHeader(name, 5, bytes(16), 0, 0, 16384))
 
 
-def test_file_names():
+def test_segment_file_names_round_trip():
     assert layout.parse_name(layout.segment_name("a-b", 7)) == ("a-b", 7, False)
     assert layout.parse_name(layout.free_name("log", 7)) == ("log", 7, True)
     with pytest.raises(Malformed):
@@ -127,7 +127,7 @@ records = st.builds(
 
 
 @given(records, st.binary(min_size=16, max_size=16), u32, u64)
-def test_any_record_comes_back(record, identity, place, proven):
+def test_any_record_round_trips(record, identity, place, proven):
     position = place * 8
     raw = encode(record, identity, position, proven)
     head = decode_head(raw + b"more", identity, position)
@@ -162,7 +162,7 @@ def packs(draw):
 
 
 @given(packs(), st.binary(max_size=16))
-def test_any_pack_comes_back_and_can_be_joined_untouched(pack, other):
+def test_any_pack_round_trips_and_can_be_concatenated(pack, other):
     raw = encode_pack(pack)
     assert decode_pack(raw) == pack
     assert digest_of(raw) == stated_digest(raw)
@@ -172,7 +172,7 @@ def test_any_pack_comes_back_and_can_be_joined_untouched(pack, other):
     assert decode_pack((raw + neighbour + raw)[heads[2].start : heads[2].end]) == pack
 
 
-def test_a_signature_is_put_in_after_the_digest_is_known():
+def test_signature_is_inserted_after_the_digest():
     blank = encode_pack(Pack(5, 10, (b"alpha",), signature_type=1, signature=bytes(61)))
     signed = with_signature(blank, b"s" * 61)
     assert stated_digest(signed) == digest_of(signed) == stated_digest(blank)

@@ -47,7 +47,7 @@ def joined(cells: list[bytes]) -> tuple[bytes, list[int], list[int]]:
 
 @pytest.mark.parametrize("beside", [0, FEW + 1])
 @pytest.mark.parametrize("what", BAD)
-def test_a_malformed_cell_is_refused_alone_and_among_others(what: str, beside: int) -> None:
+def test_malformed_header_cell_is_refused_alone_and_among_others(what: str, beside: int) -> None:
     cells = [FINE] * beside + [BAD[what]]
     with pytest.raises(Malformed):
         check(*joined(cells))
@@ -66,7 +66,7 @@ CELLS = st.one_of(
 
 @given(st.lists(CELLS, min_size=1, max_size=3))
 @settings(max_examples=300, deadline=None)
-def test_a_column_is_refused_exactly_if_one_of_its_cells_is(cells: list[bytes]) -> None:
+def test_header_column_is_refused_exactly_if_a_cell_is(cells: list[bytes]) -> None:
     wrong = False
     for cell in cells:
         try:

@@ -40,11 +40,11 @@ def indexes(records) -> list[int]:
     return [record.index for record in records]
 
 
-def test_a_message_is_shown_when_its_chained_successor_follows():
+def test_message_is_returned_when_its_chained_successor_follows():
     assert indexes(agreed(chained(5))) == [0, 1, 2, 3]
 
 
-def test_a_mark_shows_the_last_one_if_it_names_its_hash():
+def test_mark_shows_the_last_message_if_it_names_its_hash():
     records = chained(3)
     assert indexes(agreed([*records, mark(2, records[2].chain_hash)])) == [0, 1, 2]
     assert indexes(agreed([*records, mark(2, b"x" * 32)])) == [0, 1]
@@ -64,17 +64,17 @@ def test_message_is_shown_only_with_its_verdict_and_with_the_offsets_of_it():
     assert [one.kind for one in shown] == [Kind.META, Kind.BATCH, Kind.VERDICT]
 
 
-def test_without_chains_a_mark_shows_everything_up_to_it():
+def test_mark_shows_all_earlier_messages_of_a_log_without_chains():
     records = [Record(Kind.META, b"x", index=index) for index in range(5)]
     assert indexes(agreed(records)) == []
     assert indexes(agreed([*records, mark(3)])) == [0, 1, 2, 3]
 
 
-def test_a_settled_record_is_shown_at_once():
+def test_settled_record_is_returned_at_once():
     assert indexes(agreed([Record(Kind.META, index=7, flags=Flag.SETTLED)])) == [7]
 
 
-def test_a_successor_that_chains_to_something_else_shows_nothing():
+def test_successor_with_another_predecessor_shows_nothing():
     first, _ = chained(2)
     stranger = Record(Kind.META, index=1, previous_hash=b"s" * 32, chain_hash=b"t" * 32)
     assert indexes(agreed([first, stranger])) == []
@@ -82,7 +82,7 @@ def test_a_successor_that_chains_to_something_else_shows_nothing():
     assert indexes(agreed([first, late])) == []
 
 
-def test_of_two_proposals_for_one_index_the_chain_says_which():
+def test_chain_selects_one_of_two_proposals_for_an_index():
     zero, old, *_ = chained(2)
     new = Record(Kind.META, b"new", index=1, regime=2, previous_hash=zero.chain_hash, chain_hash=b"n" * 32)
     after_new = Record(Kind.META, index=2, previous_hash=b"n" * 32, chain_hash=b"m" * 32)
@@ -93,7 +93,7 @@ def test_of_two_proposals_for_one_index_the_chain_says_which():
     assert list(agreed([zero, old, new, after_old])) == [zero, old]
 
 
-def test_parts_are_shown_together_or_not_at_all():
+def test_parts_of_a_message_are_returned_together_or_not_at_all():
     hashes = {"previous_hash": NO_HASH, "chain_hash": b"a" * 32}
     parts = [Record(Kind.META, index=1, part=part, parts=3, **hashes) for part in range(3)]
     assert list(agreed([*parts, mark(1, b"a" * 32)])) == parts
@@ -102,7 +102,7 @@ def test_parts_are_shown_together_or_not_at_all():
     assert agreement.incomplete == [Incomplete(1, 2, 3)]
 
 
-def test_what_contradicts_the_shown_is_a_fork_and_is_not_shown():
+def test_message_that_contradicts_a_returned_one_is_a_fork():
     zero, one, two = chained(3)
     other = Record(Kind.META, b"other", index=1, previous_hash=zero.chain_hash, chain_hash=b"o" * 32)
     agreement = Agreement()
@@ -164,7 +164,7 @@ def test_waiting_records_are_bounded():
 
 
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 2), st.integers(0, 2), st.booleans()), max_size=30))
-def test_whatever_comes_each_index_of_a_chained_log_is_shown_at_most_once_and_in_order(steps):
+def test_index_of_a_chained_log_is_returned_at_most_once_and_in_order(steps):
     def name(index, branch):
         return bytes([index + 1, branch]) * 16
 
@@ -191,7 +191,7 @@ def put(disk: Disk, folder: Path) -> None:
         (folder / name).write_bytes(content)
 
 
-def test_a_log_in_a_folder_is_read_across_segments(tmp_path):
+def test_log_in_a_folder_is_read_across_segments(tmp_path):
     records = chained(60, 1000)
     put(written(records), tmp_path)
     (tmp_path / "other.txt").write_text("not a segment")
@@ -211,7 +211,7 @@ def test_records_larger_than_a_window_are_read(tmp_path, monkeypatch):
     assert list(read_log(tmp_path, "log")) == records[:-1]
 
 
-def test_polling_follows_a_log_as_it_grows_at_every_single_operation(tmp_path):
+def test_polling_follows_a_log_after_every_single_operation(tmp_path):
     records = chained(42, 1500)
     disk, writer, reader = Disk(), SegmentWriter(SMALL, random.Random(1)), LogReader(tmp_path, "log")
     shown = []
@@ -226,7 +226,7 @@ def test_polling_follows_a_log_as_it_grows_at_every_single_operation(tmp_path):
     assert list(reader.poll()) == []
 
 
-def test_damage_is_passed_over_and_named_and_the_rest_is_shown(tmp_path):
+def test_damage_is_named_and_the_rest_is_returned(tmp_path):
     records = chained(60, 1000)
     disk = written(records)
     disk.files[segment_name("log", 1)][9000] ^= 1
@@ -238,7 +238,7 @@ def test_damage_is_passed_over_and_named_and_the_rest_is_shown(tmp_path):
     assert len(missing) == 2, "the damaged one, and the one that only it could have shown"
 
 
-def test_a_missing_segment_is_named(tmp_path):
+def test_missing_segment_is_named(tmp_path):
     disk = written(chained(60, 1000))
     del disk.files[segment_name("log", 1)]
     put(disk, tmp_path)
@@ -247,7 +247,7 @@ def test_a_missing_segment_is_named(tmp_path):
     assert [finding.reason for finding in reader.findings] == ["segments between are missing"]
 
 
-def test_a_file_recycled_between_two_reads_is_noticed(tmp_path):
+def test_file_recycled_between_two_reads_is_noticed(tmp_path):
     path = tmp_path / "file"
     path.write_bytes(written(chained(9, 1000)).files[segment_name("log", 0)])
     with OpenSegment(path) as segment:
@@ -288,7 +288,7 @@ while not os.path.exists(folder + "/stop"):
 """
 
 
-def test_a_reader_racing_a_writer_that_recycles_never_sees_foreign_bytes(tmp_path):
+def test_reader_beside_a_recycling_writer_never_sees_foreign_octets(tmp_path):
     """Another process overwrites two or three files over and over; every record read is whole and of its segment."""
     process = subprocess.Popen([sys.executable, "-c", WRITER, str(tmp_path)], stdout=subprocess.PIPE)
     assert process.stdout is not None

@@ -42,7 +42,7 @@ def zeroed(start: int, end: int) -> bytes:
 
 
 @pytest.mark.parametrize("page", [0, 3, 9, 10])
-def test_unreadable_page_reads_as_zeros_and_the_rest_as_it_is(
+def test_unreadable_page_reads_as_zeros_and_the_rest_unchanged(
     file: Path, descriptor: int, page: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = zeroed(page * PAGE_BYTES, (page + 1) * PAGE_BYTES)
@@ -53,15 +53,13 @@ def test_unreadable_page_reads_as_zeros_and_the_rest_as_it_is(
     assert not salvage.is_readable(descriptor, 0, len(CONTENT))
 
 
-def test_readable_file_is_read_whole_and_ends_where_it_ends(descriptor: int) -> None:
+def test_readable_file_is_read_completely(descriptor: int) -> None:
     assert salvage.read(descriptor, 2 * len(CONTENT), 0) == CONTENT
     assert salvage.read(descriptor, 50, len(CONTENT) + 10) == b""
     assert salvage.is_readable(descriptor, 0, len(CONTENT))
 
 
-def test_long_unreadable_stretch_takes_few_attempts(
-    file: Path, descriptor: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_long_unreadable_range_takes_few_attempts(file: Path, descriptor: int, monkeypatch: pytest.MonkeyPatch) -> None:
     size = 64 << 20
     os.truncate(file, size)
     make_unreadable(monkeypatch, file, 0, size)
@@ -78,7 +76,7 @@ def test_long_unreadable_stretch_takes_few_attempts(
     assert attempts < 100
 
 
-def test_other_errors_than_those_of_the_medium_are_raised(descriptor: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_read_errors_are_raised(descriptor: int, monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(*_: object) -> bytes:
         raise OSError(errno.ESTALE, "stale")
 

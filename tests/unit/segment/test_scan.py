@@ -27,7 +27,7 @@ def bodies(disk: Disk) -> list[bytes]:
     return [bytes(record.body) for _, record in disk.scan(FIRST).records]
 
 
-def test_a_whole_segment_is_clean_and_open():
+def test_complete_segment_is_clean_and_open():
     records = chained(5)
     found = written(records).scan(FIRST)
     assert [record for _, record in found.records] == records
@@ -37,7 +37,7 @@ def test_a_whole_segment_is_clean_and_open():
 
 
 @pytest.mark.parametrize("within", [0, 9, 13, 24, 100, 150, 300])
-def test_a_flip_in_the_last_synced_record_is_in_doubt_and_what_is_before_is_kept(within):
+def test_flip_in_the_last_synced_record_causes_doubt_and_keeps_earlier_records(within):
     disk = written(chained(5))
     last = places(disk)[-1]
     disk.files[FIRST][last + within] ^= 0x10
@@ -46,7 +46,7 @@ def test_a_flip_in_the_last_synced_record_is_in_doubt_and_what_is_before_is_kept
 
 
 @pytest.mark.parametrize("within", [0, 9, 13, 24, 100, 150, 300])
-def test_a_flip_before_a_later_write_is_damage_and_what_follows_is_found(within):
+def test_flip_before_a_later_write_is_damage_and_later_records_are_found(within):
     records = chained(5)
     disk = written(records)
     place = places(disk)[2]
@@ -56,21 +56,21 @@ def test_a_flip_before_a_later_write_is_damage_and_what_follows_is_found(within)
     assert disk.scan(FIRST).findings[0].end == place + size_of(records[2])
 
 
-def test_damage_among_records_never_known_to_be_synced_is_in_doubt():
+def test_damage_among_unsynced_records_causes_doubt():
     disk = written(chained(5), sync=False)
     place = places(disk)[2]
     disk.files[FIRST][place + 150] ^= 1
     assert verdicts(disk) == [(ScanVerdict.IN_DOUBT, place)]
 
 
-def test_a_flip_in_the_end_mark_is_in_doubt():
+def test_flip_in_the_end_mark_causes_doubt():
     disk = written(chained(3))
     end = disk.scan(FIRST).end
     disk.files[FIRST][end + 30] ^= 1
     assert verdicts(disk) == [(ScanVerdict.IN_DOUBT, end)]
 
 
-def test_a_write_of_which_only_later_sectors_arrived_is_torn():
+def test_write_of_which_only_later_sectors_arrived_is_torn():
     disk = Disk()
     writer = SegmentWriter(SMALL, random.Random(1))
     disk.perform(writer.append(chained(3)))
@@ -84,7 +84,7 @@ def test_a_write_of_which_only_later_sectors_arrived_is_torn():
     assert len(bodies(disk)) == 3
 
 
-def test_a_write_of_which_only_the_first_sectors_arrived_is_in_doubt():
+def test_write_of_which_only_the_first_sectors_arrived_causes_doubt():
     disk = Disk()
     writer = SegmentWriter(SMALL, random.Random(1))
     disk.perform(writer.append(chained(3)))
@@ -98,7 +98,7 @@ def test_a_write_of_which_only_the_first_sectors_arrived_is_in_doubt():
     assert len(bodies(disk)) == 3
 
 
-def test_a_lost_write_of_something_proven_is_damage():
+def test_lost_write_of_a_proven_record_is_damage():
     disk = Disk()
     writer = SegmentWriter(SMALL, random.Random(1))
     disk.perform(writer.append(chained(3)))
@@ -113,7 +113,7 @@ def test_a_lost_write_of_something_proven_is_damage():
     assert verdicts(disk) == [(ScanVerdict.DAMAGED, end)]
 
 
-def test_swapped_records_never_validate():
+def test_swapped_records_are_invalid():
     disk = written(chained(5))
     first, second, third = places(disk)[1:4]
     content = disk.files[FIRST]
@@ -122,7 +122,7 @@ def test_swapped_records_never_validate():
     assert len(bodies(disk)) == 3
 
 
-def test_swapped_bodies_never_validate():
+def test_swapped_bodies_are_invalid():
     disk = written(chained(5))
     first, second = places(disk)[1:3]
     content = disk.files[FIRST]
@@ -131,7 +131,7 @@ def test_swapped_bodies_never_validate():
     assert verdicts(disk) == [(ScanVerdict.DAMAGED, first), (ScanVerdict.DAMAGED, second)]
 
 
-def test_a_misdirected_write_never_validates():
+def test_misdirected_write_is_invalid():
     disk = written(chained(5))
     place = places(disk)
     content = disk.files[FIRST]
@@ -139,7 +139,7 @@ def test_a_misdirected_write_never_validates():
     assert verdicts(disk) == [(ScanVerdict.DAMAGED, place[1])]
 
 
-def test_records_of_a_foreign_segment_never_validate():
+def test_records_of_another_segment_are_invalid():
     disk, foreign = written(chained(5)), written(chained(5, seed=2), seed=2)
     place = places(disk)
     disk.files[FIRST][place[1] : place[2]] = foreign.files[FIRST][place[1] : place[2]]
@@ -148,7 +148,7 @@ def test_records_of_a_foreign_segment_never_validate():
     assert verdicts(disk) == [(ScanVerdict.IN_DOUBT, RECORDS_START)]
 
 
-def test_stale_records_of_a_recycled_file_never_show():
+def test_old_records_of_a_recycled_file_are_never_read():
     settings = LogSettings("log", 5, segment_bytes=16 * 1024)
     disk = Disk()
     writer = SegmentWriter(settings, random.Random(1))
@@ -165,7 +165,7 @@ def test_stale_records_of_a_recycled_file_never_show():
     assert any(disk.files[name][found.end - found.header.base + 1000 :]), "the former life should still be there"
 
 
-def test_a_head_that_leads_out_of_the_segment_is_bad_even_with_a_right_checksum():
+def test_head_that_points_outside_the_segment_is_invalid():
     disk = written(chained(2))
     header = header_of(disk.files[FIRST])
     place = places(disk)[1]
@@ -174,7 +174,7 @@ def test_a_head_that_leads_out_of_the_segment_is_bad_even_with_a_right_checksum(
     assert verdicts(disk) == [(ScanVerdict.IN_DOUBT, place)]
 
 
-def test_a_damaged_stretch_is_refilled_in_place():
+def test_damaged_range_is_refilled_in_place():
     records = chained(5)
     disk = written(records)
     place = places(disk)[2]
@@ -189,7 +189,7 @@ def test_a_damaged_stretch_is_refilled_in_place():
         refill(header, finding.position, finding.end, chained(1, 300))
 
 
-def test_without_a_search_nothing_behind_the_first_bad_head_is_told():
+def test_scan_without_a_search_stops_at_the_first_bad_head():
     disk = written(chained(5))
     disk.files[FIRST][places(disk)[2]] ^= 1
     data = bytes(disk.files[FIRST])

@@ -34,7 +34,7 @@ def rows(disk: Disk) -> list[dict[str, object]]:
     return [row for batch in arrow.to_record_batches(agreed(records), COLUMNS) for row in batch.to_pylist()]
 
 
-def test_rows_say_who_and_what() -> None:
+def test_recorded_rows_contain_sender_and_content() -> None:
     disk = Disk()
     tap = reopened(disk)
     disk.perform(tap.write(StreamKind.POOL, "chat", [b"a", b"b"], 5, keys=[b"k", None], writer=9, first_id=3))
@@ -50,7 +50,7 @@ def test_rows_say_who_and_what() -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from("xyz"), st.integers(1, 40), st.booleans()), max_size=30))
-def test_offsets_go_on_over_restarts_and_rolls(writes: list[tuple[str, int, bool]]) -> None:
+def test_offsets_continue_over_restarts_and_new_segments(writes: list[tuple[str, int, bool]]) -> None:
     disk = Disk()
     tap = reopened(disk)
     for stream, count, restart in writes:
@@ -63,7 +63,7 @@ def test_offsets_go_on_over_restarts_and_rolls(writes: list[tuple[str, int, bool
         assert tap.head(stream) == expected
 
 
-def test_a_torn_end_is_cut_and_its_offsets_are_given_again() -> None:
+def test_torn_end_is_cut_and_its_offsets_are_given_again() -> None:
     disk = Disk()
     tap = reopened(disk)
     disk.perform(tap.write(StreamKind.POOL, "chat", [b"kept"], 1))
@@ -86,7 +86,7 @@ KEPT = 3 * SETTINGS.segment_bytes
         st.tuples(st.sampled_from("xyz"), st.integers(1, 40), st.sampled_from([None, 0, 1, 2, 3, 4, 5])), max_size=60
     )
 )
-def test_what_is_kept_is_the_end_and_no_offset_is_given_twice(writes: list[tuple[str, int, int | None]]) -> None:
+def test_bounded_recording_keeps_the_end_and_repeats_no_offset(writes: list[tuple[str, int, int | None]]) -> None:
     """Now and then the node dies after some of the operations of a write; what it had not written may come again."""
     disk, written = Disk(), dict.fromkeys("xyz", 0)
     tap = reopened(disk, KEPT)
@@ -110,7 +110,7 @@ def test_what_is_kept_is_the_end_and_no_offset_is_given_twice(writes: list[tuple
         assert offsets == list(range(written[stream] - len(offsets), written[stream]))
 
 
-def test_a_stream_of_which_nothing_is_left_goes_on_where_it_was() -> None:
+def test_stream_without_retained_rows_continues_its_offsets() -> None:
     """Wherever among the operations of a write the node dies."""
     disk = Disk()
     tap = reopened(disk, 1)
@@ -124,7 +124,7 @@ def test_a_stream_of_which_nothing_is_left_goes_on_where_it_was() -> None:
     assert len(disk.files) == SEGMENTS_MIN + 1
 
 
-def test_without_a_bound_everything_stays() -> None:
+def test_recording_without_a_bound_keeps_everything() -> None:
     disk = Disk()
     tap = reopened(disk)
     for _ in range(20):
@@ -133,6 +133,6 @@ def test_without_a_bound_everything_stays() -> None:
     assert HEADS not in disk.files
 
 
-def test_heads_that_are_damaged_are_named() -> None:
+def test_damaged_heads_file_is_named() -> None:
     with pytest.raises(StorageError, match=r"tap\.heads .* is damaged .* remove it"):
         Tap(SETTINGS, random.Random(1), heads=b"{")

@@ -20,7 +20,7 @@ def name(sequence: int) -> str:
     return segment_name("log", sequence)
 
 
-def test_an_append_is_one_write_and_the_next_begins_where_its_end_mark_stands():
+def test_append_is_one_write_and_the_next_begins_at_its_end_mark():
     writer = SegmentWriter(SMALL, random.Random(1))
     writer.append(chained(1))
     end = writer.written
@@ -31,7 +31,7 @@ def test_an_append_is_one_write_and_the_next_begins_where_its_end_mark_stands():
     assert writer.append([]) == ()
 
 
-def test_a_full_segment_rolls_and_the_log_reads_as_one():
+def test_full_segment_is_followed_by_another_and_the_log_reads_as_one():
     records = chained(100, 1000)
     disk = written(records)
     survey, found = disk.survey()
@@ -44,14 +44,14 @@ def test_a_full_segment_rolls_and_the_log_reads_as_one():
     assert len(identities) == len(disk.files) > 10
 
 
-def test_many_records_in_one_append_roll_too():
+def test_records_of_one_append_can_span_segments():
     disk = Disk()
     disk.perform(SegmentWriter(SMALL, random.Random(1)).append(chained(100, 1000)))
     survey, found = disk.survey()
     assert (found, survey.clean) == (chained(100, 1000), True)
 
 
-def test_the_new_segment_is_begun_before_the_old_one_is_sealed():
+def test_new_segment_is_begun_before_the_old_one_is_sealed():
     writer = SegmentWriter(SMALL, random.Random(1), free=["x.free"])
     assert isinstance(writer.append(chained(1, 7000))[0], Rename)
     operations = writer.append(chained(1, 7000))
@@ -59,7 +59,7 @@ def test_the_new_segment_is_begun_before_the_old_one_is_sealed():
     assert kinds == [(WriteAt, name(1)), (WriteAt, name(1)), (WriteAt, name(0)), (WriteAt, name(1))]
 
 
-def test_a_segment_begun_and_never_used_leaves_the_log_clean_and_is_begun_again():
+def test_unused_new_segment_leaves_the_log_clean():
     disk = Disk()
     writer = SegmentWriter(SMALL, random.Random(1))
     disk.perform(writer.append(chained(1, 5000)))
@@ -74,7 +74,7 @@ def test_a_segment_begun_and_never_used_leaves_the_log_clean_and_is_begun_again(
     assert (survey.clean, survey.unused, len(found)) == (True, (), 3)
 
 
-def test_released_files_are_recycled_by_name_up_to_a_bound():
+def test_released_files_are_recycled_up_to_a_bound():
     writer = SegmentWriter(LogSettings("log", 5, "deep/", 16 * 1024, free_max=1), random.Random(1))
     for _ in range(3):
         writer.append(chained(1, 7000))
@@ -85,7 +85,7 @@ def test_released_files_are_recycled_by_name_up_to_a_bound():
         writer.release(3)
 
 
-def test_proven_is_only_what_was_synced():
+def test_proven_position_covers_only_synced_records():
     writer = SegmentWriter(SMALL, random.Random(1))
     disk = Disk()
     disk.perform(writer.append(chained(1)))
@@ -101,7 +101,7 @@ def test_proven_is_only_what_was_synced():
 
 @pytest.mark.parametrize("free", [False, True])
 @pytest.mark.parametrize("more", [0, 1, 50_000])
-def test_a_record_larger_than_a_segment_gets_a_segment_in_which_it_fits(more: int, free: bool):
+def test_record_larger_than_a_segment_gets_a_segment_that_fits(more: int, free: bool):
     disk = Disk()
     room = SMALL.record_bytes_max - 144
     files = ["log-00000000000000000099.free"] if free else []
@@ -121,12 +121,12 @@ def test_a_record_larger_than_a_segment_gets_a_segment_in_which_it_fits(more: in
     assert disk.survey()[0].clean
 
 
-def test_a_log_whose_segments_have_an_impossible_size_is_refused():
+def test_log_with_impossible_segment_sizes_is_refused():
     with pytest.raises(ConfigError):
         SegmentWriter(LogSettings("log", 5, segment_bytes=5000), random.Random(1))
 
 
-def test_a_clean_log_goes_on_in_its_last_segment():
+def test_clean_log_continues_in_its_last_segment():
     disk = written(chained(20, 1000))
     survey, _ = disk.survey()
     writer = SegmentWriter(SMALL, random.Random(2), survey)
@@ -138,7 +138,7 @@ def test_a_clean_log_goes_on_in_its_last_segment():
 
 
 @pytest.mark.parametrize(("was", "now"), [(16, 32), (32, 16)])
-def test_a_segment_that_was_begun_keeps_its_size_when_another_is_set(was: int, now: int):
+def test_existing_segment_keeps_its_size_when_the_setting_changes(was: int, now: int):
     """Nobody reads a file further than its header says."""
     disk = Disk()
     records = chained(60, 1000)
@@ -152,7 +152,7 @@ def test_a_segment_that_was_begun_keeps_its_size_when_another_is_set(was: int, n
     assert found == records
 
 
-def test_a_log_in_doubt_is_cut_only_on_request_and_nothing_cut_comes_back():
+def test_log_in_doubt_is_cut_only_on_request_and_nothing_cut_returns():
     disk = Disk()
     writer = SegmentWriter(SMALL, random.Random(1))
     disk.perform(writer.append(chained(2)))
@@ -172,7 +172,7 @@ def test_a_log_in_doubt_is_cut_only_on_request_and_nothing_cut_comes_back():
     assert len(survey.endings) == 2
 
 
-def test_damage_in_the_middle_does_not_keep_a_log_from_going_on():
+def test_damage_in_the_middle_does_not_stop_a_log():
     disk = written(chained(20, 1000))
     disk.files[name(0)][RECORDS_START + 300] ^= 1
     survey, _ = disk.survey()
@@ -184,7 +184,7 @@ def test_damage_in_the_middle_does_not_keep_a_log_from_going_on():
     assert found[-1] == chained(1, first=20)[0]
 
 
-def test_missing_foreign_and_headless_segments_are_named():
+def test_missing_foreign_and_headerless_segments_are_named():
     whole = written(chained(40, 1000))
     disk = whole.copy()
     del disk.files[name(1)]
@@ -200,7 +200,7 @@ def test_missing_foreign_and_headless_segments_are_named():
     assert "is missing" in finding.reason
 
 
-def test_one_lost_header_copy_is_reported_and_costs_nothing_and_both_are_made_up_for():
+def test_one_lost_header_copy_costs_nothing_and_two_are_reconstructed():
     whole = written(chained(40, 1000))
     disk = whole.copy()
     disk.files[name(1)][:512] = bytes(512)
@@ -215,7 +215,7 @@ def test_one_lost_header_copy_is_reported_and_costs_nothing_and_both_are_made_up
     assert [finding.reason for finding in survey.findings] == ["header: both copies are bad"]
 
 
-def test_both_lost_header_copies_of_a_larger_segment_are_made_up_for():
+def test_lost_header_copies_of_a_larger_segment_are_reconstructed():
     records = [*chained(3), Record(Kind.META, bytes(50_000), index=3), *chained(20, 1000, first=4)]
     disk = written(records)
     disk.files[name(1)][:8192] = b"x" * 8192
@@ -224,7 +224,7 @@ def test_both_lost_header_copies_of_a_larger_segment_are_made_up_for():
     assert [finding.reason for finding in survey.findings] == ["header: both copies are bad"]
 
 
-def test_a_log_whose_first_segment_is_lost_and_nothing_proves_the_rest_is_begun_anew_on_demand():
+def test_log_without_its_first_segment_and_proof_is_begun_anew_on_request():
     disk = written(chained(40, 1000))
     disk.files = {name(1): disk.files[name(1)]}
     disk.files[name(1)][:8192] = b"x" * 8192
@@ -244,7 +244,7 @@ sizes = st.lists(st.integers(0, 6000), min_size=1, max_size=12)
 
 @settings(max_examples=150, deadline=None)
 @given(data=st.data(), sizes=sizes, recycle=st.booleans())
-def test_a_process_killed_between_any_two_operations_leaves_a_log_that_goes_on(data, sizes, recycle):
+def test_process_killed_between_any_two_operations_leaves_a_usable_log(data, sizes, recycle):
     """Whole operations are lost, as when a process dies: nothing is in doubt, nothing written before is missing."""
     crashed, kept = _run(data, sizes, recycle, tear=False)
     survey, found = crashed.survey()
@@ -260,7 +260,7 @@ def test_a_process_killed_between_any_two_operations_leaves_a_log_that_goes_on(d
 
 @settings(max_examples=150, deadline=None)
 @given(data=st.data(), sizes=sizes, recycle=st.booleans())
-def test_after_a_power_cut_in_any_write_nothing_synced_is_lost(data, sizes, recycle):
+def test_power_cut_in_any_write_loses_nothing_synced(data, sizes, recycle):
     """Any sectors of the unsynced writes are lost: what was synced is there, and after a cut the log goes on clean."""
     crashed, kept = _run(data, sizes, recycle, tear=True)
     survey, found = crashed.survey()

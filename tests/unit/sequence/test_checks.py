@@ -70,7 +70,7 @@ def two_of_which_one_is_away() -> tuple[Watched, int]:
     return stage, token
 
 
-def test_who_joins_in_the_step_of_an_acknowledgement_need_not_hold_it_yet() -> None:
+def test_member_that_joins_in_the_step_of_an_acknowledgement_may_lack_the_entry() -> None:
     """Half is enough when the other half is dead; then it is removed, and another let in, before anything is sent.
 
     The newcomer is in the work set behind the event, not in the one that decided about it.
@@ -89,7 +89,7 @@ def test_who_joins_in_the_step_of_an_acknowledgement_need_not_hold_it_yet() -> N
     assert stage.cores[3].context.is_learning, "it does not know yet that it has a seat"
 
 
-def test_what_is_decided_without_a_memory_that_lives_is_found_though_that_is_removed_at_once() -> None:
+def test_acknowledgement_without_a_living_memory_is_found_after_its_removal() -> None:
     """In the work set that is left the event has its majority; in the one that was asked it had none."""
     stage, token = two_of_which_one_is_away()
     with pytest.raises(Violation, match="q1 acknowledges what 1 of 2 memories do not hold"):

@@ -81,14 +81,14 @@ def reason(settled: Settled | None) -> str:
     return f"{settled.kind}: {settled.reason}"
 
 
-def test_a_publish_is_answered_with_its_first_number() -> None:
+def test_publish_is_answered_with_its_first_number() -> None:
     node = Alone()
     first, second = node.publish(b"a", b"b"), node.publish(b"c")
     assert node.answer(first) == Settled(first, client.encode(Numbered(1)))
     assert node.answer(second) == Settled(second, client.encode(Numbered(3)))
 
 
-def test_pages_hold_events_with_hashes_that_link_them() -> None:
+def test_pages_contain_events_with_linked_hashes() -> None:
     node = Alone()
     node.publish(b"a", b"b", b"c")
     node.publish(b"d")
@@ -105,7 +105,7 @@ def test_pages_hold_events_with_hashes_that_link_them() -> None:
     assert node.read(SequenceReader("nothing", None, None, False, None)) == []
 
 
-def test_a_long_stream_is_read_in_bounded_pages() -> None:
+def test_long_stream_is_read_in_bounded_pages() -> None:
     node = Alone(page_bytes_max=1000)
     for number in range(50):
         node.publish(b"%d" % number * 50)
@@ -115,7 +115,7 @@ def test_a_long_stream_is_read_in_bounded_pages() -> None:
     assert len(node.read(SequenceReader("s", None, None, False, None))) == 50
 
 
-def test_without_follow_a_reader_ends_at_the_head_of_its_first_page() -> None:
+def test_reader_without_follow_ends_at_the_head_of_its_first_page() -> None:
     node = Alone(page_bytes_max=1)
     for number in range(3):
         node.publish(b"%d" % number)
@@ -126,7 +126,7 @@ def test_without_follow_a_reader_ends_at_the_head_of_its_first_page() -> None:
     assert [one.value for one in seen] == [b"0", b"1", b"2"]
 
 
-def test_a_reader_waits_for_news_and_is_woken_by_it_or_by_time() -> None:
+def test_reader_waits_for_new_events_or_its_timeout() -> None:
     node = Alone()
     waiting = node.ask(ReadRequest("s", 1, 5 * SECOND, 0))
     assert node.answer(waiting) is None
@@ -142,7 +142,7 @@ def test_a_reader_waits_for_news_and_is_woken_by_it_or_by_time() -> None:
     assert client.decode_page(settled.payload).runs == []
 
 
-def test_a_withdrawn_call_is_not_answered() -> None:
+def test_withdrawn_call_is_not_answered() -> None:
     node = Alone(lonely_ns=10 * SECOND)
     published, waiting = node.publish(b"a"), node.ask(ReadRequest("s", 1, 5 * SECOND, 0))
     node.step(Withdrawn(published))
@@ -154,7 +154,7 @@ def test_a_withdrawn_call_is_not_answered() -> None:
     assert node.answer(waiting) is None
 
 
-def test_what_left_the_window_is_missing_by_name() -> None:
+def test_number_that_left_the_window_is_missing_with_a_reason() -> None:
     node = Alone(window_bytes=3000)
     for _ in range(20):
         node.publish(bytes(400))
@@ -166,7 +166,7 @@ def test_what_left_the_window_is_missing_by_name() -> None:
     assert reason(node.answer(call)) == f"missing: s 1 has left the window: {unremembered}"
 
 
-def test_a_stream_that_left_the_window_as_a_whole_is_not_one_without_events() -> None:
+def test_stream_that_left_the_window_completely_is_missing_and_not_empty() -> None:
     node = Alone(window_bytes=3000)
     node.publish(b"a", b"b", b"c")
     for _ in range(20):
@@ -181,7 +181,7 @@ def test_a_stream_that_left_the_window_as_a_whole_is_not_one_without_events() ->
     assert client.decode_page(settled.payload).runs[0].first == 4, "who follows goes on with what comes"
 
 
-def test_no_more_is_remembered_for_readers_than_others_can_learn() -> None:
+def test_window_for_readers_equals_the_window_that_nodes_can_learn() -> None:
     node = Alone(window_entries_max=5)
     for _ in range(20):
         node.publish(b"a")
@@ -191,7 +191,7 @@ def test_no_more_is_remembered_for_readers_than_others_can_learn() -> None:
     assert node.page().first == 20 - len(kept) + 1
 
 
-def test_a_reader_of_another_history_is_told() -> None:
+def test_reader_of_another_history_is_refused() -> None:
     node = Alone()
     node.publish(b"a")
     call = node.ask(ReadRequest("s", 1, 0, 12345))
@@ -212,13 +212,13 @@ def test_a_reader_of_another_history_is_told() -> None:
         (client.encode(ReadRequest("s", 0, 0, -1)), b""),
     ],
 )
-def test_bad_requests_are_refused(body: bytes, payload: bytes) -> None:
+def test_malformed_requests_are_refused(body: bytes, payload: bytes) -> None:
     node = Alone()
     assert reason(node.answer(node.ask(body, payload))).startswith("refused: ")
     assert node.layer.core.context.events == 0
 
 
-def test_before_it_joined_a_node_lets_readers_wait_and_then_says_why() -> None:
+def test_node_that_has_not_joined_lets_readers_wait_and_then_refuses() -> None:
     node = Alone(started=False)
     call = node.ask(ReadRequest("s", 0, 0, 0))
     assert node.answer(call) is None
@@ -238,7 +238,7 @@ def test_readers_are_bounded() -> None:
     assert reason(node.answer(calls[2])).startswith("busy: ")
 
 
-def test_status_and_gauges() -> None:
+def test_status_and_gauges_show_state_and_streams() -> None:
     node = Alone()
     node.publish(b"a")
     status = node.layer.status()
@@ -251,7 +251,7 @@ def test_status_and_gauges() -> None:
     assert node.layer.gauges()["sequence_working"] == 1
 
 
-def test_a_tap_keeps_what_is_delivered_one_write_at_a_time() -> None:
+def test_recorder_stores_delivered_events_with_one_write_at_a_time() -> None:
     tap = Tap(LogSettings("sequence", StreamKind.SEQUENCE), Random(2))
     node = Alone(tap=tap)
     node.publish(b"a", b"b")
@@ -266,7 +266,7 @@ def test_a_tap_keeps_what_is_delivered_one_write_at_a_time() -> None:
     assert not [one for one in node.effects if isinstance(one, Report) and one.event == "events not recorded"]
 
 
-def test_the_client_refuses_what_no_node_would_take() -> None:
+def test_client_refuses_arguments_that_no_node_accepts() -> None:
     for values in ([], [bytes(3 << 20)]):
         with pytest.raises(ValueError, match="publishes 1 event or more"):
             check_values(values)
@@ -276,7 +276,7 @@ def test_the_client_refuses_what_no_node_would_take() -> None:
         SequenceReader("s", 0, None, False, None)
 
 
-def test_a_client_notices_a_gap_in_an_answer() -> None:
+def test_client_notices_a_gap_in_an_answer() -> None:
     reading = SequenceReader("s", 1, None, True, None)
     page = SequencePage(1, 2, 2, [client.PageRun(2, "ann", bytes(32), [b"b"])])
     with pytest.raises(Missing, match="s 1 is not in"):

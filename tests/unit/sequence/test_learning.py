@@ -32,7 +32,7 @@ def kept(stage: Stage, number: int) -> int:
     return sum(len(held.entry.encoded) for held in log.since(log.base.index))
 
 
-def test_after_a_rolling_restart_every_node_has_what_was_acknowledged() -> None:
+def test_rolling_restart_keeps_every_acknowledged_event_on_every_node() -> None:
     stage = Stage(3).start().run(1)
     token = stage.publish(1, *VALUES.values())
     stage.run(1)
@@ -46,7 +46,7 @@ def test_after_a_rolling_restart_every_node_has_what_was_acknowledged() -> None:
     assert stage.outcome(late) == Published(late, 4)
 
 
-def test_no_seat_is_asked_for_and_nothing_acknowledged_before_the_window_is_held() -> None:
+def test_joining_node_requests_a_seat_only_after_it_has_the_window() -> None:
     stage = published(20, 1000, batch_bytes_max=3000)
     stage.kill(3)
     stage.run(6)
@@ -68,7 +68,7 @@ def test_no_seat_is_asked_for_and_nothing_acknowledged_before_the_window_is_held
     ] * 20
 
 
-def test_the_others_publish_while_one_learns_and_it_catches_up() -> None:
+def test_members_publish_while_a_node_learns_and_it_catches_up() -> None:
     stage = published(30, 1000, batch_bytes_max=2000)
     stage.kill(3)
     stage.start(3)
@@ -98,7 +98,7 @@ def pages_for(stage: Stage) -> list[int]:
     return [sender for sender, _, message in stage.said if isinstance(message, EntryBatch)]
 
 
-def test_one_learns_on_from_another_when_its_guide_dies() -> None:
+def test_learning_continues_from_another_node_when_the_guide_dies() -> None:
     stage = Stage(5, batch_bytes_max=2000).start().run(1)
     for _ in range(30):
         stage.publish(1, bytes(1000))
@@ -117,7 +117,7 @@ def test_one_learns_on_from_another_when_its_guide_dies() -> None:
     assert sorted(stage.delivered(5)) == list(range(1, 31))
 
 
-def test_a_guide_that_does_not_answer_is_left_for_another() -> None:
+def test_guide_that_does_not_answer_is_replaced() -> None:
     stage = published(5)
     stage.kill(3)
     stage.run(6)
@@ -127,7 +127,7 @@ def test_a_guide_that_does_not_answer_is_left_for_another() -> None:
     assert sorted(stage.delivered(3)) == [1, 2, 3, 4, 5]
 
 
-def test_the_window_is_learned_and_no_more() -> None:
+def test_joining_node_learns_exactly_the_window() -> None:
     stage = published(40, 500, window_bytes=4000)
     before = dict(stage.cores[1].context.window_base.streams)
     assert before["s"][0] > 25
@@ -140,7 +140,7 @@ def test_the_window_is_learned_and_no_more() -> None:
     assert len({core.context.streams["s"] for core in stage.cores.values()}) == 1
 
 
-def test_what_leaves_the_window_while_one_learns_is_learned_anew() -> None:
+def test_entries_that_leave_the_window_during_learning_restart_it() -> None:
     stage = published(20, 500, window_bytes=6000, batch_bytes_max=600)
     stage.kill(3)
     stage.run(6)
@@ -156,7 +156,7 @@ def test_what_leaves_the_window_while_one_learns_is_learned_anew() -> None:
     assert max(stage.delivered(3)) == 40
 
 
-def test_one_that_learned_of_a_history_that_is_over_helps_to_begin_another() -> None:
+def test_node_that_learned_an_ended_history_helps_to_begin_another() -> None:
     stage = published()
     [first] = stage.histories()
     stage.kill(3)
@@ -183,7 +183,7 @@ def test_readers_and_publishers_wait_while_a_node_learns() -> None:
     assert stage.outcome(early) == Published(early, 4)
 
 
-def test_a_member_that_is_pages_behind_catches_up_across_ballots() -> None:
+def test_member_that_is_pages_behind_catches_up_across_ballots() -> None:
     stage = Stage(5, batch_bytes_max=2000, silence_ns=60 * 10**9).start().run(1)
     for away, author in ((2, 1), (1, 2), (2, 3), (3, 4)):
         stage.split((5, away), tuple(one for one in (1, 2, 3, 4) if one != away))

@@ -42,7 +42,7 @@ def restart(stage: Stage, *numbers: int) -> None:
     stage.start(*numbers)
 
 
-def test_half_of_the_old_set_does_not_go_on_without_what_the_new_one_decided() -> None:
+def test_half_of_the_old_set_cannot_continue_without_the_new_sets_decisions() -> None:
     for seed in SEEDS:
         stage = grown(Stage(4, seed=seed), unhearing=(2, 1))
         token = stage.publish(4, b"m")
@@ -58,7 +58,7 @@ def test_half_of_the_old_set_does_not_go_on_without_what_the_new_one_decided() -
         assert all(stage.delivered(number)[2] == b"m" for number in stage.cores)
 
 
-def test_what_one_holds_unknowing_that_it_is_decided_is_not_displaced() -> None:
+def test_decided_entry_survives_a_lock_change_by_an_uninformed_holder() -> None:
     for seed in SEEDS:
         stage = grown(Stage(4, seed=seed), unhearing=(2, 1))
         stage.cut = {(3, 5)}
@@ -78,7 +78,7 @@ def test_what_one_holds_unknowing_that_it_is_decided_is_not_displaced() -> None:
         assert all(stage.delivered(number) == {1: b"a", 2: b"m", 3: b"x"} for number in stage.cores)
 
 
-def test_most_of_the_old_set_do_not_go_on_without_what_half_of_the_new_one_may_decide() -> None:
+def test_majority_of_the_old_set_cannot_continue_without_half_of_the_new_set() -> None:
     """What 4, 5 and 6 hold is decided by half of six if the rest are dead; for 6 by what it heard of 4 and 5."""
     for seed in SEEDS:
         stage = grown(Stage(5, seed=seed), unhearing=(1, 2, 3))
@@ -116,7 +116,7 @@ def joins_unheard() -> Stage:
     return stage
 
 
-def test_who_is_about_to_join_grants_the_lock_before_it_knows_that_it_counts() -> None:
+def test_joining_node_grants_the_lock_before_it_knows_that_it_counts() -> None:
     """1, 2 and 5 are most of five, and with 6 most of six."""
     stage = joins_unheard()
     assert not stage.cores[6].context.may_be_counted
@@ -131,7 +131,7 @@ def test_who_is_about_to_join_grants_the_lock_before_it_knows_that_it_counts() -
     assert stage.members(6) == [1, 2, 5, 6]
 
 
-def test_too_few_of_the_new_set_for_the_lock_is_told() -> None:
+def test_holder_without_enough_of_the_new_set_is_in_err() -> None:
     """Without 6 only half of the six are here, and the others may remember more."""
     stage = joins_unheard()
     stage.kill(6)
@@ -144,7 +144,7 @@ def test_too_few_of_the_new_set_for_the_lock_is_told() -> None:
     assert len(stage.histories()) == 1
 
 
-def test_half_counts_only_for_one_of_them() -> None:
+def test_exact_half_counts_only_for_a_member_of_it() -> None:
     """Another may have words of seats that died before the rest did, and the rest went on meanwhile."""
     context = Stage(1).start().cores[1].context
     context.peers.dead.add(20)

@@ -64,14 +64,14 @@ def examples(name: str) -> list[bytes]:
     return [bytes.fromhex(re.sub(r"#.*", "", block)) for block in blocks]
 
 
-def test_a_bearing_is_as_on_the_page() -> None:
+def test_bearing_example_matches_the_codec() -> None:
     [body] = examples("BEAT")
     assert len(body) == BEARING_BYTES == 108
     assert decode(body, b"") == Beat(BEARING)
     assert encode(Beat(BEARING)) == (body, b"")
 
 
-def test_a_number_is_told_as_on_the_page() -> None:
+def test_seq_example_matches_the_codec() -> None:
     rest, payload = examples("SEQ")
     members = (SeatedMember(1, 0xA1), SeatedMember(2, 0xB2))
     told = Seq(BEARING, 6, bytes(range(32)), Ballot(3, 0xB2), 0xB2, members, {"ticks": (41, bytes(32))})
@@ -81,13 +81,13 @@ def test_a_number_is_told_as_on_the_page() -> None:
 
 
 @pytest.mark.parametrize("name", ENTRIES)
-def test_entries_are_as_on_the_page(name: str) -> None:
+def test_entry_examples_match_the_codec(name: str) -> None:
     [octets] = examples(name)
     assert ENTRIES[name].encoded == octets
     assert decode_entries(octets) == [ENTRIES[name]]
 
 
-def test_hashes_are_as_on_the_page() -> None:
+def test_hash_examples_match_the_code() -> None:
     founded = entry_hash(NO_HASH, 1, ENTRIES["FOUND entry"].encoded)
     assert founded.hex() in PAGE
     [run] = ENTRIES["EVENTS entry"].runs
@@ -109,12 +109,12 @@ def test_hashes_are_as_on_the_page() -> None:
         ENTRIES["CHANGE entry"].encoded[:-8] + bytes(8),
     ],
 )
-def test_entries_that_nobody_could_apply_are_malformed(octets: bytes) -> None:
+def test_entries_that_cannot_be_applied_are_malformed(octets: bytes) -> None:
     with pytest.raises(Malformed):
         decode_entries(octets)
 
 
-def test_bodies_that_are_wrong() -> None:
+def test_wrong_bodies_are_malformed() -> None:
     for body in (b"", b"\x00", b"\x02" + bytes(24), b"\x01" + bytes(13)):
         with pytest.raises(Malformed):
             decode_members(body)
@@ -128,6 +128,6 @@ def test_bodies_that_are_wrong() -> None:
         client.decode_page(b"\x01")
 
 
-def test_an_entry_is_its_octets() -> None:
+def test_entry_decodes_from_its_own_octets() -> None:
     entry: SequenceEntry = ENTRIES["CHANGE entry"]
     assert decode_change(entry.body) == WorkSetChange(SeatedMember(5, 0xC3), joins=True)

@@ -29,7 +29,7 @@ from tests.unit.sequence.sequence_stage import Stage
 # Hostile and late words.
 
 
-def test_nobody_speaks_for_another_and_malformed_words_change_nothing() -> None:
+def test_message_in_the_name_of_another_or_malformed_changes_nothing() -> None:
     stage = Stage(3).start().run(1)
     before = stage.cores[1].context.bearing()
     body, payload = encode(Beat(stage.cores[2].context.bearing()))
@@ -40,7 +40,7 @@ def test_nobody_speaks_for_another_and_malformed_words_change_nothing() -> None:
     assert stage.cores[1].context.counts["parcels_malformed"] == 2
 
 
-def test_an_entry_under_an_old_ballot_is_not_accepted() -> None:
+def test_entry_under_an_old_ballot_is_refused() -> None:
     stage = Stage(3).start().run(1)
     stage.publish(1, b"a")
     stage.feed(1, Drained())
@@ -59,7 +59,7 @@ def test_an_entry_under_an_old_ballot_is_not_accepted() -> None:
     assert stage.delivered(1)[2] == b"a"
 
 
-def test_one_that_fell_behind_the_window_joins_anew() -> None:
+def test_member_behind_the_window_joins_with_a_new_seat() -> None:
     stage = Stage(3, window_bytes=2000, silence_ns=60 * 10**9).start().run(1)
     stage.split((3,), (1, 2))
     for _ in range(20):
@@ -80,7 +80,7 @@ def member(number: int) -> SeatedMember:
     return SeatedMember(number, number * 10)
 
 
-def test_what_is_enough() -> None:
+def test_quorum_counts_dead_and_vacant_seats() -> None:
     five = tuple(map(member, (1, 2, 3, 4, 5)))
     four = five[:4]
     assert is_quorum(five, {10, 20, 30}, ())
@@ -103,14 +103,16 @@ def test_what_is_enough() -> None:
     st.dictionaries(st.sampled_from(range(10, 80, 10)), st.integers(1, 4)),
     st.sets(st.sampled_from(range(10, 80, 10))),
 )
-def test_an_index_is_enough_if_those_who_hold_it_are(seated: list[bool], held: dict[int, int], dead: set[int]) -> None:
+def test_quorum_index_is_the_highest_index_with_a_quorum(
+    seated: list[bool], held: dict[int, int], dead: set[int]
+) -> None:
     members = tuple(SeatedMember(number, number * 10 * seat) for number, seat in enumerate(seated, 1))
     here = {member.seat: held[member.seat] for member in members if member.seat in held}
     enough = [i for i in (1, 2, 3, 4) if is_quorum(members, {seat for seat in here if here[seat] >= i}, dead)]
     assert quorum_index(members, here, dead) == max(enough, default=0)
 
 
-def test_changes_and_turns() -> None:
+def test_changes_and_turns_update_the_work_set_and_the_holder() -> None:
     three = tuple(map(member, (1, 2, 3)))
     assert changed(three, WorkSetChange(member(4), joins=True)) == (*three, member(4))
     assert changed(three, WorkSetChange(SeatedMember(2, 99), joins=True)) == three, "its former self must leave first"
@@ -121,7 +123,7 @@ def test_changes_and_turns() -> None:
     assert successor(three, 30, {30}) == 0
 
 
-def test_what_is_asked_for_fits_into_a_frame_and_comes_whole() -> None:
+def test_large_undecided_log_is_transferred_in_frames() -> None:
     stage = Stage(3).start().run(1)
     stage.split((3,), (1, 2))
     for _ in range(6):
@@ -159,7 +161,7 @@ def heard_from(stage: Stage, sender: int) -> list[Message]:
     return [decode(one.body, one.payload) for one in said]
 
 
-def test_after_a_promise_the_old_holder_is_not_acknowledged() -> None:
+def test_old_holder_is_not_acknowledged_after_a_promise() -> None:
     stage = Stage(3).start().run(1)
     stage.publish(1, b"a")
     stage.feed(1, Drained())
@@ -177,7 +179,7 @@ def test_after_a_promise_the_old_holder_is_not_acknowledged() -> None:
     assert refuse.why is Why.STALE
 
 
-def test_after_a_promise_a_lower_ballot_is_refused_and_the_same_granted_again() -> None:
+def test_lower_ballot_is_refused_and_the_same_one_granted_again() -> None:
     stage = Stage(3).start().run(1)
     stage.feed(3, lock_of(stage, 2, rounds=5))
     stage.feed(3, lock_of(stage, 1, rounds=4))
@@ -189,7 +191,7 @@ def test_after_a_promise_a_lower_ballot_is_refused_and_the_same_granted_again() 
     assert stage.cores[3].context.promised == granted.ballot == again.ballot
 
 
-def test_who_does_not_know_what_is_decided_gets_no_lock() -> None:
+def test_member_that_lacks_decided_entries_gets_no_lock() -> None:
     stage = Stage(3).start().run(1)
     ask = lock_of(stage, 2, rounds=1)
     stage.cut = {(1, 2)}
@@ -201,7 +203,7 @@ def test_who_does_not_know_what_is_decided_gets_no_lock() -> None:
     assert refuse.why is Why.BEHIND
 
 
-def test_who_left_the_work_set_is_told_so() -> None:
+def test_node_outside_the_work_set_is_refused_with_the_reason() -> None:
     stage = Stage(4).start().run(1)
     stage.split((4,), (1, 2, 3))
     ask = lock_of(stage, 4, rounds=9)

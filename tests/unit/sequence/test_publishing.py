@@ -27,14 +27,14 @@ def waiting(publishing: PublishQueue) -> list[int]:
     return publishing.abandon_pending()
 
 
-def test_what_lost_its_place_waits_for_what_is_agreed_there() -> None:
+def test_replaced_entry_waits_for_the_decision_at_its_position() -> None:
     publishing, _ = placed(1, 2)
     assert not publishing
     assert publishing.is_displaced_after(3)
     assert not publishing.is_displaced_after(4)
 
 
-def test_another_entry_rules_out_all_that_hung_on_ours_and_their_order_is_kept() -> None:
+def test_another_decided_entry_excludes_later_own_entries_and_keeps_their_order() -> None:
     publishing, _ = placed(1, 2, 3)
     publishing.add(Publish(4, "s", "ann", (b"4",)))
     before = publishing.pending_bytes
@@ -44,7 +44,7 @@ def test_another_entry_rules_out_all_that_hung_on_ours_and_their_order_is_kept()
     assert waiting(publishing) == [1, 2, 3, 4]
 
 
-def test_our_entry_agreed_after_all_is_ours_and_the_next_is_still_open() -> None:
+def test_replaced_entry_that_is_decided_after_all_keeps_its_number() -> None:
     publishing, dropped = placed(1, 2)
     assert [one.publish.token for one in publishing.decided(3, dropped[0].hash)] == [1]
     assert publishing.is_displaced_after(3)
@@ -52,7 +52,7 @@ def test_our_entry_agreed_after_all_is_ours_and_the_next_is_still_open() -> None
     assert waiting(publishing) == [2]
 
 
-def test_lost_twice_is_lost_once() -> None:
+def test_entry_replaced_twice_is_published_once() -> None:
     publishing, dropped = placed(1)
     publishing.displaced(dropped)  # it came back from elsewhere, and lost its place again
     assert [one.publish.token for one in publishing.decided(3, dropped[0].hash)] == [1]
@@ -60,7 +60,7 @@ def test_lost_twice_is_lost_once() -> None:
     assert waiting(publishing) == []
 
 
-def test_nobody_is_left_waiting_for_what_is_lost() -> None:
+def test_abandoned_publishes_all_end() -> None:
     publishing, _ = placed(1, 2)
     publishing.add(Publish(3, "s", "ann", (b"3",)))
     publishing.take(3, MUCH)

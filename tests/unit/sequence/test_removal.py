@@ -6,7 +6,7 @@ from chaplain.sequence.events import Published
 from tests.unit.sequence.sequence_stage import Stage
 
 
-def test_who_was_removed_leaves_at_once_and_is_not_missed_when_another_starts_again() -> None:
+def test_removed_node_leaves_at_once_and_does_not_block_a_restart() -> None:
     stage = Stage(5).start().run(1)
     token = stage.publish(1, b"before")
     stage.run(0.2)
@@ -25,7 +25,7 @@ def test_who_was_removed_leaves_at_once_and_is_not_missed_when_another_starts_ag
     assert stage.delivered(5) == {1: b"before", 2: b"after"}
 
 
-def test_one_of_two_works_on_alone_when_the_other_was_removed() -> None:
+def test_one_of_two_nodes_continues_alone_after_the_other_is_removed() -> None:
     for removed, left in ((1, 2), (2, 1)):
         stage = Stage(2).start().run(1)
         stage.remove(removed)
@@ -35,7 +35,7 @@ def test_one_of_two_works_on_alone_when_the_other_was_removed() -> None:
         assert (stage.states(), stage.members(left)) == ({left: "WRK"}, [left])
 
 
-def test_who_was_removed_gets_no_seat_again_though_it_asks_for_one() -> None:
+def test_removed_node_gets_no_seat_again() -> None:
     stage = Stage(3).start().run(1)
     stage.remove(3)
     stage.run(10)
@@ -46,7 +46,7 @@ def test_who_was_removed_gets_no_seat_again_though_it_asks_for_one() -> None:
     assert stage.cores[1].context.counts["work_set_changes"] == changes
 
 
-def test_who_was_removed_is_named_in_no_beginning_and_begins_none() -> None:
+def test_removed_node_is_not_named_in_a_new_history_and_begins_none() -> None:
     stage = Stage(3)
     stage.belonging = lambda: (2, 3)
     stage.remove(1)
@@ -55,7 +55,7 @@ def test_who_was_removed_is_named_in_no_beginning_and_begins_none() -> None:
     assert stage.members(2) == [2, 3]
 
 
-def test_those_who_start_again_take_over_what_the_removed_remember() -> None:
+def test_restarted_nodes_learn_from_removed_members() -> None:
     stage = Stage(3).start().run(1)
     stage.publish(2, b"one")
     stage.run(0.2)
@@ -67,7 +67,7 @@ def test_those_who_start_again_take_over_what_the_removed_remember() -> None:
     assert stage.members(1) == [1]
 
 
-def test_what_was_removed_without_being_let_go_may_remember_and_is_not_taken_for_dead() -> None:
+def test_removed_members_still_in_the_work_set_are_not_counted_as_dead() -> None:
     """They may work where they are not heard: whoever knows of the removal must not go on beside them."""
     stage = Stage(5).start().run(1)
     stage.split((1, 5), (2, 3, 4))
@@ -79,7 +79,7 @@ def test_what_was_removed_without_being_let_go_may_remember_and_is_not_taken_for
     assert "3 of them were removed from the cluster" in reason
 
 
-def test_those_who_lost_their_majority_with_the_removed_begin_anew_when_started_again() -> None:
+def test_nodes_that_lost_their_majority_to_removals_begin_anew_after_a_restart() -> None:
     stage = Stage(5)
     belonging = (1, 2, 3, 4, 5)
     stage.belonging = lambda: belonging

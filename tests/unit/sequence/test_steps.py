@@ -27,7 +27,7 @@ def said(stage: Stage, kind: type) -> list[tuple[int, int]]:
 # Beginning.
 
 
-def test_all_in_dsc_the_lowest_begins_with_the_whole_list() -> None:
+def test_lowest_node_begins_with_the_whole_list_when_all_are_in_dsc() -> None:
     stage = Stage(5).start().run(1)
     assert set(stage.states().values()) == {"WRK"}
     assert len(stage.histories()) == 1
@@ -37,7 +37,7 @@ def test_all_in_dsc_the_lowest_begins_with_the_whole_list() -> None:
     assert said(stage, DscRes)
 
 
-def test_an_empty_list_goes_straight_to_work_and_the_second_asks_for_the_number() -> None:
+def test_node_with_an_empty_list_works_at_once_and_the_second_asks_for_the_number() -> None:
     stage = Stage(2).start(1, listed=())
     stage.deliver()
     assert stage.states() == {1: "WRK"}
@@ -56,7 +56,7 @@ def test_an_empty_list_goes_straight_to_work_and_the_second_asks_for_the_number(
     assert stage.delivered(2) == {1: b"a", 2: b"b"}, "a late joiner learns what the others remember"
 
 
-def test_a_lonely_node_holds_back_its_first_events() -> None:
+def test_single_node_holds_back_its_first_events() -> None:
     stage = Stage(1).start(1, listed=())
     token = stage.publish(1, b"a")
     stage.run(1)
@@ -65,7 +65,7 @@ def test_a_lonely_node_holds_back_its_first_events() -> None:
     assert stage.outcome(token) == Published(token, 1)
 
 
-def test_a_majority_of_the_list_begins_only_after_its_patience() -> None:
+def test_majority_of_the_list_begins_only_after_the_waiting_time() -> None:
     stage = Stage(5).start(2, 3, 4).run(9)
     assert set(stage.states().values()) == {"DSC"}
     stage.run(3)
@@ -73,12 +73,12 @@ def test_a_majority_of_the_list_begins_only_after_its_patience() -> None:
     assert stage.histories() != {0}
 
 
-def test_a_minority_of_the_list_never_begins() -> None:
+def test_minority_of_the_list_never_begins_a_history() -> None:
     stage = Stage(5).start(1, 2).run(60)
     assert stage.states() == {1: "DSC", 2: "DSC"}
 
 
-def test_who_remembers_a_history_does_not_help_to_begin_another_without_everybody() -> None:
+def test_node_that_knew_a_history_begins_another_only_with_all_nodes() -> None:
     stage = Stage(3).start().run(1)
     stage.publish(1, b"a")
     stage.run(1)
@@ -90,7 +90,7 @@ def test_who_remembers_a_history_does_not_help_to_begin_another_without_everybod
     assert stage.cores[3].context.history, "node 3 keeps what it holds"
 
 
-def test_a_history_whose_majority_lost_its_memory_ends_and_another_begins() -> None:
+def test_history_whose_majority_lost_its_memory_ends_and_another_begins() -> None:
     stage = Stage(3).start().run(1)
     [first] = stage.histories()
     for number in (1, 2):
@@ -102,7 +102,7 @@ def test_a_history_whose_majority_lost_its_memory_ends_and_another_begins() -> N
     assert second not in {0, first}
 
 
-def test_one_that_was_named_at_the_beginning_and_never_heard_of_it_comes_in() -> None:
+def test_node_named_in_found_that_missed_it_joins() -> None:
     stage = Stage(3)
     stage.loses = lambda to, message: to == 3 and isinstance(message, EntryBatch)
     stage.start().run(1)
@@ -115,7 +115,7 @@ def test_one_that_was_named_at_the_beginning_and_never_heard_of_it_comes_in() ->
     assert stage.delivered(3) == {1: b"a"}
 
 
-def test_a_vacant_seat_keeps_nobody_from_going_on() -> None:
+def test_vacant_seat_does_not_block_the_others() -> None:
     stage = Stage(4).start(2, 3, 4).run(10.5)
     assert stage.members(2) == [1, 2, 3, 4], "nobody was there for the first"
     [history] = stage.histories()
@@ -125,7 +125,7 @@ def test_a_vacant_seat_keeps_nobody_from_going_on() -> None:
     assert stage.histories() == {history}
 
 
-def test_who_no_longer_belongs_is_not_waited_for_and_who_came_is() -> None:
+def test_removed_node_is_not_awaited_and_an_added_one_is() -> None:
     stage = Stage(4)
     belonging = (1, 2, 3, 4)
     stage.belonging = lambda: belonging
@@ -145,7 +145,7 @@ def test_who_no_longer_belongs_is_not_waited_for_and_who_came_is() -> None:
 # Publishing.
 
 
-def test_numbers_are_gapless_per_stream_and_the_same_everywhere() -> None:
+def test_numbers_are_gapless_per_stream_and_equal_on_all_nodes() -> None:
     stage = Stage(3).start().run(1)
     for round_ in range(5):
         for number in (1, 2, 3):
@@ -157,7 +157,7 @@ def test_numbers_are_gapless_per_stream_and_the_same_everywhere() -> None:
     assert {core.context.streams["s"] for core in stage.cores.values()}.__len__() == 1
 
 
-def test_many_pending_events_travel_as_one_range() -> None:
+def test_pending_events_are_sent_in_one_batch() -> None:
     stage = Stage(3).start().run(1)
     stage.said.clear()
     tokens = [stage.publish(1, b"%d" % number) for number in range(100)]
@@ -166,7 +166,7 @@ def test_many_pending_events_travel_as_one_range() -> None:
     assert len(said(stage, EntryBatch)) == 2, "one message to each of the two others"
 
 
-def test_an_uncontended_holder_keeps_the_lock() -> None:
+def test_uncontended_holder_keeps_the_lock() -> None:
     stage = Stage(3).start().run(1)
     stage.said.clear()
     for _ in range(5):
@@ -177,7 +177,7 @@ def test_an_uncontended_holder_keeps_the_lock() -> None:
     assert len(said(stage, EntryBatch)) == 10
 
 
-def test_of_three_only_the_author_is_told_who_holds_its_entry() -> None:
+def test_work_set_of_three_acknowledges_only_to_the_author() -> None:
     stage = Stage(3).start().run(1)
     stage.said.clear()
     token = stage.publish(1, b"x")
@@ -187,7 +187,7 @@ def test_of_three_only_the_author_is_told_who_holds_its_entry() -> None:
     assert stage.delivered(1) == stage.delivered(2) == stage.delivered(3) == {1: b"x"}
 
 
-def test_of_five_everybody_is_told_who_holds_an_entry() -> None:
+def test_work_set_of_five_acknowledges_to_all() -> None:
     stage = Stage(5).start().run(1)
     stage.said.clear()
     stage.publish(1, b"x")
@@ -197,7 +197,7 @@ def test_of_five_everybody_is_told_who_holds_an_entry() -> None:
     ]
 
 
-def test_who_waits_for_the_lock_tells_everybody_and_when_it_waits_no_longer() -> None:
+def test_node_that_waits_for_the_lock_announces_it_and_its_end() -> None:
     stage = Stage(3).start().run(1)
     stage.publish(1, b"a")
     stage.publish(2, b"b")
@@ -222,7 +222,7 @@ def test_contending_publishers_take_turns() -> None:
     assert not said(stage, Lock), "nobody had to take it"
 
 
-def test_a_dead_holder_blocks_nobody() -> None:
+def test_dead_holder_is_replaced() -> None:
     stage = Stage(5).start().run(1)
     stage.publish(1, b"a")
     stage.deliver()
@@ -237,7 +237,7 @@ def test_a_dead_holder_blocks_nobody() -> None:
     assert said(stage, LockGranted)
 
 
-def test_events_whose_writer_died_before_a_majority_held_them_do_not_block_the_number() -> None:
+def test_undecided_events_of_a_dead_writer_do_not_block_numbers() -> None:
     stage = Stage(5).start().run(1)
     stage.cut = {(1, other) for other in (3, 4, 5)}
     lost = stage.publish(1, b"lost")
@@ -254,7 +254,7 @@ def test_events_whose_writer_died_before_a_majority_held_them_do_not_block_the_n
     assert len({tuple(stage.delivered(number).items()) for number in (2, 3, 4, 5)}) == 1
 
 
-def test_what_lost_its_place_is_numbered_later_once() -> None:
+def test_replaced_event_is_numbered_later_once() -> None:
     stage = Stage(5).start().run(1)
     stage.split((1, 2), (3, 4, 5))
     mine = stage.publish(1, b"mine")
@@ -268,7 +268,7 @@ def test_what_lost_its_place_is_numbered_later_once() -> None:
     assert stage.delivered(2) == {1: b"theirs", 2: b"mine"}
 
 
-def test_what_lost_its_place_here_may_keep_it_elsewhere_and_is_numbered_once() -> None:
+def test_event_replaced_here_and_decided_elsewhere_is_numbered_once() -> None:
     """Another ballot's entry took the place, but never a majority; a third goes on with what is left of the first."""
     stage = Stage(5).start().run(1)
     first = stage.publish(1, b"first")
@@ -295,7 +295,7 @@ def test_what_lost_its_place_here_may_keep_it_elsewhere_and_is_numbered_once() -
     assert {type(stage.outcome(token)) for token in (theirs, later)} == {Published}
 
 
-def test_too_large_too_many_and_empty_are_refused() -> None:
+def test_oversized_excess_and_empty_publishes_are_refused() -> None:
     stage = Stage(3, pending_bytes_max=5000).start().run(1)
     large, empty = stage.publish(1, bytes(3 << 20)), stage.publish(1)
     many = [stage.publish(2, bytes(900)) for _ in range(7)]
@@ -307,7 +307,7 @@ def test_too_large_too_many_and_empty_are_refused() -> None:
 # The work set.
 
 
-def test_the_silent_leaves_by_an_agreed_change_and_comes_back_as_another() -> None:
+def test_silent_member_leaves_by_an_agreed_change_and_returns_with_a_new_seat() -> None:
     stage = Stage(5).start().run(1)
     seat = stage.cores[5].context.seat
     stage.kill(5)
@@ -321,7 +321,7 @@ def test_the_silent_leaves_by_an_agreed_change_and_comes_back_as_another() -> No
     assert stage.cores[5].context.seat != seat
 
 
-def test_a_restarted_node_replaces_its_old_self_at_once() -> None:
+def test_restarted_node_replaces_its_old_seat_at_once() -> None:
     stage = Stage(5).start().run(1)
     stage.publish(1, b"a")
     stage.deliver()
@@ -333,7 +333,7 @@ def test_a_restarted_node_replaces_its_old_self_at_once() -> None:
     assert stage.cores[1].context.me in stage.cores[3].context.log.members
 
 
-def test_the_first_node_restarted_with_an_empty_list_joins_and_begins_no_second_history() -> None:
+def test_first_node_restarted_with_an_empty_list_begins_no_second_history() -> None:
     stage = Stage(3).start().run(1)
     stage.publish(2, b"a")
     stage.run(1)
@@ -345,7 +345,7 @@ def test_the_first_node_restarted_with_an_empty_list_joins_and_begins_no_second_
     assert stage.states() == {1: "WRK", 2: "WRK", 3: "WRK"}
 
 
-def test_a_minority_is_in_err_says_why_and_comes_back() -> None:
+def test_minority_is_in_err_with_a_reason_and_returns() -> None:
     stage = Stage(5).start().run(1)
     stage.split((1, 2), (3, 4, 5))
     stage.run(5.9)
@@ -369,7 +369,7 @@ def test_a_minority_is_in_err_says_why_and_comes_back() -> None:
     )
 
 
-def test_halves_that_both_have_no_majority_go_on_with_what_they_hold() -> None:
+def test_two_halves_without_a_majority_continue_together_with_their_entries() -> None:
     stage = Stage(4).start().run(1)
     stage.publish(1, b"a")
     stage.run(1)
@@ -388,7 +388,7 @@ def test_halves_that_both_have_no_majority_go_on_with_what_they_hold() -> None:
     assert stage.outcome(token) == Published(token, 2)
 
 
-def test_one_of_two_goes_on_when_the_other_came_back_without_memory() -> None:
+def test_one_of_two_continues_after_the_other_lost_its_memory() -> None:
     stage = Stage(2).start().run(1)
     stage.publish(2, b"a")
     stage.run(1)
@@ -422,7 +422,7 @@ def two_histories(*published: int) -> Stage:
 
 
 @pytest.mark.parametrize("published", [1, 2])
-def test_the_history_without_events_joins_the_other(published: int) -> None:
+def test_history_without_events_joins_the_other(published: int) -> None:
     stage = two_histories(published)
     assert stage.states() == {1: "WRK", 2: "WRK"}
     assert stage.delivered(published) == {1: b"of %d" % published}
@@ -433,7 +433,7 @@ def test_two_histories_without_events_become_one() -> None:
     assert len(two_histories().histories()) == 1
 
 
-def test_two_histories_with_events_are_err_and_name_both() -> None:
+def test_two_histories_with_events_are_in_err_and_both_named() -> None:
     stage = two_histories(1, 2)
     assert stage.states() == {1: "ERR", 2: "ERR"}
     names = [core.context.name for core in stage.cores.values()]

@@ -26,7 +26,7 @@ def named(scene: Scene, tasks: int) -> list[tuple[str, int, str]]:
 
 @pytest.mark.parametrize("seed", [1, 2])
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
-def test_damage_is_named(tmp_path: Path, case: Callable[[Scene], Named], seed: int) -> None:
+def test_log_damage_is_named(tmp_path: Path, case: Callable[[Scene], Named], seed: int) -> None:
     scene = Scene(tmp_path, seed)
     expected = sorted(case(scene))
     for tasks in CUTS:
@@ -34,7 +34,7 @@ def test_damage_is_named(tmp_path: Path, case: Callable[[Scene], Named], seed: i
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_whole(tmp_path: Path, seed: int) -> None:
+def test_undamaged_log_has_no_violation(tmp_path: Path, seed: int) -> None:
     scene = Scene(tmp_path, seed)
     scene.write()
     scene.jot()
@@ -43,7 +43,7 @@ def test_whole(tmp_path: Path, seed: int) -> None:
 
 
 @pytest.mark.parametrize("behind", [False, True])
-def test_what_was_replaced_is_no_break(tmp_path: Path, behind: bool) -> None:
+def test_replaced_proposal_is_no_violation(tmp_path: Path, behind: bool) -> None:
     """A proposal that was never agreed, and a message that a restarted node wrote again."""
     scene = Scene(tmp_path, 1)
     other = rich_journal(1, parts_at=20, messages=31)
@@ -53,7 +53,7 @@ def test_what_was_replaced_is_no_break(tmp_path: Path, behind: bool) -> None:
     assert named(scene, 4) == []
 
 
-def test_what_was_taken_over_under_a_later_regime_is_whole(tmp_path: Path) -> None:
+def test_message_stored_under_a_later_regime_is_no_violation(tmp_path: Path) -> None:
     """A node that was down when a message was agreed has it from others, under the regime they are in."""
     proof, _ = verify_here(VerifyRequest(str(put(tmp_path, journal(ballot=2)))))
     assert not proof.breaks
@@ -61,7 +61,7 @@ def test_what_was_taken_over_under_a_later_regime_is_whole(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("tasks", CUTS)
-def test_batches_in_two_phases_are_whole(tmp_path: Path, tasks: int) -> None:
+def test_log_with_two_phase_batches_has_no_violation(tmp_path: Path, tasks: int) -> None:
     """Packs that are staged take ids of their lane there, and offsets when they were committed."""
     stage = Stage()
     lane, driver = stage.lane(1), stage.lane(2)

@@ -49,7 +49,7 @@ def breaks_of(scene: Scene, copies: int) -> list[Break]:
 
 
 @pytest.mark.parametrize("copies", [1, 2])
-def test_a_flipped_bit_in_a_value_is_named_by_pack_and_by_message_with_a_copy(tmp_path: Path, copies: int) -> None:
+def test_flipped_bit_in_a_value_is_named_by_pack_or_by_message_with_a_copy(tmp_path: Path, copies: int) -> None:
     scene = Scene(tmp_path, 1)
     for node in range(1, copies + 1):
         scene.write(node=node)
@@ -64,7 +64,7 @@ def test_a_flipped_bit_in_a_value_is_named_by_pack_and_by_message_with_a_copy(tm
     assert (f"offsets {offset} to {last}" in found.expected) == (copies == 1)
 
 
-def test_a_flipped_bit_that_belongs_to_no_message_is_named_by_pack_also_with_a_copy(tmp_path: Path) -> None:
+def test_flipped_bit_outside_messages_is_named_by_pack(tmp_path: Path) -> None:
     scene = Scene(tmp_path, 1)
     scene.write(node=1)
     scene.write(node=2)

@@ -66,7 +66,7 @@ def test_workers_find_the_same_as_one_process(
     assert (steps[0].done, steps[-1].done, steps[-1].rows) == (0, steps[0].total, found.rows)
 
 
-def test_a_small_log_is_verified_without_workers(tmp_path: Path, started: list[subprocess.Popen[bytes]]) -> None:
+def test_small_log_is_verified_without_workers(tmp_path: Path, started: list[subprocess.Popen[bytes]]) -> None:
     scene = Scene(tmp_path, 1)
     scene.write()
     found, _ = verify_in_processes(VerifyRequest(str(scene.segments)))
@@ -74,7 +74,7 @@ def test_a_small_log_is_verified_without_workers(tmp_path: Path, started: list[s
     assert not started
 
 
-def test_an_interrupted_verification_leaves_no_process(tmp_path: Path, started: list[subprocess.Popen[bytes]]) -> None:
+def test_interrupted_verification_leaves_no_process(tmp_path: Path, started: list[subprocess.Popen[bytes]]) -> None:
     scene = Scene(tmp_path, 1)
     scene.write()
 
@@ -115,7 +115,7 @@ def test_error_of_a_worker_ends_the_verification_with_the_same_error(
     assert all(process.returncode is not None for process in started)
 
 
-def test_a_killed_worker_is_reported(tmp_path: Path, started: list[subprocess.Popen[bytes]]) -> None:
+def test_killed_worker_is_reported(tmp_path: Path, started: list[subprocess.Popen[bytes]]) -> None:
     scene = Scene(tmp_path, 1)
     scene.write()
 

@@ -23,7 +23,7 @@ def holds(batch: Record, offset: int) -> bool:
     return batch.first_offset <= offset < batch.first_offset + batch.count
 
 
-def test_what_was_proven_and_what_was_compared(tmp_path: Path) -> None:
+def test_verification_summary_names_proven_and_compared_nodes(tmp_path: Path) -> None:
     scene = Scene(tmp_path, 1)
     scene.write()
     for node in (2, 3):
@@ -37,7 +37,7 @@ def test_what_was_proven_and_what_was_compared(tmp_path: Path) -> None:
     assert alone.told() == f"node 1 proven: {proof.rows:,} messages, 2 streams"
 
 
-def test_a_break_says_in_which_node_and_file_it_is(tmp_path: Path) -> None:
+def test_violation_names_its_node_and_file(tmp_path: Path) -> None:
     for number, case in enumerate((flipped_payload, flipped_header)):
         scene = Scene(tmp_path / str(number), 1)
         ((stream, offset, _),) = case(scene)
@@ -52,7 +52,7 @@ def test_a_break_says_in_which_node_and_file_it_is(tmp_path: Path) -> None:
         assert proof.told().startswith(f"node 1 read: {proof.rows:,} messages, 2 streams, 1 break")
 
 
-def test_the_same_break_in_two_nodes_is_told_for_each(tmp_path: Path) -> None:
+def test_violation_in_two_nodes_is_reported_for_each(tmp_path: Path) -> None:
     scene = Scene(tmp_path, 1)
     scene.write()
     index = scene.index()
@@ -64,7 +64,7 @@ def test_the_same_break_in_two_nodes_is_told_for_each(tmp_path: Path) -> None:
     ]
 
 
-def test_a_log_from_elsewhere_has_no_node(tmp_path: Path) -> None:
+def test_log_from_a_plain_path_has_no_node(tmp_path: Path) -> None:
     scene = Scene(tmp_path, 1)
     flipped_payload(scene)
     copied = shutil.copytree(scene.segments, tmp_path / "copy")
@@ -73,7 +73,7 @@ def test_a_log_from_elsewhere_has_no_node(tmp_path: Path) -> None:
     assert found.file
 
 
-def test_a_proof_that_goes_on_says_so(tmp_path: Path) -> None:
+def test_verification_from_a_manifest_says_so(tmp_path: Path) -> None:
     scene = Scene(tmp_path, 1)
     scene.write()
     manifest = tmp_path / "manifest"

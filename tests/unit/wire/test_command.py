@@ -43,7 +43,7 @@ GOLDEN = [
 
 
 @pytest.mark.parametrize(("command", "octets"), GOLDEN)
-def test_golden_both_ways(command, octets):
+def test_golden_commands_encode_and_decode(command, octets):
     assert encode(command).hex() == octets.replace(" ", "")
     assert decode(bytes.fromhex(octets)) == command
 
@@ -68,7 +68,7 @@ def test_golden_both_ways(command, octets):
         ("aaa1 01 0001 00 0000 00 00 02 03 6e3d61 03 6e3d62", "each entry must be a new name=value"),
     ],
 )
-def test_malformed(octets, complaint):
+def test_malformed_commands_are_refused_with_the_reason(octets, complaint):
     with pytest.raises(Malformed, match=complaint):
         decode(bytes.fromhex(octets))
 
@@ -88,7 +88,7 @@ def test_malformed(octets, complaint):
         Hello(1, "", 1, (), 0, {"a=b": "value"}),
     ],
 )
-def test_a_callers_mistake_is_a_value_error(command):
+def test_invalid_field_values_raise_value_error_when_encoding(command):
     with pytest.raises(ValueError, match=r".") as caught:
         encode(command)
     assert not isinstance(caught.value, Malformed)
@@ -115,12 +115,12 @@ commands = st.one_of(
 
 
 @given(commands)
-def test_round_trip(command):
+def test_any_command_round_trips(command):
     assert decode(encode(command)) == command
 
 
 @given(commands, st.data())
-def test_cut_short_is_malformed_or_another_whole_command(command, data):
+def test_truncated_command_is_malformed_or_another_complete_command(command, data):
     whole = encode(command)
     part = whole[: data.draw(st.integers(0, len(whole) - 1))]
     try:

@@ -21,12 +21,12 @@ GOLDEN = [
 
 
 @pytest.mark.parametrize(("parcel", "octets"), GOLDEN)
-def test_golden_both_ways(parcel, octets):
+def test_golden_parcels_encode_and_decode(parcel, octets):
     assert encode(parcel).hex() == octets.replace(" ", "")
     assert decode(bytes.fromhex(octets)) == parcel
 
 
-def test_the_documents_example_is_what_it_says():
+def test_parcel_example_matches_the_codec():
     hexadecimal = re.search(r"```hex\n(.*?)```", PAGE.read_text(), re.DOTALL)[1]
     octets = bytes.fromhex("".join(line.partition("#")[0] for line in hexadecimal.splitlines()))
     example = decode(octets)
@@ -34,7 +34,7 @@ def test_the_documents_example_is_what_it_says():
     assert encode(example) == octets
 
 
-def test_the_documents_layers_are_the_codes():
+def test_documented_layers_match_the_codes():
     rows = re.findall(r"^\| (\d+) \| `(\w+)` \|", PAGE.read_text(), re.MULTILINE)
     assert {int(number): name for number, name in rows} == {layer.value: layer.name for layer in Layer}
 
@@ -48,7 +48,7 @@ def test_the_documents_layers_are_the_codes():
         ("00000000 1100 ffff", "body of 65535 octets, 0 left"),
     ],
 )
-def test_malformed(octets, complaint):
+def test_malformed_parcels_are_refused_with_the_reason(octets, complaint):
     with pytest.raises(Malformed, match=complaint):
         decode(bytes.fromhex(octets))
 
@@ -63,7 +63,7 @@ def test_malformed(octets, complaint):
         Parcel(1, -1, b""),
     ],
 )
-def test_a_callers_mistake_is_a_value_error(parcel):
+def test_invalid_field_values_raise_value_error_when_encoding(parcel):
     with pytest.raises(ValueError, match=r".") as caught:
         encode(parcel)
     assert not isinstance(caught.value, Malformed)
@@ -80,10 +80,10 @@ def test_a_callers_mistake_is_a_value_error(parcel):
         st.integers(0, 15),
     )
 )
-def test_round_trip(parcel):
+def test_any_parcel_round_trips(parcel):
     assert decode(encode(parcel)) == parcel
 
 
-def test_the_largest_body_fits():
+def test_largest_body_round_trips():
     parcel = Parcel(1, 1, bytes(65535), b"rest")
     assert decode(encode(parcel)) == parcel

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from chaplain.cli.commands.journal import timestamp
+from chaplain.cli.commands.streams.journal import timestamp
 from chaplain.cli.support.log_source import cluster_folder, log_source, one_source
 from chaplain.cli.support.output import (
     BREAK_FOUND,

@@ -1,4 +1,4 @@
-"""`chaplain check`, `chaplain checkpoint` and `chaplain witness`: proofs and signed checkpoints.
+"""`chaplain prove`, `chaplain check`, `chaplain checkpoint` and `chaplain witness`: proofs and signed checkpoints.
 
 `check` and `checkpoint compare` need no cluster. They exit with code 3 if nothing is proven.
 """
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
+from chaplain.cli.support.connection_options import cluster_options, connected, named
 from chaplain.cli.support.output import BREAK_FOUND, cluster_option, escaped, json_value, output_option, print_json
 from chaplain.errors import ConfigError, Malformed, Unproven
 
@@ -23,12 +24,28 @@ if TYPE_CHECKING:
     from chaplain.proofs.tiles import TileSource
 
 _FILE = click.Path(path_type=Path, exists=True, dir_okay=False, allow_dash=False)
+_NEW_FILE = click.Path(path_type=Path, dir_okay=False, writable=True)
 _DIRECTORY = click.Path(path_type=Path, exists=True, file_okay=False)
 
 
 def _policy_option(required: bool) -> Callable[[Any], Any]:
     text = "The policy file: keys of nodes and witnesses, and how many of them must have signed."
     return click.option("--policy", "policy_file", required=required, type=_FILE, help=text)
+
+
+@click.command(epilog="Example: chaplain prove --stream orders --offset 0 --cluster demo > order.proof")
+@named("--stream", "The stream of the message.")
+@click.option("--offset", required=True, type=click.IntRange(0), help="The offset of the message.")
+@click.option("--out", type=_NEW_FILE, help="Write the proof to this file instead of the standard output.")
+@cluster_options
+def prove(stream: str, offset: int, out: Path | None, cluster: str, node: int | None, output: str) -> None:
+    """Make a proof of one message. Waits until a checkpoint that most nodes signed covers the message.
+
+    The proof shows the message and at most 1 KiB of its neighbours. Check it with `chaplain check`.
+    """
+    with connected(cluster, node) as client:
+        proof = client.prove(stream, offset)
+    _print_or_save(proof.text, out, output, {"stream": stream, "offset": offset, "proof": proof.text})
 
 
 @click.command(epilog="Example: chaplain check order.proof --policy cluster.policy")
@@ -74,9 +91,41 @@ def check(
     })  # fmt: skip
 
 
-@click.group(epilog="Example: chaplain checkpoint compare yesterday.checkpoint today.checkpoint --cluster demo")
+@click.group(epilog="Example: chaplain checkpoint save today.checkpoint --cluster demo")
 def checkpoint() -> None:
-    """Compare signed checkpoints of a log, and print the policy to check them with."""
+    """Show, save and compare signed checkpoints of a log, and print the policy to check them with."""
+
+
+@checkpoint.command(epilog="Example: chaplain checkpoint show --cluster demo")
+@cluster_options
+def show(cluster: str, node: int | None, output: str) -> None:
+    """Print the newest checkpoint of the log that most nodes signed."""
+    _print_checkpoint(cluster, node, output, None)
+
+
+@checkpoint.command(epilog="Example: chaplain checkpoint save today.checkpoint --cluster demo")
+@click.argument("file", type=_NEW_FILE)
+@cluster_options
+def save(file: Path, cluster: str, node: int | None, output: str) -> None:
+    """Save the newest checkpoint of the log that most nodes signed. Keep it: `compare` proves later logs against it."""
+    _print_checkpoint(cluster, node, output, file)
+
+
+def _print_checkpoint(cluster: str, node: int | None, output: str, out: Path | None) -> None:
+    with connected(cluster, node) as client:
+        signed = client.checkpoint()
+    tree = signed.checkpoint
+    facts = {"origin": tree.origin, "size": tree.size, "root": tree.root.hex(), "checkpoint": signed.text}
+    _print_or_save(signed.text, out, output, facts)
+
+
+def _print_or_save(text: str, out: Path | None, output: str, facts: dict[str, Any]) -> None:
+    if out is not None:
+        out.write_text(text, encoding="utf-8")
+    if output == "json":
+        print_json(facts)
+    elif out is None:
+        click.echo(text, nl=False)
 
 
 @checkpoint.command(epilog="Example: chaplain checkpoint compare old.checkpoint new.checkpoint --tiles segments")

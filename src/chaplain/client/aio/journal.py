@@ -8,6 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from chaplain.client.aio import proving
 from chaplain.client.aio.connection import AsyncClientContext
 from chaplain.client.aio.waiting import AsyncNotifier
 from chaplain.client.api import journal_calls
@@ -20,9 +21,10 @@ from chaplain.client.protocol.journal.batch_builder import CHUNK_BYTES, BatchBui
 from chaplain.client.protocol.journal.events import Batch, ReadChunk, TakenCommand, WriteCommand
 from chaplain.client.protocol.journal.unpacking import messages_of
 from chaplain.client.types import validation
-from chaplain.client.types.journal import Message, Receipt
-from chaplain.client.types.receipts import ReceiptPlace, Receipts, last_receipt
+from chaplain.client.types.journal import Message, Receipt, ReceiptOrigin
+from chaplain.client.types.receipts import ReceiptPlace, Receipts, last_receipt, receipt_from
 from chaplain.errors import ChaplainError, Closed, Misused
+from chaplain.proofs.proof import Proof
 
 
 class AsyncJournal:
@@ -35,9 +37,14 @@ class AsyncJournal:
         self.stream = validation.journal_stream(stream)
         self._context = context
         self._single_writes = context.single_writes(stream)
+        self._origin = ReceiptOrigin(self._prove)
 
     def __repr__(self) -> str:
         return f"AsyncJournal({self.stream!r})"
+
+    async def _prove(self, stream: str, offset: int) -> Proof:
+        assert stream == self.stream, "a receipt of another stream"
+        return await proving.prove(self._context, self, offset)
 
     async def write(
         self,
@@ -45,6 +52,7 @@ class AsyncJournal:
         key: bytes | None = None,
         headers: Headers | None = None,
         id: Sequence[int] | None = None,  # noqa: A002  part of the public API
+        isolated: bool = False,
     ) -> Receipt:
         """Append one message and return its receipt.
 
@@ -55,31 +63,37 @@ class AsyncJournal:
 
         Raises `Unknown` if the outcome cannot be determined, `DiskFull` if the nodes have no room, and `Unreachable` if
         the request was not sent in time. After every error but `Unknown`, the message is not and never will be in the
-        log.
+        log. With `isolated`, a proof of the message never shows other messages.
         """
-        if key is None and headers is None and id is None and type(value) is bytes and len(value) < CHUNK_BYTES:
-            return await self._single_writes.write(value)
-        batch = journal_calls.single(self.stream, value, key, headers)
+        plain = key is None and headers is None and type(value) is bytes and len(value) < CHUNK_BYTES
+        if plain and id is None and not isolated:
+            return receipt_from(await self._single_writes.write(value), self._origin)
+        batch = journal_calls.single(self.stream, value, key, headers, isolated=isolated)
         self._single_writes.submit_batch()  # keep the order: earlier single writes go first
-        return await self._context.run(journal_calls.write_one(batch, id))
+        return receipt_from(await self._context.run(journal_calls.write_one(batch, id)), self._origin)
 
-    async def write_many(self, items: Iterable[Item], id: Sequence[int] | None = None) -> Receipts:  # noqa: A002  likewise
+    async def write_many(
+        self,
+        items: Iterable[Item],
+        id: Sequence[int] | None = None,  # noqa: A002  likewise
+        isolated: bool = False,
+    ) -> Receipts:
         """Append messages as one request: all of them, contiguous and in order, or none. Returns their receipts.
 
         Each item is a value, a tuple of value and key, or a tuple of value, key and headers. `id` retries a request
         that raised `Unknown`, as for `write`. Raises the errors of `write`.
         """
-        batch = journal_calls.many(self.stream, items)
+        batch = journal_calls.many(self.stream, items, isolated=isolated)
         self._single_writes.submit_batch()  # keep the order: earlier single writes go first
-        return await self._context.run(journal_calls.write(batch, id))
+        return (await self._context.run(journal_calls.write(batch, id))).from_client(self._origin)
 
-    def writer(self, receipts: bool = False) -> AsyncWriter:
+    def writer(self, receipts: bool = False, isolated: bool = False) -> AsyncWriter:
         """Return a writer, the fast way to append many messages. Use it in an `async with` statement.
 
         It packs messages and pipelines requests. With `receipts`, it keeps every receipt until `take_receipts` is
-        called.
+        called. With `isolated`, a proof of one message never shows another.
         """
-        return AsyncWriter(self._context, self.stream, receipts)
+        return AsyncWriter(self._context, self.stream, receipts, isolated=isolated)
 
     def read(
         self,
@@ -144,9 +158,18 @@ class AsyncWriter(NotPicklable):
     The next call raises the first failure. If a message is refused, no later one is written.
     """
 
-    def __init__(self, context: AsyncClientContext, stream: str, receipts: bool, message_type: int = 0) -> None:
+    def __init__(
+        self,
+        context: AsyncClientContext,
+        stream: str,
+        receipts: bool,
+        message_type: int = 0,
+        *,
+        isolated: bool = False,
+    ) -> None:
         self.stream = stream
         self._message_type = message_type
+        self._isolated = isolated
         self.count = 0
         """Number of messages that have a receipt."""
         self.last: Receipt | None = None
@@ -265,7 +288,7 @@ class AsyncWriter(NotPicklable):
             for chunk in chunks:
                 if len(chunk):
                     for batch in chunk.batches(self.stream, self._message_type):
-                        self._submit(batch)
+                        self._submit(journal_calls.with_isolation(batch, self._isolated))
             self._all_submitted = True
         self._changed.notify()
 

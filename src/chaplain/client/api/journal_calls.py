@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal, TypeAlias
 
+from msgspec.structs import replace
+
 from chaplain.client.api.calls import PreparedCall, reader
 from chaplain.client.protocol.journal.batch_builder import CHUNK_BYTES, BatchBuilder, Headers
 from chaplain.client.protocol.journal.events import (
@@ -43,16 +45,21 @@ WRITER_BYTES_MAX = 8 * 1024 * 1024
 """A writer waits while more bytes than this have no receipt yet."""
 
 
-def single(stream: str, value: bytes, key: bytes | None, headers: Headers | None) -> Batch:
+def single(stream: str, value: bytes, key: bytes | None, headers: Headers | None, *, isolated: bool = False) -> Batch:
     """A batch of one message."""
-    if type(value) is bytes and key is None and not headers and len(value) <= CHUNK_BYTES:
+    if type(value) is bytes and key is None and not headers and len(value) <= CHUNK_BYTES and not isolated:
         return Batch(stream, [value], size_bytes=len(value))  # the common case: small enough without a size check
     builder = BatchBuilder()
     builder.add(value, key, headers)
-    return builder.batch(stream)
+    return with_isolation(builder.batch(stream), isolated)
 
 
-def many(stream: str, items: Iterable[Item]) -> Batch:
+def with_isolation(batch: Batch, isolated: bool) -> Batch:
+    """The batch, with every message as a group of its own if `isolated` is true."""
+    return replace(batch, isolated=True) if isolated else batch
+
+
+def many(stream: str, items: Iterable[Item], *, isolated: bool = False) -> Batch:
     """A batch of several messages that are one request."""
     builder, taken = BatchBuilder(), validation.several("messages", items)
     if set(map(type, taken)) == {bytes}:
@@ -67,7 +74,7 @@ def many(stream: str, items: Iterable[Item]) -> Batch:
             builder.add(item)
     if not len(builder):
         raise Misused("write_many wants at least one message")
-    return builder.batch(stream, transaction=True)
+    return with_isolation(builder.batch(stream, transaction=True), isolated)
 
 
 def write(batch: Batch, retried: Sequence[int] | None = None) -> PreparedCall[Receipts]:

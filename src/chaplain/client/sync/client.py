@@ -6,8 +6,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal, overload
 
-from chaplain.client.api import admin_calls, calls, journal_calls
+from chaplain.client.api import admin_calls, calls, journal_calls, proof_calls
 from chaplain.client.connect.options import ConnectOptions
+from chaplain.client.sync import proving
 from chaplain.client.sync.connection import Connection
 from chaplain.client.sync.graph import Graph
 from chaplain.client.sync.journal import Journal
@@ -18,6 +19,8 @@ from chaplain.client.types import validation
 from chaplain.client.types.equivocation_proof import EquivocationProof
 from chaplain.client.types.journal import AssemblyRecord, ClientRecord, Receipt, StreamRecord
 from chaplain.client.types.results import Acknowledgement, Answer, Event, Member, MemberNews, Question
+from chaplain.proofs.checkpoint import SignedCheckpoint
+from chaplain.proofs.proof import Proof
 
 
 class Client(Connection):
@@ -229,13 +232,37 @@ class Client(Connection):
         """
         return self._context.run(admin_calls.new_serializers(nodes))
 
-    def checkpoint(self, through: int = 0) -> int:
+    def prove(self, stream: str, offset: int) -> Proof:
+        """Return a proof of one message, which anybody can check with the cluster's policy, without the cluster.
+
+        Waits until a checkpoint that a majority of the nodes signed covers the message, about a second. The proof shows
+        the message and at most 1 KiB of its neighbours in the same pack. Needs the right to read the stream. Raises
+        `Missing` if the stream has no such message.
+        """
+        return proving.prove(self._context, self.journal(stream), offset)
+
+    def snapshot(self, through: int = 0) -> int:
         """Make every node write a snapshot of its state. Needs the admin right.
 
         Returns the index of the last cluster message that the snapshot covers. Once a quorum has the snapshot, nodes
         delete the log up to message `through`, regardless of their retention settings.
         """
         return self._context.run(admin_calls.checkpoint(through))
+
+    @overload
+    def checkpoint(self) -> SignedCheckpoint: ...
+
+    @overload
+    def checkpoint(self, through: int) -> int: ...
+
+    def checkpoint(self, through: int | None = None) -> SignedCheckpoint | int:
+        """Return the newest checkpoint of the log's tree that a majority of the nodes signed; its `text` is the note.
+
+        Raises `Refused` if there is none yet. With `through`, this is the former name of `snapshot`.
+        """
+        if through is not None:
+            return self.snapshot(through)
+        return self._context.run(proof_calls.checkpoint())
 
     def proof(self, name: str) -> EquivocationProof:
         """Return the two conflicting requests that prove a client compromised. Needs the admin right.

@@ -18,12 +18,14 @@ from chaplain.client.io.journal_sinks import ChunkSink, ReadSink
 from chaplain.client.protocol.journal.batch_builder import CHUNK_BYTES, BatchBuilder, Headers
 from chaplain.client.protocol.journal.events import Batch, ReadChunk, TakenCommand, WriteCommand
 from chaplain.client.protocol.journal.unpacking import messages_of
+from chaplain.client.sync import proving
 from chaplain.client.sync.connection import ClientContext
 from chaplain.client.sync.waiting import Notifier
 from chaplain.client.types import validation
-from chaplain.client.types.journal import Message, Receipt
-from chaplain.client.types.receipts import ReceiptPlace, Receipts, last_receipt
+from chaplain.client.types.journal import Message, Receipt, ReceiptOrigin
+from chaplain.client.types.receipts import ReceiptPlace, Receipts, last_receipt, receipt_from
 from chaplain.errors import ChaplainError, Closed, Misused
+from chaplain.proofs.proof import Proof
 
 
 class Journal:
@@ -36,9 +38,14 @@ class Journal:
         self.stream = validation.journal_stream(stream)
         self._context = context
         self._single_writes = context.single_writes(stream)
+        self._origin = ReceiptOrigin(self._prove)
 
     def __repr__(self) -> str:
         return f"Journal({self.stream!r})"
+
+    def _prove(self, stream: str, offset: int) -> Proof:
+        assert stream == self.stream, "a receipt of another stream"
+        return proving.prove(self._context, self, offset)
 
     def write(
         self,
@@ -46,6 +53,7 @@ class Journal:
         key: bytes | None = None,
         headers: Headers | None = None,
         id: Sequence[int] | None = None,  # noqa: A002  part of the public API
+        isolated: bool = False,
     ) -> Receipt:
         """Append one message and return its receipt.
 
@@ -56,31 +64,37 @@ class Journal:
 
         Raises `Unknown` if the outcome cannot be determined, `DiskFull` if the nodes have no room, and `Unreachable` if
         the request was not sent in time. After every error but `Unknown`, the message is not and never will be in the
-        log.
+        log. With `isolated`, a proof of the message never shows other messages.
         """
-        if key is None and headers is None and id is None and type(value) is bytes and len(value) < CHUNK_BYTES:
-            return self._single_writes.write(value)
-        batch = journal_calls.single(self.stream, value, key, headers)
+        plain = key is None and headers is None and type(value) is bytes and len(value) < CHUNK_BYTES
+        if plain and id is None and not isolated:
+            return receipt_from(self._single_writes.write(value), self._origin)
+        batch = journal_calls.single(self.stream, value, key, headers, isolated=isolated)
         self._single_writes.submit_batch()  # keep the order: earlier single writes go first
-        return self._context.run(journal_calls.write_one(batch, id))
+        return receipt_from(self._context.run(journal_calls.write_one(batch, id)), self._origin)
 
-    def write_many(self, items: Iterable[Item], id: Sequence[int] | None = None) -> Receipts:  # noqa: A002  likewise
+    def write_many(
+        self,
+        items: Iterable[Item],
+        id: Sequence[int] | None = None,  # noqa: A002  likewise
+        isolated: bool = False,
+    ) -> Receipts:
         """Append messages as one request: all of them, contiguous and in order, or none. Returns their receipts.
 
         Each item is a value, a tuple of value and key, or a tuple of value, key and headers. `id` retries a request
         that raised `Unknown`, as for `write`. Raises the errors of `write`.
         """
-        batch = journal_calls.many(self.stream, items)
+        batch = journal_calls.many(self.stream, items, isolated=isolated)
         self._single_writes.submit_batch()  # keep the order: earlier single writes go first
-        return self._context.run(journal_calls.write(batch, id))
+        return (self._context.run(journal_calls.write(batch, id))).from_client(self._origin)
 
-    def writer(self, receipts: bool = False) -> Writer:
+    def writer(self, receipts: bool = False, isolated: bool = False) -> Writer:
         """Return a writer, the fast way to append many messages. Use it in a `with` statement.
 
         It packs messages and pipelines requests. With `receipts`, it keeps every receipt until `take_receipts` is
-        called.
+        called. With `isolated`, a proof of one message never shows another.
         """
-        return Writer(self._context, self.stream, receipts)
+        return Writer(self._context, self.stream, receipts, isolated=isolated)
 
     def read(
         self,
@@ -145,9 +159,18 @@ class Writer(NotPicklable):
     The next call raises the first failure. If a message is refused, no later one is written.
     """
 
-    def __init__(self, context: ClientContext, stream: str, receipts: bool, message_type: int = 0) -> None:
+    def __init__(
+        self,
+        context: ClientContext,
+        stream: str,
+        receipts: bool,
+        message_type: int = 0,
+        *,
+        isolated: bool = False,
+    ) -> None:
         self.stream = stream
         self._message_type = message_type
+        self._isolated = isolated
         self.count = 0
         """Number of messages that have a receipt."""
         self.last: Receipt | None = None
@@ -264,7 +287,7 @@ class Writer(NotPicklable):
             for chunk in chunks:
                 if len(chunk):
                     for batch in chunk.batches(self.stream, self._message_type):
-                        self._submit(batch)
+                        self._submit(journal_calls.with_isolation(batch, self._isolated))
             self._all_submitted = True
         self._changed.notify()
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 from chaplain.client.types.results import Record
+from chaplain.errors import Misused
 
 PLACE_UNKNOWN = -1
 """As an offset: the message is in the log, but so old that no node remembers its offset."""
@@ -15,6 +17,24 @@ class RequestId(NamedTuple):
 
     client_id: int
     client_message_id: int
+
+
+class ReceiptOrigin:
+    """How to reach the client that received a receipt. It is no part of the receipt's value: all origins are equal."""
+
+    __slots__ = ("prove",)
+
+    def __init__(self, prove: Callable[[str, int], Any] | None = None) -> None:
+        self.prove = prove
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ReceiptOrigin)
+
+    def __hash__(self) -> int:
+        return 0
+
+
+_NO_ORIGIN = ReceiptOrigin()
 
 
 class Receipt(Record, frozen=True, gc=False):
@@ -35,11 +55,33 @@ class Receipt(Record, frozen=True, gc=False):
     """The lane on which it was written."""
     client_message_id: int
     """The number of its request on the lane."""
+    origin: ReceiptOrigin = _NO_ORIGIN
 
     @property
     def id(self) -> RequestId:
         """The id of its request."""
         return RequestId(self.client_id, self.client_message_id)
+
+    def prove(self) -> Any:
+        """Return a proof of the message, as `Client.prove` does; with `AsyncClient`, await it."""
+        if self.origin.prove is None or self.offset == PLACE_UNKNOWN:
+            raise Misused("this receipt was not returned by `write` or `write_many`: use client.prove(stream, offset)")
+        return self.origin.prove(self.stream, self.offset)
+
+    def keys(self) -> tuple[str, ...]:
+        return _RECEIPT_FIELDS
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(_RECEIPT_FIELDS)
+
+    def __repr__(self) -> str:
+        return f"Receipt({', '.join(f'{name}={self[name]!r}' for name in _RECEIPT_FIELDS)})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Receipt, tuple(self[name] for name in _RECEIPT_FIELDS)
+
+
+_RECEIPT_FIELDS = tuple(name for name in Receipt.__struct_fields__ if name != "origin")
 
 
 class Message(Record, frozen=True):

@@ -6,17 +6,24 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import repeat
 from typing import overload
 
-from chaplain.client.types.journal import PLACE_UNKNOWN, Receipt
+from msgspec.structs import force_setattr
+
+from chaplain.client.types.journal import PLACE_UNKNOWN, Receipt, ReceiptOrigin
 from chaplain.core import Frozen
 
 
 class Receipts(Sequence[Receipt]):
     """An immutable sequence of receipts that compares equal to a list of them. Adding to it returns a list."""
 
-    __slots__ = ("_place",)
+    __slots__ = ("_origin", "_place")
 
-    def __init__(self, place: ReceiptPlace) -> None:
+    def __init__(self, place: ReceiptPlace, origin: ReceiptOrigin | None = None) -> None:
         self._place = place
+        self._origin = origin
+
+    def from_client(self, origin: ReceiptOrigin) -> Receipts:
+        """The same receipts, which know their client."""
+        return Receipts(self._place, origin)
 
     def __len__(self) -> int:
         return self._place.messages
@@ -31,7 +38,8 @@ class Receipts(Sequence[Receipt]):
     def __getitem__(self, index: int | slice) -> Receipt | list[Receipt]:
         if isinstance(index, slice):
             return self._some(range(len(self))[index])
-        return _one(self._place, range(len(self))[index])
+        found = _one(self._place, range(len(self))[index])
+        return found if self._origin is None else receipt_from(found, self._origin)
 
     def _some(self, numbers: range) -> list[Receipt]:
         """The receipts of these message numbers, from 0. Shared fields are looked up once."""
@@ -41,10 +49,11 @@ class Receipts(Sequence[Receipt]):
         ids = repeat(place.first_id, count) if together else _shifted(numbers, place.first_id)
         stream, regime, index, timestamp_ns = place.stream, place.regime, place.index, place.timestamp_ns
         hash_, client_id = place.hash, place.client_id
-        return [
+        made = [
             Receipt(stream, offset, regime, index, timestamp_ns, hash_, client_id, message_id)
             for offset, message_id in zip(offsets, ids, strict=True)
         ]
+        return made if self._origin is None else [receipt_from(one, self._origin) for one in made]
 
     def __add__(self, other: Iterable[Receipt]) -> list[Receipt]:
         return [*self, *other]
@@ -61,6 +70,12 @@ class Receipts(Sequence[Receipt]):
 
     def __repr__(self) -> str:
         return repr([*self])
+
+
+def receipt_from(receipt: Receipt, origin: ReceiptOrigin) -> Receipt:
+    """The same receipt, which knows its client. For a receipt that nobody else has yet."""
+    force_setattr(receipt, "origin", origin)
+    return receipt
 
 
 def last_receipt(place: ReceiptPlace) -> Receipt:

@@ -21,6 +21,7 @@ from chaplain.journal.execution.state_machine import JournalExecution
 from chaplain.journal.messages.client import (
     AskLane,
     AskProof,
+    AskTree,
     Failed,
     LaneIs,
     Listed,
@@ -28,6 +29,7 @@ from chaplain.journal.messages.client import (
     PaidAre,
     ProofIs,
     Run,
+    TreePart,
     Wrapped,
     WrapSecret,
 )
@@ -36,6 +38,7 @@ from chaplain.journal.model.receipts import run_of
 from chaplain.journal.model.records import ClientIdentity, IdentityStatus, LaneState, RequestPosition
 from chaplain.journal.storage.offset_index import StreamIndex
 from chaplain.journal.storage.pack_lookup import PackLookup
+from chaplain.journal.tree.service import TreeService
 from chaplain.link.auth.identity import KEY_BYTES
 from chaplain.rights import may_read
 from chaplain.segment.record import Record
@@ -68,6 +71,7 @@ class ClientQueries:
         locate: Locate,
         streams: StreamIndex,
         *,
+        tree: TreeService,
         tokens: Iterator[int] | None = None,
     ) -> None:
         """`tokens` numbers reads of the log."""
@@ -76,6 +80,7 @@ class ClientQueries:
         self._wrapping = wrapping
         self._locate = locate
         self._streams = streams
+        self._tree = tree
         self._proof_reads: dict[int, _ProofRead] = {}
         self._tokens = tokens or count(1)
         self.effects: list[QueryEffect] = []
@@ -90,6 +95,23 @@ class ClientQueries:
             run = _receipt_in(lane, ask.request) if lane.acl == client.acl else None
             answer = LaneIs(ask.call, ask.client_id, True, lane.last_id, lane.fenced, index, run)
         self.effects.append(ToClient(instance, answer))
+
+    def tree(self, instance: bytes, ask: AskTree) -> None:
+        """A tile, or the newest signed checkpoint once it covers the message that the client names. Any client may ask:
+        the tree contains no values, and a proof is meant to be shown.
+        """
+
+        def answer(data: bytes | None) -> None:
+            if data is None:
+                why = "this node does not have that part of the tree, not yet or not any more: ask another node"
+                self._fail(instance, ask.call, "missing", why)
+            else:
+                self.effects.append(ToClient(instance, TreePart(ask.call), data))
+
+        try:
+            self._tree.ask(ask.name, answer, ask.index)
+        except Malformed as wrong:
+            self._fail(instance, ask.call, "malformed", str(wrong))
 
     def replay_progress(self, instance: bytes, call: int) -> None:
         """How many committed packs there are in all, and how many of them have been replayed, in commit order."""

@@ -28,6 +28,7 @@ from chaplain.journal.messages.client import (
     AskLane,
     AskPaid,
     AskProof,
+    AskTree,
     ClientMessage,
     Ended,
     Failed,
@@ -56,6 +57,7 @@ from chaplain.journal.peers import members_of
 from chaplain.journal.settings import JournalSettings
 from chaplain.journal.storage.offset_index import StreamIndex
 from chaplain.journal.storage.verdict import Reason
+from chaplain.journal.tree.service import TreeService
 from chaplain.link.events import Peer
 from chaplain.rights import NO_ROLE, NOT_EXECUTOR, RequiredRight, Right, may_read, refusal
 from chaplain.segment.record import Record
@@ -260,6 +262,8 @@ class ClientSessions:
                 self.queries.wrap(instance, message, payload, client)
             case ListStreams():
                 self.queries.streams(instance, message, client)
+            case AskTree():
+                self.queries.tree(instance, message)
             case ListNodes():
                 self.queries.nodes(instance, message.call)
             case AskPaid():
@@ -299,6 +303,7 @@ def make_client_sessions(
     chance: random.Random,
     wrapping: Wrapping | None,
     is_backfilling: Callable[[], bool],
+    tree: TreeService,
     tokens: Iterator[int],
 ) -> ClientSessions:
     """Build the sessions with all their parts. `locate` finds messages in the log, `is_backfilling` is that of
@@ -310,6 +315,6 @@ def make_client_sessions(
         ingest,
         config_requests=ConfigRequests(settings, execution, tokens),
         subscriptions=Subscriptions(settings, streams, locate, is_backfilling, tokens),
-        queries=ClientQueries(execution, chance, wrapping, locate, streams, tokens=tokens),
+        queries=ClientQueries(execution, chance, wrapping, locate, streams, tree=tree, tokens=tokens),
         commit_replay=CommitReplay(settings, execution, locate, tokens),
     )

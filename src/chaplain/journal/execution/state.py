@@ -8,6 +8,7 @@ form.
     cluster_config  the nodes, their roles, and the serializers
     staged_packs    staged and committed packs, see `staged_packs`
     epochs          which configuration requests are valid, and the decisions on them
+    tree            the Merkle tree over the log, see `log_tree`
     released, databases, verdict …   facts about messages that may no longer be in the log
 
 Decides nothing: the rules are in `dedup`, `config`, `two_phase` and `state_machine`. A `StateDraft` overlays the state,
@@ -31,7 +32,9 @@ from chaplain.errors import Malformed
 from chaplain.journal.execution.staged_packs import StagedPacks, StagedPacksDraft
 from chaplain.journal.messages.config import acl_id
 from chaplain.journal.model.bootstrap import ClusterBootstrap
+from chaplain.journal.model.cluster_config import ClusterConfig
 from chaplain.journal.model.epochs import Epochs, EpochsDraft, EpochsRecord
+from chaplain.journal.model.log_tree import LogTree, LogTreeRecord, load_tree
 from chaplain.journal.model.records import (
     ClientIdentity,
     EquivocationEvidence,
@@ -48,7 +51,7 @@ from chaplain.journal.model.verdict_chain import NO_VERDICT
 from chaplain.wire.packed import unpack
 
 _STREAM_CHAIN = b"chaplain stream chain\0"
-STATE_VERSION = 4
+STATE_VERSION = 5
 _exports = msgspec.msgpack.Decoder(StateRecord)
 
 
@@ -86,6 +89,7 @@ class ExecutionState:
         self.verdict = NO_VERDICT
         """Hash of the verdict on the last message."""
         self.epochs = Epochs(bootstrap.policy.epochs, genesis)
+        self.tree = LogTree()
         self.leases: dict[tuple[bytes, bytes], int] = {}
         """The lane that each pair of ACL id and nonce leased."""
         self.lane_counts: dict[bytes, int] = {}
@@ -140,8 +144,9 @@ class ExecutionState:
                 tuple(self.clients[acl] for acl in sorted(self.clients)),
                 tuple(self.lanes[client_id] for client_id in sorted(self.lanes)),
                 tuple((name, self.streams[name]) for name in sorted(self.streams)),
-                self.staged_packs.export(),
-                self.epochs.export(),
+                staged_packs=self.staged_packs.export(),
+                epochs=self.epochs.export(),
+                tree=self.tree.export(),
             )
         )
 
@@ -152,7 +157,8 @@ class ExecutionState:
         changed since the last fingerprint.
         """
         counters = StagedPacksRecord(replayed=self.staged_packs.replayed)
-        rest = msgspec.msgpack.encode(self._export((), (), (), counters, self.epochs.export_without_decisions()))
+        epochs, tree = self.epochs.export_without_decisions(), self.tree.summary()
+        rest = msgspec.msgpack.encode(self._export((), (), (), staged_packs=counters, epochs=epochs, tree=tree))
         parts = (self._clients_hash, self._lanes_hash, self._streams_hash, self.epochs.decisions_hash)
         sets: tuple[SetHash, ...] = (*parts, *self.staged_packs.hashes)
         return sha256(b"".join((rest, *(one.digest() for one in sets)))).digest()
@@ -162,8 +168,10 @@ class ExecutionState:
         clients: tuple[ClientIdentity, ...],
         lanes: tuple[LaneState, ...],
         streams: tuple[tuple[str, StreamHead], ...],
+        *,
         staged_packs: StagedPacksRecord,
         epochs: EpochsRecord,
+        tree: LogTreeRecord,
     ) -> StateRecord:
         return StateRecord(
             STATE_VERSION,
@@ -179,6 +187,7 @@ class ExecutionState:
             staged_packs,
             RetainedFacts(self.weight_bytes, self.released, tuple(self.databases.items()), self.verdict),
             epochs,
+            tree,
         )
 
 
@@ -213,6 +222,7 @@ def load(bootstrap: ClusterBootstrap, data: bytes) -> ExecutionState:
     state.staged_packs = StagedPacks(exported.staged_packs)
     state.weight_bytes, state.released = exported.past.weight_bytes, exported.past.released
     state.databases, state.verdict = dict(exported.past.databases), exported.past.verdict
+    state.tree = load_tree(exported.tree)
     state.epochs.load(exported.epochs)
     if state.export() != data:
         raise Malformed("state: not in its canonical form")
@@ -259,6 +269,9 @@ class StateDraft:
         self.checkpoint = False
         """True if every node makes a checkpoint after this message."""
         self._databases: dict[str, int] = {}
+        self.leaves: list[bytes] = []
+        """Leaves that the message adds to the tree."""
+        self._client_changes = 0
         self.verdict = b""
         """Hash of the verdict on this message, set after every entry is decided."""
 
@@ -304,6 +317,7 @@ class StateDraft:
 
     def put_client(self, client: ClientIdentity) -> None:
         self._clients[client.acl] = client
+        self._client_changes += 1
 
     def put_proof(self, proof: EquivocationEvidence) -> None:
         self._proofs.setdefault(proof.acl, proof)
@@ -351,6 +365,11 @@ class StateDraft:
         return bool(self._clients)
 
     @property
+    def rights_changes(self) -> tuple[int, ClusterConfig]:
+        """Changes with every change of an identity or of the nodes."""
+        return self._client_changes, self.cluster_config
+
+    @property
     def nodes_changed(self) -> bool:
         return self.cluster_config is not self.state.cluster_config
 
@@ -374,6 +393,7 @@ class StateDraft:
         state.released = self.released
         state.databases.update(self._databases)
         state.verdict = self.verdict
+        state.tree.append(self.leaves)
         state.position, state.next_client, state.cluster_config = self.position, self.next_client, self.cluster_config
 
 

@@ -24,7 +24,7 @@ from contextlib import suppress
 import msgspec
 
 from chaplain.errors import Malformed
-from chaplain.journal.execution import dedup, two_phase
+from chaplain.journal.execution import dedup, leaves, two_phase
 from chaplain.journal.execution.config import Configuration
 from chaplain.journal.execution.dedup import PackStatus
 from chaplain.journal.execution.state import ExecutionState, StateDraft, load, streams_of
@@ -240,7 +240,10 @@ class JournalExecution:
                 ingests.append(self._execute_data(draft, number, entry, next(remaining)))
                 entries.append(ingests[-1].verdict)
             else:
+                changes = draft.rights_changes
                 entries.append(self._configuration.execute(draft, number, entry))
+                if draft.rights_changes != changes:
+                    leaves.add_configuration(draft, number, entry)
         assert next(remaining, None) is None, "more payloads than references"
         draft.checkpoint = draft.checkpoint or draft.weight_bytes >= self._policy.checkpoint_bytes
         packs = applied_batches(ingests)
@@ -293,9 +296,12 @@ class JournalExecution:
         self, draft: StateDraft, at: tuple[int, int], entry: IngestEntry, heading: Heading, valid: bool | None
     ) -> PackVerdict:
         """Execute one pack. `at` is the number of its entry, and its number in the entry."""
-        if heading.message_type == two_phase.STAGED and self._is_next_replay(draft, entry, heading, valid):
+        writer = (
+            self._writer_of_replay(draft, entry, heading, valid) if heading.message_type == two_phase.STAGED else None
+        )
+        if writer is not None:
             draft.staged_packs.mark_replayed()
-            base = draft.write(entry.stream, heading.messages, heading.digest)
+            base = leaves.write_pack(draft, entry, heading, writer.key)
             return accepted_pack(heading, entry.stream, Reason.APPLIED, base)
         lane = draft.lane(heading.client_id)
         client = draft.client(lane.acl) if lane is not None else None
@@ -306,14 +312,18 @@ class JournalExecution:
             return refused_pack(heading, entry.stream, reason, lane)
         return self._apply(draft, lane, at, entry, heading)
 
-    def _is_next_replay(self, draft: StateDraft, entry: IngestEntry, heading: Heading, valid: bool | None) -> bool:
-        """True if this is the committed pack that gets its offsets next. Its rights were checked when it was staged."""
+    def _writer_of_replay(
+        self, draft: StateDraft, entry: IngestEntry, heading: Heading, valid: bool | None
+    ) -> ClientIdentity | None:
+        """The writer of this pack, if it is the committed pack that gets its offsets next. Its rights were checked when
+        it was staged.
+        """
         committed = draft.staged_packs.next_to_replay()
         if committed is None or (committed.client_id, committed.first_id) != (heading.client_id, heading.first_id):
-            return False
+            return None
         client = draft.client(committed.acl)
         same = (committed.stream, committed.digest) == (entry.stream, heading.digest)
-        return client is not None and same and self._signature_holds(client, entry, valid)
+        return client if client is not None and same and self._signature_holds(client, entry, valid) else None
 
     def _refusal(
         self, draft: StateDraft, client: ClientIdentity, entry: IngestEntry, heading: Heading, valid: bool | None
@@ -422,7 +432,9 @@ def _accept(
         case _:
             if heading.message_type == STATEMENTS:
                 draft.put_statements(entry.stream)
-            return Reason.APPLIED, draft.write(entry.stream, heading.messages, heading.digest)
+            owner = draft.client(lane.acl)
+            assert owner is not None, "a lane without an identity"
+            return Reason.APPLIED, leaves.write_pack(draft, entry, heading, owner.key)
 
 
 def _check_result(reason: Reason) -> bool | None:

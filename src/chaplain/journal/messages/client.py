@@ -140,6 +140,17 @@ class ListNodes(_Message, frozen=True):
     call: int
 
 
+class AskTree(_Message, frozen=True):
+    """Ask for a part of the tree over the log: a tile by its name in tlog-tiles, or `checkpoint`. The node answers with
+    `TreePart`.
+    """
+
+    call: int
+    name: str
+    index: int = 0
+    """For `checkpoint`: answer when a signed checkpoint covers this cluster message."""
+
+
 class AskPaid(_Message, frozen=True):
     """Ask how many committed packs already have offsets. The node answers with `PaidAre`."""
 
@@ -159,6 +170,7 @@ ClientMessage: TypeAlias = (
     | ListStreams
     | ListClients
     | ListNodes
+    | AskTree
     | AskPaid
 )
 
@@ -354,6 +366,12 @@ class Listed(_Message, frozen=True):
     call: int
 
 
+class TreePart(_Message, frozen=True):
+    """The payload is the tile, or the newest signed checkpoint."""
+
+    call: int
+
+
 class Failed(_Message, frozen=True):
     """The call failed; `kind` is for programs, `reason` for people."""
 
@@ -379,6 +397,7 @@ NodeMessage: TypeAlias = (
     | Wrapped
     | Listed
     | PaidAre
+    | TreePart
     | Failed
 )
 

@@ -14,6 +14,7 @@ from chaplain.core import Frozen
 from chaplain.errors import Malformed
 from chaplain.journal.messages.cluster import DIGEST_BYTES, PROTOCOL, Reference
 from chaplain.journal.messages.ingest import put_reference, take_reached, take_reference
+from chaplain.link.auth.identity import SIGNATURE_BYTES
 from chaplain.wire.primitives import Cursor, put_number
 
 _NO_DIGEST = bytes(DIGEST_BYTES)
@@ -96,6 +97,21 @@ class StatePiece(Frozen, frozen=True):
     data: bytes
 
 
+class TreeSignature(Frozen, frozen=True):
+    """The sender has signed this checkpoint of the tree over the log."""
+
+    size: int
+    root: bytes
+    time_s: int
+    """The time that the cosignature states."""
+    as_log: bytes
+    """Its signature as the log."""
+    as_cosigner: bytes
+    """Its cosignature."""
+    ask: bool = False
+    """True if the receiver should send its own signature of the same checkpoint, if it has one."""
+
+
 PeerMessage: TypeAlias = (
     ConsensusFrame
     | Payload
@@ -107,8 +123,9 @@ PeerMessage: TypeAlias = (
     | SnapshotOffer
     | AskState
     | StatePiece
+    | TreeSignature
 )
-_ORDER, _PAYLOAD, _ASK, _ACK, _PETITION, _DRAINED, _REMOVED, _COVERED, _ASK_STATE, _STATE = range(1, 11)
+_ORDER, _PAYLOAD, _ASK, _ACK, _PETITION, _DRAINED, _REMOVED, _COVERED, _ASK_STATE, _STATE, _SIGNED = range(1, 12)
 CONSENSUS_BODY, _PAYLOAD_BODY = bytes((PROTOCOL, _ORDER)), bytes((PROTOCOL, _PAYLOAD))
 """Every write uses both kinds, and they have no fields. `decode` therefore compares the whole body first."""
 
@@ -138,6 +155,9 @@ def encode(message: PeerMessage) -> tuple[bytes, bytes]:
             return _body(_ASK_STATE, put_number(message.index, 8), put_number(message.position, 8)), b""
         case StatePiece():
             return _body(_STATE, put_number(message.index, 8), put_number(message.position, 8)), message.data
+        case TreeSignature():
+            fields = (put_number(message.size, 8), message.root, put_number(message.time_s, 8))
+            return _body(_SIGNED, *fields, message.as_log, message.as_cosigner, put_number(message.ask, 1)), b""
         case _:
             assert_never(message)
 
@@ -156,7 +176,9 @@ def decode(body: bytes, payload: bytes) -> PeerMessage:
         raise Malformed(f"peer message: this program speaks protocol {PROTOCOL}")
     message = _fields(cursor, cursor.number(1, "kind"), payload)
     cursor.end("peer message")
-    if payload and isinstance(message, AskPayload | Ack | IngestDrainedNotice | Removed | SnapshotOffer | AskState):
+    if payload and isinstance(
+        message, AskPayload | Ack | IngestDrainedNotice | Removed | SnapshotOffer | AskState | TreeSignature
+    ):
         raise Malformed("peer message: a payload where none belongs")
     return message
 
@@ -182,8 +204,12 @@ def _fields(cursor: Cursor, kind: int, payload: bytes) -> PeerMessage:
             return AskState(cursor.number(8, "index"), cursor.number(8, "position"))
         case 10:
             return StatePiece(cursor.number(8, "index"), cursor.number(8, "position"), payload)
+        case 11:
+            size, root, time_s = cursor.number(8, "size"), cursor.take(DIGEST_BYTES, "root"), cursor.number(8, "time")
+            signatures = (cursor.take(SIGNATURE_BYTES, "signature"), cursor.take(SIGNATURE_BYTES, "cosignature"))
+            return TreeSignature(size, root, time_s, *signatures, ask=bool(cursor.number(1, "ask")))
         case _:
-            raise Malformed(f"peer message: kind {kind} is not one of 1 to 10")
+            raise Malformed(f"peer message: kind {kind} is not one of 1 to 11")
 
 
 def _covered(cursor: Cursor) -> SnapshotOffer:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from enum import IntEnum
 
 from chaplain.core import Frozen
-from chaplain.journal.model import epochs
+from chaplain.journal.model import epochs, log_tree
 from chaplain.journal.model.cluster_config import ClusterConfig
 from chaplain.journal.model.verdict_chain import NO_VERDICT
 
@@ -184,3 +184,4 @@ class StateRecord(Frozen, frozen=True, array_like=True, forbid_unknown_fields=Tr
     staged_packs: StagedPacksRecord
     past: RetainedFacts
     epochs: epochs.EpochsRecord
+    tree: log_tree.LogTreeRecord

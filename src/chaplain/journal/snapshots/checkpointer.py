@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TypeAlias
 
-from chaplain.core import Halt, Persist, Replace, Report
+from chaplain.core import Halt, Operation, Persist, Replace, Report
 from chaplain.journal.events import ToPeer
 from chaplain.journal.execution.state_machine import JournalExecution
 from chaplain.journal.messages.peer import AskState, SnapshotOffer, StatePiece
@@ -52,9 +52,11 @@ class Checkpointer:
         *,
         replayed: Iterable[Checkpoint] = (),
         needed_by: Iterable[Callable[[], int]] = (),
+        before: Callable[[], tuple[Operation, ...]] = tuple,
     ) -> None:
         """`found` is the checkpoint on disk, and `replayed` are those made while execution caught up with the log.
-        Each function of `needed_by` returns the first message that one component still needs.
+        Each function of `needed_by` returns the first message that one component still needs. `before` returns the
+        writes that must be on disk before a checkpoint that covers the log up to now.
         """
         self._settings = settings
         self._execution = execution
@@ -75,6 +77,7 @@ class Checkpointer:
         self.due_ns: int | None = None
         """When to look for segments to drop."""
         self._needed_by = tuple(needed_by)
+        self._before = before
         self.dropped_segments = self.dropped_bytes = 0
         self.effects: list[CheckpointEffect] = []
 
@@ -119,7 +122,7 @@ class Checkpointer:
         )
         self._ticket += 1
         self._writing[self._ticket] = own.index
-        self.effects.append(Persist(self._ticket, (Replace(file, data),)))
+        self.effects.append(Persist(self._ticket, (*self._before(), Replace(file, data))))
 
     def on_written(self, now_ns: int, ticket: int) -> None:
         """A write is on disk. If it was a checkpoint, offer it to all peers."""

@@ -140,7 +140,8 @@ class SnapshotInstaller:
         if not ahead or all(offer.first > next_index for offer in ahead):
             self._too_few_since_ns = None
             return bool(ahead)
-        holders = [node for node, offer in self._checkpointer.offers.items() if offer.first <= next_index]
+        offers = self._checkpointer.offers
+        holders = [node for node, offer in offers.items() if offer.first <= next_index <= offer.agreed]
         if self._accepts_messages_of(holders):
             self._too_few_since_ns = None
             return False

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TypeAlias, assert_never
 
+from chaplain.core import Operation
 from chaplain.errors import Malformed
 from chaplain.journal.consensus.core import SerializerCore
 from chaplain.journal.events import Part, ToPeer
@@ -68,13 +69,14 @@ class SnapshotService:
         *,
         replayed: Iterable[Checkpoint] = (),
         needed_by: Iterable[Callable[[], int]] = (),
+        before: Callable[[], tuple[Operation, ...]] = tuple,
     ) -> None:
         """`streams` is updated when messages are dropped from the log, or backfilled. The other arguments are those of
         `Checkpointer`.
         """
         context = serializer.context
         self.checkpointer = Checkpointer(
-            settings, execution, context.log, found, replayed=replayed, needed_by=needed_by
+            settings, execution, context.log, found, replayed=replayed, needed_by=needed_by, before=before
         )
         self._installer = SnapshotInstaller(
             settings,

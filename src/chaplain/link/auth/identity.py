@@ -32,6 +32,9 @@ DIAL_BYTES = 8
 of another's connection could occupy it."""
 ROUTE_BYTES_MAX = 1 + INSTANCE_BYTES + DIAL_BYTES
 
+NOTE_STARTS = (b"chaplain/", b"cosignature/v1\n")
+"""Notes of C2SP begin with their origin or purpose. No label of ours begins like that."""
+
 _FIRST_LINE = "chaplain identity 1"
 
 
@@ -96,6 +99,12 @@ class Identity:
     def text(self) -> str:
         """The content of an identity file. It contains the secret, so the file's mode must be 0600."""
         return f"{_FIRST_LINE}\nsecret {to_text(self._secret[:KEY_BYTES])}\nkey {to_text(self.key)}\n"
+
+    def sign_note(self, octets: bytes) -> bytes:
+        """Sign octets in which a format of others takes the place of the label: checkpoints and cosignatures."""
+        assert octets.startswith(NOTE_STARTS), "a signature without a purpose"
+        signed: bytes = crypto_sign(octets, self._secret)
+        return signed[:SIGNATURE_BYTES]
 
     def sign(self, label: bytes, message: bytes) -> bytes:
         signed: bytes = crypto_sign(b"%b\0%b" % (label, message), self._secret)

@@ -95,7 +95,7 @@ def compress(
         raise Refused(f"the log is verified up to message {proven} only, not up to {index}: try again")
     before = {node: log for node, log in _logs(cluster).items() if log}
     with Client.connect(cluster, node=node, timeout=_ANSWER_S) as client:
-        position = client.checkpoint(index)
+        position = client.snapshot(index)
     tell(f"checkpoint behind message {position}")
     after = _await(cluster, position, wait)
     return [_freed(node, before[node], after[node]) for node in sorted(before) if after.get(node)]

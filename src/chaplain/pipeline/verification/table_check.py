@@ -10,7 +10,6 @@ one.
 
 from __future__ import annotations
 
-import hashlib
 import struct
 from collections.abc import Iterable, Iterator
 from itertools import product
@@ -23,9 +22,10 @@ import pyarrow.compute as pc
 
 from chaplain.journal.messages.signing import SLOT_BYTES
 from chaplain.pipeline.source.rows import MALFORMED_NAME
+from chaplain.proofs.groups import PackGroups, pack_digest
 from chaplain.segment.headers import encode_headers
-from chaplain.segment.layout import HASH_BYTES, padded, padding
-from chaplain.segment.pack import HEADERS, KEYS, NOTHING, PACK_HEAD_BYTES, PROTOCOL, REQUESTS
+from chaplain.segment.layout import HASH_BYTES, padded
+from chaplain.segment.pack import HEADERS, ISOLATED, KEYS, NOTHING, PACK_HEAD_BYTES, PROTOCOL, REQUESTS
 from chaplain.verification.violations import Break
 
 COLUMNS = (
@@ -192,28 +192,28 @@ def _rebuilt(rows: Any) -> Iterator[bytes]:
     headers = _header_cells(rows) if headed else (np.full(rows.num_rows, NOTHING, "<u4").tobytes(), b"")
     ids = _numbers(rows, "client_message_id")
     requests, counts = np.unique(ids, return_counts=True)
-    for (with_keys, with_headers, with_table), (signature_type, slot) in product(product(*known), _SLOTS):
+    for (with_keys, with_headers, with_table), isolated in product(product(*known), (False, True)):
         cells = [values, *([keys] if with_keys else []), *([headers] if with_headers else [])]
-        sizes = [counts.astype("<u4").tobytes()] if with_table else []
-        table = b"".join([*sizes, *[size for size, _ in cells]])
-        data = b"".join([octets for _, octets in cells])
-        body = b"".join((table, padding(len(table)), data, padding(len(data))))
-        columns = KEYS * with_keys | HEADERS * with_headers | REQUESTS * with_table
-        front = _FRONT.pack(
-            PACK_HEAD_BYTES + padded(slot) + len(body),
-            rows.num_rows,
-            int(rows.column("client_id")[0].as_py()),
-            int(ids[0]),
-            len(requests) if with_table else rows.num_rows,
-            PROTOCOL,
-            int(rows.column("kind")[0].as_py()),
-            signature_type,
-            columns,
-            slot,
-            0,
-            0,
-        )
-        yield hashlib.sha256(front + body).digest()
+        table = counts.astype("<u4").tobytes() if with_table else b""
+        sizes, data = (b"".join(parts) for parts in zip(*cells, strict=True))
+        root = PackGroups(sizes, data, rows.num_rows, len(cells), isolated).root()
+        columns = KEYS * with_keys | HEADERS * with_headers | REQUESTS * with_table | ISOLATED * isolated
+        for signature_type, slot in _SLOTS:
+            front = _FRONT.pack(
+                PACK_HEAD_BYTES + padded(slot) + padded(len(table) + len(sizes)) + padded(len(data)),
+                rows.num_rows,
+                int(rows.column("client_id")[0].as_py()),
+                int(ids[0]),
+                len(requests) if with_table else rows.num_rows,
+                PROTOCOL,
+                int(rows.column("kind")[0].as_py()),
+                signature_type,
+                columns,
+                slot,
+                0,
+                0,
+            )
+            yield pack_digest(front, table, root)
 
 
 def _any(rows: Any, name: str) -> bool:

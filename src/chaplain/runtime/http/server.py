@@ -16,16 +16,19 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Protocol
 
-from chaplain.errors import ConfigError
+from chaplain.errors import ConfigError, Malformed
 from chaplain.runtime.event_loop import EventLoop
 from chaplain.runtime.http.host_header import is_host_allowed, is_loopback
 from chaplain.runtime.metrics import GAUGES, help_of
 
 CONNECTIONS_MAX = 16
 REQUESTS_PER_SECOND = 50
+CHECKPOINT_PAGE, TILE_PAGES = "/checkpoint", "/tile/"
+"""Where C2SP's tlog-tiles wants the newest signed checkpoint and the tiles."""
 METRICS_S = 1.0
 """The page of metrics is cached for this long."""
 SOCKET_TIMEOUT_S = 5
@@ -45,9 +48,17 @@ class Views(Protocol):
 class HttpViews:
     """Builds the responses of a node."""
 
-    def __init__(self, loop: EventLoop, status: Callable[[], bytes], ready: Callable[[], bool]) -> None:
-        """`status` returns JSON. The node's event loop calls `status` and `ready`."""
-        self._loop, self._status, self._ready = loop, status, ready
+    def __init__(
+        self,
+        loop: EventLoop,
+        status: Callable[[], bytes],
+        ready: Callable[[], bool],
+        tree: Callable[[str], bytes | None] | None = None,
+    ) -> None:
+        """`status` returns JSON. The node's event loop calls `status` and `ready`. `tree` returns a part of the tree
+        over the log by its name, or None if the node does not have it; it is called in threads of the server.
+        """
+        self._loop, self._status, self._ready, self._tree = loop, status, ready, tree
         self._metrics = (-METRICS_S, b"")
         """When the page was rendered last, and the page."""
         self._metrics_lock = threading.Lock()
@@ -59,9 +70,13 @@ class HttpViews:
             "/readyz": self._ready_page,
             "/status": self._status_page,
         }
-        page = pages.get(path.partition("?")[0])
+        name = path.partition("?")[0]
+        page = pages.get(name)
+        if page is None and self._tree is not None and (name == CHECKPOINT_PAGE or name.startswith(TILE_PAGES)):
+            page = partial(self._tree_page, self._tree, name.removeprefix("/"))
         if page is None:
-            return _text(404, f"not found; this node serves {', '.join(pages)}")
+            others = () if self._tree is None else (CHECKPOINT_PAGE, f"{TILE_PAGES}…")
+            return _text(404, f"not found; this node serves {', '.join((*pages, *others))}")
         try:
             return page()
         except TimeoutError:
@@ -76,6 +91,17 @@ class HttpViews:
             else:
                 self._loop.ask(bool)  # raises TimeoutError unless the loop is alive
             return 200, "text/plain; version=0.0.4; charset=utf-8", self._metrics[1]
+
+    def _tree_page(self, tree: Callable[[str], bytes | None], name: str) -> Answer:
+        """A part of the tree over the log, as C2SP's tlog-tiles wants it."""
+        try:
+            data = tree(name)
+        except Malformed as wrong:
+            return _text(404, str(wrong))
+        if data is None:
+            return _text(404, f"this node does not have {name}, not yet or not any more")
+        is_note = not name.startswith("tile/")
+        return 200, "text/plain; charset=utf-8" if is_note else "application/octet-stream", data
 
     def _health_page(self) -> Answer:
         self._loop.ask(bool)  # raises TimeoutError unless the loop is alive

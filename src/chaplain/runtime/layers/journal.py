@@ -24,6 +24,7 @@ from chaplain.journal.settings import ConsensusSettings, JournalSettings, Retent
 from chaplain.journal.snapshots.checkpoint import checkpoint_name
 from chaplain.journal.storage.last_known_members import LAST_KNOWN_MEMBERS_FILE
 from chaplain.journal.storage.log import hard_state_name, sync_hint_name
+from chaplain.journal.tree.service import signed_file
 from chaplain.link.auth.identity import Identity
 from chaplain.link.auth.keyring import KeyRing
 from chaplain.runtime.disk.log_files import read_if_exists, segments_of
@@ -57,6 +58,7 @@ def make_journal(config: NodeConfig, identity: Identity, executor: ExecutorCore 
         ingest=read_if_exists(data / settings.ingest_file),
         checkpoint=read_if_exists(data / checkpoint_name(order)),
         last_known_members=read_if_exists(data / LAST_KNOWN_MEMBERS_FILE),
+        signed=read_if_exists(data / signed_file(settings)),
         wrapping=wrapping,
         replay=None if executor is None else executor.replay,
         needed_by=() if executor is None else (executor.first_needed,),

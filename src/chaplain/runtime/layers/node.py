@@ -11,6 +11,7 @@ import gc
 import os
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from random import SystemRandom
 from typing import Any, TextIO
@@ -23,8 +24,10 @@ from chaplain.executor.journal_view import NodesJournal
 from chaplain.gossip.layer_api import LayerCore
 from chaplain.gossip.settings import GossipSettings
 from chaplain.journal.consensus.events import DiskSpace, LogRead, ReadLog
-from chaplain.journal.events import Verified, Verify
+from chaplain.journal.events import FileRead, ReadFile, Verified, Verify
 from chaplain.journal.messages.signing import holds
+from chaplain.journal.tree.service import TreeService
+from chaplain.journal.tree.tiles import OnDisk, cut
 from chaplain.link.auth.identity import identifier_of, new_instance
 from chaplain.link.endpoint import bare_host, split_bind_endpoint, split_endpoint
 from chaplain.link.settings import LinkSettings
@@ -35,7 +38,7 @@ from chaplain.node.node_ids import NodeIds
 from chaplain.node.recorder import Recorder
 from chaplain.node.settings import ClientSettings, NodeSettings, RecorderSettings
 from chaplain.runtime import fd_limits
-from chaplain.runtime.disk.log_files import free_bytes, read_if_exists, read_log, segments_of
+from chaplain.runtime.disk.log_files import UNREADABLE, free_bytes, read_if_exists, read_log, segments_of
 from chaplain.runtime.disk.syscalls import DataDirectory
 from chaplain.runtime.disk.writer import DiskWriter
 from chaplain.runtime.event_loop import BackgroundTasks, EventLoop
@@ -200,13 +203,18 @@ def make_background_tasks(config: NodeConfig, node: NodeCore) -> BackgroundTasks
     def read(wanted: ReadLog) -> LogRead:
         return read_log(segments, log, wanted)
 
+    @fd_limits.retry_when_exhausted
+    def read_file(wanted: ReadFile) -> FileRead:
+        data = read_if_exists(config.path("data") / wanted.file)
+        return FileRead(wanted.token, None if data == UNREADABLE else data)
+
     def room() -> list[DiskSpace]:
         return [DiskSpace(free_bytes(segments))]
 
     if Layer.EXECUTOR not in node.uppers:
-        return BackgroundTasks({Verify: verify, ReadLog: read, **graph}, room)
+        return BackgroundTasks({Verify: verify, ReadLog: read, ReadFile: read_file, **graph}, room)
     databases = make_databases(config)
-    of_journal: dict[type, Callable[[Any], Any]] = {Verify: verify, ReadLog: read}
+    of_journal: dict[type, Callable[[Any], Any]] = {Verify: verify, ReadLog: read, ReadFile: read_file}
     handlers = {**of_journal, **graph, **read_back(config.path("data"), log)}
     return BackgroundTasks(handlers, room, groups=databases.task_groups(), on_close=databases.close)
 
@@ -267,8 +275,19 @@ def make_http(config: NodeConfig, loop: EventLoop, node: NodeCore) -> HttpServer
         own = b'"pid":%d,"clock_error_seconds":%.1f' % (os.getpid(), loop.clock_error_s)
         return b'%b,%b,"member_list":%b}' % (node.status()[:-1], own, node.members())
 
-    views = HttpViews(loop, whole_status, node.ready)
+    journal = node.journal
+    tree = None if journal is None else partial(read_tree_part, loop, journal.tree, config.path("data"))
+    views = HttpViews(loop, whole_status, node.ready, tree)
     return HttpServer(address, port, views, config.number("bounds.http_per_second"))
+
+
+def read_tree_part(loop: EventLoop, tree: TreeService, data: Path, name: str) -> bytes | None:
+    """Return a tile or the newest signed checkpoint. Call it in a thread that may wait for the disk."""
+    found = loop.ask(lambda: tree.find(name))
+    if not isinstance(found, OnDisk):
+        return found
+    file = read_if_exists(data / found.file)
+    return None if file is None or file == UNREADABLE else cut(found.tile, file)
 
 
 def advertised(config: NodeConfig, bound: str) -> str:

@@ -37,7 +37,7 @@ def wipe(node: Node) -> None:
 def drop_all(cluster: Cluster) -> None:
     """Have everything that is written covered and dropped."""
     with Client.connect(cluster.directory, timeout=60) as client:
-        client.checkpoint(int(client.status()["agreed"]))
+        client.snapshot(int(client.status()["agreed"]))
     until(lambda: all(log_of(node).get("pending") == 0 for node in cluster), "every node dropped what it can", RETURN_S)
 
 

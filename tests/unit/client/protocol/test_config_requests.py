@@ -55,7 +55,7 @@ def expire(selector: NodeSelector, now_ns: int = NOW_NS, epoch: bytes = b"l" * 1
     selector.answers[-1](now_ns, Decided(1, "expired", "sign it again", 0, NO_ACL, 0, epoch), b"")
 
 
-def test_who_is_refused_before_another_session_is_open_goes_there_when_it_is() -> None:
+def test_refused_config_request_is_sent_to_another_session_once_it_opens() -> None:
     selector, config_requests, told = asked()
     selector.answers[-1](NOW_NS, REFUSED, b"")
     assert not told
@@ -68,7 +68,7 @@ def test_who_is_refused_before_another_session_is_open_goes_there_when_it_is() -
     assert selector.chosen is selector.other
 
 
-def test_who_has_no_other_session_in_time_is_told_why() -> None:
+def test_refused_config_request_without_another_session_fails_with_the_reason() -> None:
     selector, config_requests, told = asked()
     selector.answers[-1](NOW_NS, REFUSED, b"")
     config_requests.on_timer(NOW_NS + OTHER_NODE_WAIT_NS)

@@ -29,13 +29,13 @@ from chaplain.wire.parcel import Layer
 from tests.unit.client.client_stage import SECOND_NS, PlainNode, Stage, up
 
 
-def test_three_sessions_are_kept_warm() -> None:
+def test_client_keeps_three_sessions_open() -> None:
     stage = up()
     assert len(stage.core._connections.sessions) == 3
     assert len(stage.dialled) == 3
 
 
-def test_connect_returns_when_the_first_session_is_up() -> None:
+def test_connect_returns_when_the_first_session_is_open() -> None:
     stage = Stage()
     stage.give(Connect(1, SECOND_NS))
     assert stage.of(1) == []
@@ -45,7 +45,7 @@ def test_connect_returns_when_the_first_session_is_up() -> None:
     assert returned.payload.decode() in stage.nodes
 
 
-def test_an_answer_comes_back_under_its_call() -> None:
+def test_answers_are_matched_to_their_calls() -> None:
     stage = up()
     stage.call(GetStatus(1))
     stage.call(GetMembers(2))
@@ -54,7 +54,7 @@ def test_an_answer_comes_back_under_its_call() -> None:
     assert stage.outcomes == [Returned(2, b"[]"), Returned(1, b"{}")]
 
 
-def test_an_answer_given_twice_counts_once() -> None:
+def test_repeated_answer_is_delivered_once() -> None:
     stage = up()
     stage.call(GetStatus(1))
     stage.reply(stage.serving(), Done(1), b"{}")
@@ -62,7 +62,7 @@ def test_an_answer_given_twice_counts_once() -> None:
     assert len(stage.of(1)) == 1
 
 
-def test_a_refusal_says_why() -> None:
+def test_refusal_contains_the_reason() -> None:
     stage = up()
     stage.call(FireEvent(1, "a b"))
     stage.reply(stage.serving(), Failed(1, "refused", "a name has no blanks"))
@@ -84,7 +84,7 @@ def asked(stage: Stage, request: ClientRequest) -> PlainNode:
     return node
 
 
-def test_a_node_that_is_no_executor_is_left_for_another() -> None:
+def test_call_refused_by_a_non_executor_moves_to_another_node() -> None:
     stage = up()
     stage.call(SQL)
     first = asked(stage, SQL)
@@ -100,7 +100,7 @@ def test_a_node_that_is_no_executor_is_left_for_another() -> None:
     assert stage.outcomes == [Returned(1, b"rows")]
 
 
-def test_who_finds_no_executor_is_told_when_all_were_asked() -> None:
+def test_call_without_any_executor_fails_when_all_nodes_refused() -> None:
     stage = up()
     stage.call(SQL)
     for left in (2, 1, 0):
@@ -114,7 +114,7 @@ def test_who_finds_no_executor_is_told_when_all_were_asked() -> None:
     assert asked(stage, LookUp(2, Layer.EXECUTOR, b""))  # one of them may have become one meanwhile
 
 
-def test_who_waits_for_another_executor_asks_it_when_it_is_there() -> None:
+def test_call_waits_for_another_executor_and_asks_it_when_it_connects() -> None:
     stage = Stage()
     one, two, three = stage.nodes.values()
     two.up = three.up = False
@@ -127,7 +127,7 @@ def test_who_waits_for_another_executor_asks_it_when_it_is_there() -> None:
     assert [request for request, _ in two.requests] == [SQL]
 
 
-def test_who_waits_for_another_executor_in_vain_is_told_why() -> None:
+def test_call_that_waits_for_an_executor_in_vain_names_the_nodes() -> None:
     stage = Stage()
     one, two, three = stage.nodes.values()
     two.up = three.up = False
@@ -141,7 +141,7 @@ def test_who_waits_for_another_executor_in_vain_is_told_why() -> None:
     assert raised.reason == f"executor read: waited 10 s for another node; {one.endpoint}: {NO_ROLE.reason}"
 
 
-def test_who_gets_no_rows_reads_what_may_be_missing_and_what_to_do() -> None:
+def test_query_without_answer_names_possible_causes_and_remedies() -> None:
     for call, local in ((1, False), (2, True)):
         stage = up()
         stage.give(sql_calls.query("main", "select 1", None, 0, local).build(call, 8 * SECOND_NS))
@@ -154,7 +154,7 @@ def test_who_gets_no_rows_reads_what_may_be_missing_and_what_to_do() -> None:
         assert [word in raised.reason for word in told] == [not local] * 4
 
 
-def test_commands_are_numbered_from_two_and_wrap() -> None:
+def test_command_numbers_start_at_two_and_wrap() -> None:
     stage = up()
     node = stage.serving()
     for call in (1, 2):
@@ -166,20 +166,20 @@ def test_commands_are_numbered_from_two_and_wrap() -> None:
     assert node.sequences[2:] == [65_535, 0, 1]
 
 
-def test_payload_travels_behind_the_request() -> None:
+def test_payload_is_sent_after_the_request_body() -> None:
     stage = up()
     stage.call(ShoutToPool(5, "chat"), b"\x00hi")
     assert stage.serving().requests == [(ShoutToPool(5, "chat"), b"\x00hi")]
 
 
-def test_calls_wait_for_a_session() -> None:
+def test_call_before_the_first_session_waits_for_it() -> None:
     stage = Stage()
     stage.call(GetStatus(1))
     stage.run(0.001)
     assert stage.serving().requests == [(GetStatus(1), b"")]
 
 
-def test_a_dead_cluster_is_unreachable_within_the_timeout_and_named() -> None:
+def test_unreachable_cluster_fails_within_the_timeout_and_names_endpoints() -> None:
     stage = Stage()
     for node in stage.nodes.values():
         node.up = False
@@ -195,7 +195,7 @@ def test_a_dead_cluster_is_unreachable_within_the_timeout_and_named() -> None:
     assert len(stage.dialled) < 60, "endpoints that fail are left alone for longer each time"
 
 
-def test_refused_by_all_fails_at_once_with_the_reason() -> None:
+def test_client_refused_by_all_nodes_fails_at_once_with_the_reason() -> None:
     stage = Stage()
     for node in stage.nodes.values():
         node.refusal = "this client is not registered"
@@ -207,7 +207,7 @@ def test_refused_by_all_fails_at_once_with_the_reason() -> None:
     assert "this client is not registered" in raised.reason
 
 
-def test_a_node_that_refuses_only_while_it_starts_is_forgiven() -> None:
+def test_node_that_refuses_only_at_its_start_is_tried_again() -> None:
     stage = Stage(1)
     [node] = stage.nodes.values()
     node.refusal = "unknown client"
@@ -218,7 +218,7 @@ def test_a_node_that_refuses_only_while_it_starts_is_forgiven() -> None:
     assert isinstance(stage.of(1)[0], Returned)
 
 
-def test_refused_by_one_goes_on_with_the_others() -> None:
+def test_client_refused_by_one_node_uses_the_others() -> None:
     stage = Stage()
     first = next(iter(stage.nodes.values()))
     first.refusal = "another key"
@@ -228,7 +228,7 @@ def test_refused_by_one_goes_on_with_the_others() -> None:
     assert len(stage.core._connections.sessions) == 2
 
 
-def test_reading_calls_move_to_the_spare_session() -> None:
+def test_read_call_moves_to_another_session_when_its_session_ends() -> None:
     stage = up()
     first = stage.serving()
     stage.call(GetStatus(1))
@@ -242,7 +242,7 @@ def test_reading_calls_move_to_the_spare_session() -> None:
     assert stage.outcomes == [Returned(1, b"{}")]
 
 
-def test_calls_that_act_are_never_repeated() -> None:
+def test_call_with_effect_is_never_repeated_after_its_session_ended() -> None:
     stage = up()
     first = stage.serving()
     stage.call(FireEvent(1, "deployed"))
@@ -258,7 +258,7 @@ def test_calls_that_act_are_never_repeated() -> None:
     assert [raised.call for raised in stage.outcomes] == [1, 2, 3]
 
 
-def test_an_acting_call_that_was_not_sent_yet_is_not_unknown() -> None:
+def test_unsent_call_with_effect_fails_as_unreachable_instead_of_unknown() -> None:
     stage = Stage()
     for node in stage.nodes.values():
         node.up = False
@@ -269,7 +269,7 @@ def test_an_acting_call_that_was_not_sent_yet_is_not_unknown() -> None:
     assert raised.failure is Failure.UNREACHABLE
 
 
-def test_too_many_calls_are_refused_before_anything_is_sent() -> None:
+def test_calls_above_the_bound_fail_as_busy_before_they_are_sent() -> None:
     stage = up(settings=Settings(calls_max=2))
     for call in (1, 2, 3):
         stage.call(GetStatus(call))
@@ -279,7 +279,7 @@ def test_too_many_calls_are_refused_before_anything_is_sent() -> None:
     assert (raised.call, raised.failure) == (3, Failure.BUSY)
 
 
-def test_a_full_queue_fails_the_call_that_did_not_fit() -> None:
+def test_call_that_does_not_fit_into_the_queue_fails_as_busy() -> None:
     stage = up()
     stage.link.full = True
     stage.call(FireEvent(1, "x"))
@@ -288,7 +288,7 @@ def test_a_full_queue_fails_the_call_that_did_not_fit() -> None:
     assert raised.failure is Failure.BUSY
 
 
-def test_stopping_ends_everything() -> None:
+def test_stop_ends_all_calls_and_dials() -> None:
     stage = up()
     stage.call(GetStatus(1))
     stage.call(FireEvent(2, "x"))
@@ -300,7 +300,7 @@ def test_stopping_ends_everything() -> None:
     assert stage.core.deadline() is None
 
 
-def test_two_endpoints_of_one_node_end_in_one_session() -> None:
+def test_two_endpoints_of_one_node_share_one_session() -> None:
     stage = Stage(2)
     for node in stage.nodes.values():
         node.instance = b"the same"
@@ -309,7 +309,7 @@ def test_two_endpoints_of_one_node_end_in_one_session() -> None:
     assert "it is the same node as" in stage.core._endpoints.describe()
 
 
-def test_a_call_that_waits_is_refused_if_any_node_refused_it() -> None:
+def test_waiting_call_is_refused_when_any_node_refused_the_client() -> None:
     stage = Stage(2)
     refuses, down = stage.nodes.values()
     refuses.refusal, down.up = "unknown client", False
@@ -320,7 +320,7 @@ def test_a_call_that_waits_is_refused_if_any_node_refused_it() -> None:
     assert raised.failure is Failure.REFUSED
 
 
-def test_an_act_that_still_waits_when_the_client_closes_did_not_happen() -> None:
+def test_unsent_call_with_effect_fails_as_closed_when_the_client_closes() -> None:
     stage = Stage(1)
     stage.call(FireEvent(1, "x"))
     stage.give(Stopping())
@@ -330,7 +330,7 @@ def test_an_act_that_still_waits_when_the_client_closes_did_not_happen() -> None
 
 
 @given(st.binary(max_size=200), st.booleans())
-def test_hostile_bytes_never_raise(noise: bytes, wrapped: bool) -> None:
+def test_hostile_bytes_raise_nothing_and_keep_sessions(noise: bytes, wrapped: bool) -> None:
     stage = up()
     stage.call(JoinAPool(1, "chat"))
     frame = command.encode(Alive(2, noise)) if wrapped else noise
@@ -381,7 +381,7 @@ def test_every_call_ends_exactly_once(script: list[tuple[str]]) -> None:
         assert len(ends) == 1 or (call in cancelled and not ends)
 
 
-def test_the_link_hears_that_a_wake_up_ends() -> None:
+def test_core_reports_the_end_of_each_wake_up_to_the_link() -> None:
     """It seals what was said then; without it every call would wait for one more wake-up."""
     stage = Stage()
     before = stage.link.drained

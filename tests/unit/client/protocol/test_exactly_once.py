@@ -243,7 +243,7 @@ class World:
     st.lists(st.sampled_from(ACTIONS * 3 + RARE), min_size=5, max_size=60),
     st.sampled_from((2**32 - 1, 2**32 - 1, 40)),
 )
-def test_each_request_once_whatever_happens(seed: int, actions: list[str], ids: int) -> None:
+def test_random_faults_write_each_request_exactly_once(seed: int, actions: list[str], ids: int) -> None:
     world = World(seed, ids)
     for action in actions:
         world.act(action)
@@ -252,7 +252,7 @@ def test_each_request_once_whatever_happens(seed: int, actions: list[str], ids: 
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_long_lives(seed: int) -> None:
+def test_long_random_runs_write_each_request_exactly_once(seed: int) -> None:
     world = World(seed, 2**32 - 1 if seed % 3 else 100)
     chance = Random(seed)
     for _ in range(300):

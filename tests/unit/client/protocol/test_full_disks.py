@@ -30,7 +30,7 @@ def values(bench: Bench) -> list[bytes]:
     return [message.value for message in bench.messages("orders")]
 
 
-def test_a_full_node_is_left_for_one_that_has_room(cluster) -> None:
+def test_write_refused_by_a_full_disk_moves_to_a_node_with_space(cluster) -> None:
     chosen, other = [node for node in cluster.numbers if node != cluster.master]
     bench = Bench(cluster, chosen, other)
     bench.end(bench.write(b"a"))
@@ -40,7 +40,7 @@ def test_a_full_node_is_left_for_one_that_has_room(cluster) -> None:
     assert isinstance(fresh.end(fresh.write(b"c", wait_s=2)), WritesAcknowledged), "a lane, too, is leased elsewhere"
 
 
-def test_what_every_node_turned_away_is_told_as_not_written_and_never_is(cluster) -> None:
+def test_write_refused_by_every_full_node_raises_disk_full_and_is_never_written(cluster) -> None:
     bench = Bench(cluster, 1, 2)
     bench.end(bench.write(b"a"))
     tell(cluster, 0, 1, 2, 3)
@@ -55,13 +55,13 @@ def test_what_every_node_turned_away_is_told_as_not_written_and_never_is(cluster
     assert values(bench) == [b"a", b"c"]
 
 
-def test_a_client_that_has_no_lane_yet_is_told_as_well(cluster) -> None:
+def test_first_write_without_a_lane_raises_disk_full_when_all_nodes_are_full(cluster) -> None:
     tell(cluster, 0, 1, 2, 3)
     bench = Bench(cluster, 1, 2)
     assert bench.end(bench.write(b"a", wait_s=2)).failure is Failure.DISK_FULL
 
 
-def test_if_a_copy_may_be_under_way_nobody_knows(cluster) -> None:
+def test_write_whose_copy_may_still_arrive_raises_unknown_when_disks_are_full(cluster) -> None:
     bench = Bench(cluster, 1, 2)
     bench.end(bench.write(b"a"))
     cluster.cut |= {(one, other) for one in (1, 2, 3) for other in (1, 2, 3)}
@@ -78,7 +78,7 @@ def test_if_a_copy_may_be_under_way_nobody_knows(cluster) -> None:
     assert values(bench) == ([b"a", b"b", b"c"] if written else [b"a", b"c"])
 
 
-def test_a_receipt_that_was_lost_can_be_had_at_a_full_node(cluster) -> None:
+def test_lost_receipt_can_be_read_from_a_full_node(cluster) -> None:
     bench = Bench(cluster, 1, 2)
     bench.end(bench.write(b"a"))
     bench.deaf = True
@@ -90,7 +90,7 @@ def test_a_receipt_that_was_lost_can_be_had_at_a_full_node(cluster) -> None:
     assert bench.end(call).place.base_offset == 1
 
 
-def test_another_refusal_is_not_taken_for_a_full_disk(cluster) -> None:
+def test_refusal_for_another_reason_does_not_count_as_full_disk(cluster) -> None:
     bench = Bench(cluster, 1)
     bench.end(bench.write(b"a"))
     refusal = NotWritten(1, 2, 1, "not_ingest", "this node takes no writes", 2)
@@ -107,7 +107,7 @@ def test_another_refusal_is_not_taken_for_a_full_disk(cluster) -> None:
     assert "this node takes no writes" in told.reason
 
 
-def test_a_full_node_says_so_to_whoever_writes(cluster) -> None:
+def test_full_node_refuses_packs_and_config_requests_with_its_name(cluster) -> None:
     seen: list[NotWritten] = []
     bench = Bench(cluster, 1)
     bench.end(bench.write(b"a"))

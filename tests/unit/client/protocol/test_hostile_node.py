@@ -97,7 +97,7 @@ opening = st.tuples(
 
 @settings(max_examples=200, deadline=None)
 @given(st.builds(lambda first, then: first + then, opening, st.lists(steps, max_size=40)), octets)
-def test_whatever_nodes_say_every_call_ends_once(script, payload) -> None:
+def test_hostile_node_messages_end_every_call_once(script, payload) -> None:
     journal = ClientJournal(Identity(b"m" * 32), "cluster", Random(1))
     now_ns, call, session = SECOND_NS, 0, 1
     ended: list[int] = []
@@ -132,7 +132,7 @@ def test_whatever_nodes_say_every_call_ends_once(script, payload) -> None:
 
 
 @pytest.mark.parametrize("end", [Stopping(), NoNodeAccepts("nobody will have us")])
-def test_who_asks_what_becomes_of_a_write_hears_of_its_end_once(end) -> None:
+def test_watcher_of_a_write_is_notified_of_its_end_once(end) -> None:
     journal = ClientJournal(Identity(b"m" * 32), "cluster", Random(1))
     opened = Opened(1, 1, "cluster", b"a" * 15, "me", 2**40)
     leased = Decided(2, "applied", "", 7, b"a" * 15, 0)

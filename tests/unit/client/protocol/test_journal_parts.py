@@ -37,6 +37,7 @@ from chaplain.journal.messages.signing import PackCheck, SignatureType, holds
 from chaplain.journal.messages.write_request import check_pack
 from chaplain.link.auth.identity import Identity, to_text
 from chaplain.segment.headers import decode_headers, encode_headers, split
+from chaplain.segment.pack import decode_pack
 
 ME = Identity(b"m" * 32)
 SIGNER = PackSigner(ME, "cluster")
@@ -52,7 +53,7 @@ def portion(raw: bytes, start: int, stop: int, first: int = 0) -> ReadChunk:
 
 
 @given(st.lists(st.tuples(st.booleans(), st.lists(items, min_size=1, max_size=6)), min_size=1, max_size=5), st.data())
-def test_what_is_packed_is_unpacked(groups, data) -> None:
+def test_packed_messages_are_unpacked_unchanged(groups, data) -> None:
     batches = []
     wanted = []
     request = 10
@@ -75,7 +76,7 @@ def test_what_is_packed_is_unpacked(groups, data) -> None:
     assert {(m.client_id, m.regime, m.index, m.ingest_node, m.timestamp) for m in found} <= {(5, 3, 7, 2, 99)}
 
 
-def test_packs_of_a_chunk_follow_each_other() -> None:
+def test_packs_of_a_chunk_without_consecutive_ids_are_malformed() -> None:
     packs = [make_pack(1, first, [Batch("s", [b"%d" % n for n in range(3)])], SIGNER) for first in (1, 4, 7)]
     found = messages_of("s", portion(b"".join(packs), 2, 8))
     assert [(m.offset, m.client_message_id) for m in found] == [(n, n + 1) for n in range(2, 8)]
@@ -84,7 +85,7 @@ def test_packs_of_a_chunk_follow_each_other() -> None:
 
 
 @given(st.binary(max_size=300), st.data())
-def test_hostile_chunks_are_malformed_at_worst(noise, data) -> None:
+def test_hostile_chunks_raise_only_malformed(noise, data) -> None:
     raw = bytearray(make_pack(1, 1, [many("s", [(b"a", b"k", {"h": b"v"}), b"b"])], SIGNER))
     at = data.draw(st.integers(0, len(raw) - 1))
     raw[at : at + len(noise)] = noise
@@ -92,12 +93,12 @@ def test_hostile_chunks_are_malformed_at_worst(noise, data) -> None:
         messages_of("s", portion(bytes(raw), 0, 2))
 
 
-def test_headers_that_are_not_ours_are_shown_as_they_are() -> None:
+def test_malformed_headers_are_shown_under_the_empty_name() -> None:
     raw = make_pack(1, 1, [Batch("s", [b"v"], None, [b"whatever"])], SIGNER)
     assert messages_of("s", portion(raw, 0, 1))[0].headers == {"": b"whatever"}
 
 
-def test_messages_and_members_are_values() -> None:
+def test_messages_and_members_compare_and_hash_by_value() -> None:
     raw = make_pack(1, 1, [Batch("s", [b"v", b"v"], None, [encode_headers({"a": b"1"})] * 2)], SIGNER)
     first, second = messages_of("s", portion(raw, 0, 2))
     assert len({first, messages_of("s", portion(raw, 0, 2))[0], second}) == 2
@@ -105,7 +106,7 @@ def test_messages_and_members_are_values() -> None:
     assert len({here, Member(1, "tcp://x:1", "alive", 1, headers={"a": "b"}), gone}) == 2
 
 
-def test_neighbours_share_a_pack_up_to_its_bounds() -> None:
+def test_neighbouring_messages_share_a_pack_up_to_its_bounds() -> None:
     small = Batch("s", [b"x"], size_bytes=1)
     large = Batch("s", [b"x"], size_bytes=packing.PACK_BYTES)
     assert packing.choose([small] * 10, 100) == 10
@@ -119,7 +120,7 @@ def test_neighbours_share_a_pack_up_to_its_bounds() -> None:
 
 
 @given(st.lists(st.binary(max_size=2000), min_size=1, max_size=50), st.booleans())
-def test_no_pack_is_larger_than_was_reckoned(values, transaction) -> None:
+def test_packed_size_never_exceeds_the_estimate(values, transaction) -> None:
     gathering = BatchBuilder()
     for value in values:
         gathering.add(value, value, {"h": value})
@@ -127,7 +128,7 @@ def test_no_pack_is_larger_than_was_reckoned(values, transaction) -> None:
     assert len(make_pack(1, 1, [batch], SIGNER)) <= packing.packed_bytes(batch)
 
 
-def test_what_cannot_be_written_is_said_before_anything_is_sent() -> None:
+def test_unwritable_values_are_refused_before_anything_is_sent() -> None:
     with pytest.raises(TypeError, match=r"bytes are wanted, not str"):
         single("s", "text", None, None)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="bytes are wanted"):
@@ -157,7 +158,7 @@ def test_what_cannot_be_written_is_said_before_anything_is_sent() -> None:
     assert single("s", memoryview(b"ab"), bytearray(b"k"), None).values == [b"ab"]  # type: ignore[arg-type]
 
 
-def test_receipts_of_a_place() -> None:
+def test_receipts_of_a_run_have_consecutive_offsets_and_ids() -> None:
     moment = (9, 2, 77, b"h" * 32)
     each = Receipts(ReceiptPlace(4, 10, 3, "s", 100, 3, *moment))
     assert [(r.offset, r.client_message_id, r.id) for r in each] == [(100 + n, 10 + n, (4, 10 + n)) for n in range(3)]
@@ -179,7 +180,7 @@ def test_receipts_of_a_place() -> None:
 
 @pytest.mark.parametrize("requests", [1, 3])
 @pytest.mark.parametrize("base_offset", [0, 100, PLACE_UNKNOWN])
-def test_one_receipt_is_what_all_of_them_have_there(requests: int, base_offset: int) -> None:
+def test_single_receipt_equals_the_receipt_in_its_run(requests: int, base_offset: int) -> None:
     place = ReceiptPlace(4, 10, requests, "s", base_offset, 3, 9, 2, 77, b"h" * 32)
     receipts = Receipts(place)
     assert [receipts[number] for number in range(3)] == [*receipts]
@@ -201,7 +202,7 @@ def run(first_id: int, requests: int, base: int, messages: int, stream: str = "s
     return Run(1, first_id, requests, stream, base, messages, 5, 1, 9, b"h")
 
 
-def test_a_run_over_answered_packs_places_the_others_rightly() -> None:
+def test_run_that_overlaps_settled_packs_places_the_remaining_packs() -> None:
     lane = lane_with(2, 3, 4)
     assert [place.base_offset for _, place in lane.settle(run(1, 1, 10, 2))] == [10]
     assert [place.base_offset for _, place in lane.settle(run(1, 3, 10, 9))] == [12, 15]
@@ -210,7 +211,7 @@ def test_a_run_over_answered_packs_places_the_others_rightly() -> None:
     assert lane.in_flight_bytes == 0
 
 
-def test_written_somewhere_and_not_written_are_told_apart_by_whole_packs() -> None:
+def test_settled_through_distinguishes_written_and_unwritten_packs() -> None:
     lane: ProducerLane[str] = ProducerLane(1)
     for first in (1, 4, 7):
         lane.add(Packed(first, requests=3, messages=3, stream="s", raw=b"x", items=[str(first)]))
@@ -219,7 +220,7 @@ def test_written_somewhere_and_not_written_are_told_apart_by_whole_packs() -> No
     assert list(lane.in_flight) == [4]
 
 
-def test_going_back_never_skips_nor_repeats_what_is_answered() -> None:
+def test_going_back_neither_skips_nor_repeats_settled_packs() -> None:
     lane = lane_with(1, 1, 1, 1)
     for packed in list(lane.unsent()):
         lane.sent(packed)
@@ -232,7 +233,7 @@ def test_going_back_never_skips_nor_repeats_what_is_answered() -> None:
 
 
 @given(st.lists(st.integers(1, 5), min_size=1, max_size=20), st.data())
-def test_every_pack_is_answered_once_at_its_place(sizes, data) -> None:
+def test_every_pack_is_settled_once_at_its_offset(sizes, data) -> None:
     lane = lane_with(*sizes)
     offsets = [sum(sizes[:number]) for number in range(len(sizes))]
     answered: dict[str, int] = {}
@@ -253,7 +254,7 @@ def test_every_pack_is_answered_once_at_its_place(sizes, data) -> None:
 # Headers.
 
 
-def test_the_headers_page_shows_an_example() -> None:
+def test_headers_page_example_matches_the_codec() -> None:
     page = (DOCS / "protocol/headers.md").read_text()
     example = re.search(r"```hex\n(.*?)```", page, re.DOTALL)
     assert example is not None
@@ -263,7 +264,7 @@ def test_the_headers_page_shows_an_example() -> None:
 
 
 @given(st.lists(headers, max_size=10), octets)
-def test_headers_come_back_alone_and_by_the_column(cells, before) -> None:
+def test_headers_decode_equally_one_by_one_and_by_column(cells, before) -> None:
     encoded = [encode_headers(cell) for cell in cells]
     assert [decode_headers(cell) for cell in encoded] == cells
     sizes = np.array([len(cell) for cell in encoded], np.int64)
@@ -278,7 +279,7 @@ def test_headers_come_back_alone_and_by_the_column(cells, before) -> None:
 
 
 @given(octets)
-def test_hostile_headers_are_malformed_at_worst(raw) -> None:
+def test_hostile_headers_raise_only_malformed(raw) -> None:
     with contextlib.suppress(Malformed):
         assert encode_headers(decode_headers(raw)) == raw
     with contextlib.suppress(Malformed):
@@ -288,7 +289,7 @@ def test_hostile_headers_are_malformed_at_worst(raw) -> None:
 # Identity files.
 
 
-def test_an_identity_file_may_carry_a_secret_to_sign_with() -> None:
+def test_identity_file_with_hmac_secret_is_read_and_hides_it_in_repr() -> None:
     passport = parse_identity_file(format_identity_file(ME, "c", "aes-256-gcm", (), b"s" * 32))
     assert passport.secret == b"s" * 32
     assert to_text(b"s" * 32) not in repr(passport)
@@ -315,19 +316,19 @@ def signed(first_id: int, value: bytes, count: int = 1, lane: int = 7, signer: I
         (signed(1, b"a"), make_pack(7, 1, [Batch("orders", [b"b"])], PackSigner(ME, "c", b"s" * 32)), False),
     ],
 )
-def test_what_a_proof_proves(first: bytes, second: bytes, proves: bool) -> None:
+def test_proof_holds_only_for_two_different_requests_of_one_id(first: bytes, second: bytes, proves: bool) -> None:
     said = ProofIs(1, "c", ME.key, "orders", len(first), "orders")
     assert read_proof(pack_proof(said, first + second)).holds is proves
 
 
 @given(st.binary(max_size=400), st.integers(-(2**63), 2**63 - 1))
-def test_a_proof_that_is_none_is_malformed(packs: bytes, first_bytes: int) -> None:
+def test_malformed_proof_does_not_hold(packs: bytes, first_bytes: int) -> None:
     said = ProofIs(1, "c", ME.key, "orders", first_bytes, "orders")
     with contextlib.suppress(Malformed):
         assert not read_proof(pack_proof(said, packs)).holds
 
 
-def test_an_identity_file_may_carry_what_a_client_needs(tmp_path) -> None:
+def test_identity_file_with_cluster_data_is_sufficient_to_connect(tmp_path) -> None:
     keys = [Identity(bytes([number]) * 32).key for number in (1, 2)]
     text = format_identity_file(ME, "the-cluster", "aes-256-gcm", keys)
     passport = parse_identity_file(text)
@@ -353,13 +354,13 @@ def test_an_identity_file_may_carry_what_a_client_needs(tmp_path) -> None:
 @pytest.mark.parametrize(
     "tail", ["cluster a", "cluster a\ncluster b\n", "nonsense x\n", "node short\n", "seal \n", "\n"]
 )
-def test_a_wrong_identity_file_is_refused(tail) -> None:
+def test_invalid_identity_file_is_malformed(tail) -> None:
     with pytest.raises(Malformed):
         parse_identity_file(ME.text() + tail)
 
 
 @given(st.text(max_size=200))
-def test_hostile_identity_files_are_malformed_at_worst(tail) -> None:
+def test_hostile_identity_files_raise_only_malformed(tail) -> None:
     with contextlib.suppress(Malformed):
         assert isinstance(parse_identity_file(ME.text() + tail), IdentityFile)
 
@@ -370,7 +371,7 @@ def test_hostile_identity_files_are_malformed_at_worst(tail) -> None:
 @pytest.mark.parametrize(
     ("one", "other"), [(Client, AsyncClient), (Journal, AsyncJournal), (Writer, AsyncWriter), (Reader, AsyncReader)]
 )
-def test_both_faces_have_the_same_methods_and_arguments(one, other) -> None:
+def test_sync_and_async_classes_have_equal_methods_and_arguments(one, other) -> None:
     def shape(face: type) -> dict[str, list[str]]:
         found = inspect.getmembers(face, inspect.isroutine)
         return {name: [*inspect.signature(method).parameters] for name, method in found if not name.startswith("_")}
@@ -378,10 +379,21 @@ def test_both_faces_have_the_same_methods_and_arguments(one, other) -> None:
     assert shape(one) == shape(other)
 
 
-def test_a_client_is_found_by_the_name_it_has_now() -> None:
+def test_client_is_found_by_its_current_name() -> None:
     def record(acl: str, status: str) -> ClientRecord:
         return ClientRecord("eve", acl * 15, "00", status, False, (), ())
 
     assert journal_calls.find_client("eve", [record("01", "removed"), record("02", "active")]) == b"\2" * 15
     with pytest.raises(Missing, match="there is no client 'eve'"):
         journal_calls.find_client("eve", [record("01", "compromised")])
+
+
+def test_isolated_batches_share_no_pack_with_others():
+    plain, isolated = Batch("orders", [b"a"], size_bytes=1), Batch("orders", [b"b"], size_bytes=1, isolated=True)
+    assert packing.choose([plain, plain, isolated], 10) == 2
+    assert packing.choose([isolated, isolated, plain], 10) == 2
+    pack = decode_pack(make_pack(1, 1, [isolated, isolated], SIGNER))
+    assert (pack.isolated, pack.values) == (True, (b"b", b"b"))
+    assert not decode_pack(make_pack(1, 1, [plain], SIGNER)).isolated
+    assert single("orders", b"a", None, None, isolated=True).isolated
+    assert many("orders", [b"a"], isolated=True).isolated

@@ -32,7 +32,7 @@ def lane_of(bench: Bench) -> int:
     return lane.client_id
 
 
-def test_a_receipt_says_where(cluster) -> None:
+def test_receipt_contains_offset_index_and_ids(cluster) -> None:
     bench = Bench(cluster, 1, 2)
     first, second = bench.write(b"a"), bench.write(b"b", b"c", transaction=True)
     place = bench.end(second).place
@@ -47,7 +47,7 @@ def test_a_receipt_says_where(cluster) -> None:
     ]
 
 
-def test_what_waits_goes_into_one_pack_a_stream(cluster) -> None:
+def test_waiting_writes_are_sent_as_one_pack_per_stream(cluster) -> None:
     bench = Bench(cluster, 1, 2)
     calls = [bench.write(b"%d" % number, stream="a" if number < 50 else "b") for number in range(100)]
     places = [bench.end(call).place for call in calls]
@@ -55,7 +55,7 @@ def test_what_waits_goes_into_one_pack_a_stream(cluster) -> None:
     assert bench.writes == 2
 
 
-def test_a_lost_answer_comes_from_another_node(cluster) -> None:
+def test_lost_receipt_is_supplied_by_another_node(cluster) -> None:
     bench = Bench(cluster, 1, 2)
     bench.end(bench.write(b"warm"))
     bench.deaf = True
@@ -67,7 +67,7 @@ def test_a_lost_answer_comes_from_another_node(cluster) -> None:
     assert values(bench) == [b"warm", b"x"]
 
 
-def test_the_node_that_dies_is_not_missed(cluster) -> None:
+def test_writes_continue_at_another_node_after_a_node_dies(cluster) -> None:
     bench = Bench(cluster, 1, 2)
     bench.end(bench.write(b"warm"))
     calls = [bench.write(b"%d" % number) for number in range(5)]
@@ -77,7 +77,7 @@ def test_the_node_that_dies_is_not_missed(cluster) -> None:
     assert lane_of(bench) == 1
 
 
-def test_a_silent_node_is_left_for_the_warm_one(cluster) -> None:
+def test_silent_node_is_replaced_by_another_open_session(cluster) -> None:
     bench = Bench(cluster, 1, 2)
     bench.end(bench.write(b"warm"))
     chosen = bench.journal._selector.chosen
@@ -91,7 +91,7 @@ def test_a_silent_node_is_left_for_the_warm_one(cluster) -> None:
     assert bench.journal._selector.chosen.instance != dull
 
 
-def test_the_master_is_preferred_and_followed(cluster) -> None:
+def test_client_prefers_the_master_and_follows_a_new_one(cluster) -> None:
     bench = Bench(cluster, 1, 2, 3)
     bench.end(bench.write(b"a"))
     chosen = bench.journal._selector.chosen
@@ -103,7 +103,7 @@ def test_the_master_is_preferred_and_followed(cluster) -> None:
     assert bench.sessions[later.instance].node == cluster.master
 
 
-def test_who_was_master_once_is_not_preferred_to_who_is() -> None:
+def test_former_master_is_not_preferred_to_the_current_master() -> None:
     selector = NodeSelector([], CLUSTER)
     selector.open_all(0)
     for number, leads in ((1, 4), (2, 0), (3, 0)):
@@ -123,7 +123,7 @@ def test_who_was_master_once_is_not_preferred_to_who_is() -> None:
     assert selector.chosen.instance == b"\2"
 
 
-def test_a_refusal_is_told_and_later_writes_go_on_elsewhere(cluster) -> None:
+def test_refused_write_fails_and_later_writes_use_a_new_lane(cluster) -> None:
     bench = Bench(cluster, 1, 2)
     calls = [bench.write(b"a"), bench.write(b"b", stream="_reserved"), bench.write(b"c")]
     refused = bench.end(calls[1])
@@ -134,7 +134,7 @@ def test_a_refusal_is_told_and_later_writes_go_on_elsewhere(cluster) -> None:
     assert sum(cluster.nodes[1].core.execution.state.lane_counts.values()) == 1, "the fenced lane is given back"
 
 
-def test_a_group_ends_with_its_first_refusal(cluster) -> None:
+def test_write_group_ends_at_its_first_refusal(cluster) -> None:
     bench = Bench(cluster, 1, 2)
     bench.deaf = True
     calls = [bench.write(b"a", group=7), bench.write(b"b", stream="_reserved", group=7), bench.write(b"c", group=7)]
@@ -147,7 +147,7 @@ def test_a_group_ends_with_its_first_refusal(cluster) -> None:
     assert values(bench) == [b"a", b"d"]
 
 
-def test_no_master_no_receipt_and_the_id_tells_later(cluster) -> None:
+def test_write_without_master_raises_unknown_and_resolves_later(cluster) -> None:
     bench = Bench(cluster, 1)
     bench.end(bench.write(b"warm"))
     cluster.cut |= {(a, b) for a in (1, 2, 3) for b in (1, 2, 3)}
@@ -165,7 +165,7 @@ def test_no_master_no_receipt_and_the_id_tells_later(cluster) -> None:
     assert values(bench)[-1] == b"y"
 
 
-def test_what_was_never_taken_resolves_to_not_written(cluster) -> None:
+def test_request_that_was_never_accepted_resolves_to_not_written(cluster) -> None:
     bench = Bench(cluster, 1)
     bench.end(bench.write(b"warm"))
     bench.spoil = lambda up, message: 0 if up and isinstance(message, Write) else 1
@@ -178,7 +178,7 @@ def test_what_was_never_taken_resolves_to_not_written(cluster) -> None:
     assert values(bench) == [b"warm", b"y"]
 
 
-def test_a_request_that_was_never_signed_is_told_as_not_written(cluster) -> None:
+def test_unsigned_request_fails_as_not_written(cluster) -> None:
     bench = Bench(cluster)
     outcome = bench.end(bench.write(b"x", wait_s=3))
     assert (outcome.failure, outcome.request) == (Failure.UNREACHABLE, None)
@@ -188,7 +188,7 @@ def test_a_request_that_was_never_signed_is_told_as_not_written(cluster) -> None
     assert values(bench) == [b"y"]
 
 
-def test_requests_of_another_connection_can_be_resolved(cluster) -> None:
+def test_request_of_another_connection_can_be_resolved(cluster) -> None:
     one, two = Bench(cluster, 1), Bench(cluster, 2)
     place = one.end(one.write(b"a")).place
     assert two.end(two.resolve(place.client_id, place.first_id)).place == place, "where it is, too"
@@ -198,7 +198,7 @@ def test_requests_of_another_connection_can_be_resolved(cluster) -> None:
     assert values(one) == [b"a", b"b"]
 
 
-def test_requests_of_a_connection_that_was_closed_can_be_resolved(cluster) -> None:
+def test_request_of_a_closed_connection_can_be_resolved(cluster) -> None:
     one, two = Bench(cluster, 1), Bench(cluster, 2)
     place = one.end(one.write(b"a")).place
     one.give(Stopping())
@@ -207,7 +207,7 @@ def test_requests_of_a_connection_that_was_closed_can_be_resolved(cluster) -> No
     assert isinstance(two.end(two.resolve(place.client_id, 2)), Returned)
 
 
-def test_resolving_what_has_a_receipt_disturbs_nothing(cluster) -> None:
+def test_resolving_a_request_with_a_receipt_keeps_the_lane(cluster) -> None:
     bench = Bench(cluster, 1)
     place = bench.end(bench.write(b"a")).place
     assert bench.end(bench.resolve(place.client_id, place.first_id)).place == place
@@ -215,7 +215,7 @@ def test_resolving_what_has_a_receipt_disturbs_nothing(cluster) -> None:
     assert lane_of(bench) == 1
 
 
-def test_ids_run_out_and_a_new_lane_takes_over(cluster) -> None:
+def test_exhausted_message_ids_continue_in_a_new_lane(cluster) -> None:
     bench = Bench(cluster, 1, ids=10)
     for number in range(8):
         bench.end(bench.write(b"%d" % number, b"'"))
@@ -224,7 +224,7 @@ def test_ids_run_out_and_a_new_lane_takes_over(cluster) -> None:
     assert max(first for _, first in bench.packs) <= 10
 
 
-def test_a_lane_that_was_reclaimed_is_replaced_unnoticed() -> None:
+def test_expired_lane_is_replaced_without_an_error() -> None:
     cluster = Cluster(3, Policy(lane_idle_ns=3600 * 10**9))
     cluster.elect()
     bench, other = Bench(cluster, 1, 2), Bench(cluster, 3)
@@ -235,7 +235,7 @@ def test_a_lane_that_was_reclaimed_is_replaced_unnoticed() -> None:
     assert values(bench) == [b"a", b"b", b"c"]
 
 
-def test_a_lane_that_ends_unfenced_leaves_what_was_sent_twice_unknown(cluster) -> None:
+def test_request_sent_twice_is_unknown_when_its_lane_ends_without_a_fence(cluster) -> None:
     """It is written, its receipt is lost, and its lane is given back by another process: never to be written again."""
     bench, other = Bench(cluster, 1, 2), Bench(cluster, 3)
     bench.end(bench.write(b"warm"))
@@ -252,7 +252,7 @@ def test_a_lane_that_ends_unfenced_leaves_what_was_sent_twice_unknown(cluster) -
     assert values(bench) == [b"warm", b"x", b"y"]
 
 
-def test_a_lost_pack_is_sent_again_as_soon_as_its_successor_shows_the_gap(cluster) -> None:
+def test_lost_pack_is_sent_again_as_soon_as_its_successor_shows_the_gap(cluster) -> None:
     bench = Bench(cluster, 1, 2)
     bench.end(bench.write(b"warm"))
     bench.spoil = lambda up, message: 0 if up and isinstance(message, Write) else 1
@@ -265,7 +265,7 @@ def test_a_lost_pack_is_sent_again_as_soon_as_its_successor_shows_the_gap(cluste
     assert cluster.now_ns - began_ns < 10**9
 
 
-def test_a_node_that_is_behind_is_waited_for(cluster) -> None:
+def test_client_waits_for_a_node_that_is_behind(cluster) -> None:
     """Node 3 hears nothing of the order until later: it knows neither the lane nor the stream."""
     bench = Bench(cluster, 1)
     cluster.cut |= {(1, 3), (2, 3)}
@@ -283,7 +283,7 @@ def test_a_node_that_is_behind_is_waited_for(cluster) -> None:
     assert lane_of(bench) == 1, "asked for with the same nonce, it is the same lane"
 
 
-def test_credit_is_kept_to() -> None:
+def test_writer_sends_no_more_than_its_credit() -> None:
     bench = Bench(large_cluster(), 1)
     bench.end(bench.write(b"warm"))
     bench.deaf = True
@@ -298,14 +298,14 @@ def test_credit_is_kept_to() -> None:
     assert len(values(bench)) == 81
 
 
-def test_more_than_may_wait_is_refused_as_busy(cluster) -> None:
+def test_writes_above_the_waiting_bound_fail_as_busy(cluster) -> None:
     bench = Bench(cluster)
     outcomes = [bench.end(call).failure for call in [bench.write(bytes(4 << 20), wait_s=1) for _ in range(20)]]
     assert outcomes.count(Failure.BUSY) == 4
     assert outcomes.count(Failure.UNREACHABLE) == 16
 
 
-def test_a_busy_node_is_asked_again(cluster) -> None:
+def test_write_refused_as_busy_is_sent_again(cluster) -> None:
     bench = Bench(cluster, 1)
     bench.end(bench.write(b"warm"))
     for node in cluster.nodes.values():
@@ -317,7 +317,7 @@ def test_a_busy_node_is_asked_again(cluster) -> None:
     assert bench.end(call).place.base_offset == 1
 
 
-def test_a_client_that_was_removed_is_told(cluster) -> None:
+def test_removed_client_receives_the_reason(cluster) -> None:
     admin = Bench(cluster, 1)
     message = AddIdentity("eve", 1, EVE.key, ("*",), ("*",))
     acl = admin.end(admin.wish(lambda call: ConfigRequestCommand(call, message, 60 * 10**9))).payload
@@ -330,7 +330,7 @@ def test_a_client_that_was_removed_is_told(cluster) -> None:
     assert values(admin) == [b"a"]
 
 
-def test_what_an_ended_identity_sent_twice_is_not_written_if_its_lane_ended_before(cluster) -> None:
+def test_request_of_an_ended_identity_is_not_written_if_its_lane_ended_before(cluster) -> None:
     admin = Bench(cluster, 1)
     message = AddIdentity("eve", 1, EVE.key, ("*",), ("*",))
     acl = admin.end(admin.wish(lambda call: ConfigRequestCommand(call, message, 60 * 10**9))).payload
@@ -348,7 +348,7 @@ def test_what_an_ended_identity_sent_twice_is_not_written_if_its_lane_ended_befo
     assert values(admin) == [b"a"]
 
 
-def test_when_every_door_is_shut_nobody_waits(cluster) -> None:
+def test_client_refused_by_all_nodes_ends_waiting_calls(cluster) -> None:
     bench = Bench(cluster, 1)
     bench.end(bench.write(b"warm"))
     cluster.cut |= {(a, b) for a in (1, 2, 3) for b in (1, 2, 3)}
@@ -362,7 +362,7 @@ def test_when_every_door_is_shut_nobody_waits(cluster) -> None:
     assert not bench.journal.has_waiters
 
 
-def test_closing_gives_the_lane_back_and_ends_what_waits(cluster) -> None:
+def test_close_returns_the_lane_and_ends_waiting_calls(cluster) -> None:
     bench = Bench(cluster, 1)
     bench.end(bench.write(b"a"))
     bench.give(Stopping())
@@ -379,7 +379,7 @@ def test_closing_gives_the_lane_back_and_ends_what_waits(cluster) -> None:
     assert cluster.nodes[1].core.execution.state.lane_counts, "somebody may ask what became of it"
 
 
-def test_nobody_waits_for_what_was_cancelled(cluster) -> None:
+def test_cancelled_write_is_not_written_and_has_no_outcome(cluster) -> None:
     bench = Bench(cluster)
     dropped, kept = bench.write(b"a"), bench.write(b"b")
     bench.cancel(dropped)
@@ -392,7 +392,7 @@ def test_nobody_waits_for_what_was_cancelled(cluster) -> None:
 # Answers nobody should give.
 
 
-def test_answers_about_nothing_settle_nothing(cluster) -> None:
+def test_answers_for_unknown_requests_are_ignored(cluster) -> None:
     bench = Bench(cluster, 1)
     bench.end(bench.write(b"a"))
     bench.deaf = True
@@ -419,7 +419,7 @@ def test_answers_about_nothing_settle_nothing(cluster) -> None:
     assert bench.end(call).place.base_offset == 1
 
 
-def test_nothing_is_signed_for_another_cluster_than_ours(cluster) -> None:
+def test_client_signs_nothing_for_another_cluster(cluster) -> None:
     bench = Bench(cluster, 1)
     bench.journal._selector.cluster = "ours"
     outcome = bench.end(bench.write(b"x", wait_s=2))
@@ -427,5 +427,5 @@ def test_nothing_is_signed_for_another_cluster_than_ours(cluster) -> None:
     assert "belongs to cluster" in outcome.reason
 
 
-def test_bounds_fit_those_of_the_nodes() -> None:
+def test_client_packs_in_flight_are_below_the_nodes_memory_of_packs() -> None:
     assert Policy().remembered_packs > writer.PACKS_MAX

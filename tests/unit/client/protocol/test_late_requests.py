@@ -26,7 +26,7 @@ class Talk(LateStage):
         self.call(guest, ShoutToPool(call, POOL), value)
 
 
-def test_a_broadcast_that_its_client_gave_up_does_not_arrive_behind_later_ones() -> None:
+def test_broadcast_given_up_by_its_client_is_not_delivered_after_later_ones() -> None:
     talk = Talk()
     first = talk.connect("first")
     talk.broadcast(first, 2, b"1")
@@ -45,7 +45,7 @@ def test_a_broadcast_that_its_client_gave_up_does_not_arrive_behind_later_ones()
     assert talk.ear.heard == [b"1", b"3"]
 
 
-def test_a_session_that_the_node_begins_when_its_client_has_given_it_up_is_too_late_as_well() -> None:
+def test_request_in_a_session_that_began_after_its_client_gave_up_is_refused_as_late() -> None:
     talk = Talk()
     first = talk.connect("first", cut_when_met=True)
     talk.broadcast(first, 2, b"1")
@@ -60,7 +60,7 @@ def test_a_session_that_the_node_begins_when_its_client_has_given_it_up_is_too_l
     assert talk.ear.heard == [b"2"]
 
 
-def test_a_ping_of_the_program_does_not_make_its_client_give_up_sooner() -> None:
+def test_ping_of_the_program_does_not_shorten_the_clients_patience() -> None:
     talk = Talk()
     first = talk.connect("first")
     first.cut = True
@@ -73,7 +73,7 @@ def test_a_ping_of_the_program_does_not_make_its_client_give_up_sooner() -> None
     assert talk.ear.heard == []
 
 
-def test_a_node_that_stood_still_serves_whoever_still_waits() -> None:
+def test_paused_node_serves_clients_that_still_wait() -> None:
     talk = Talk()
     ann = talk.connect("ann")
     talk.broadcast(ann, 2, b"1")
@@ -84,7 +84,7 @@ def test_a_node_that_stood_still_serves_whoever_still_waits() -> None:
     assert talk.ear.heard == [b"1", b"2"]
 
 
-def test_who_still_waits_when_it_is_too_late_is_told_that_it_was_not_done() -> None:
+def test_late_request_of_a_waiting_client_is_answered_as_not_executed() -> None:
     talk = Talk()
     ann = talk.connect("ann")
     talk.broadcast(ann, 2, b"1")
@@ -102,7 +102,7 @@ def test_who_still_waits_when_it_is_too_late_is_told_that_it_was_not_done() -> N
     assert talk.node.counts["client_service_requests_late"] == 1
 
 
-def test_what_only_reads_is_never_too_late() -> None:
+def test_reads_are_never_refused_as_late() -> None:
     talk = Talk()
     ann = talk.connect("ann")
     talk.stopped = True
@@ -112,7 +112,7 @@ def test_what_only_reads_is_never_too_late() -> None:
 
 
 @pytest.mark.parametrize("idle_s", [1.9, 5.4, 60])
-def test_a_client_that_was_idle_is_served_at_once(idle_s: float) -> None:
+def test_idle_client_is_served_at_once(idle_s: float) -> None:
     talk = Talk()
     ann = talk.connect("ann")
     talk.run(idle_s)
@@ -120,7 +120,7 @@ def test_a_client_that_was_idle_is_served_at_once(idle_s: float) -> None:
     assert ann.returned(2)
 
 
-def test_a_client_that_hears_much_and_says_nothing_is_served() -> None:
+def test_client_that_only_receives_is_served() -> None:
     """It sends no PING, for the node is not silent; and the node sends one only after 5 s."""
     talk = Talk()
     ann = talk.connect("ann")
@@ -131,7 +131,7 @@ def test_a_client_that_hears_much_and_says_nothing_is_served() -> None:
     assert talk.ear.returned(3)
 
 
-def test_a_client_gives_a_node_up_later_than_the_node_takes_its_requests() -> None:
+def test_client_patience_exceeds_the_nodes_limit_for_late_requests() -> None:
     times = Settings()
     assert times.ping_after_ns + times.answer_within_ns > ClientServiceSettings().unheard_ns_max + SECOND_NS // 4
 
@@ -178,7 +178,7 @@ class Speaker:
 
 @given(st.lists(DEEDS, min_size=10, max_size=50))
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-def test_whatever_happens_to_its_words_a_speaker_is_heard_in_order(deeds: list[tuple[str, float]]) -> None:
+def test_requests_of_a_client_are_delivered_in_order_under_random_faults(deeds: list[tuple[str, float]]) -> None:
     talk = Talk()
     speaker = Speaker(talk)
     for deed, seconds in [*deeds, ("deliver", 0.0)]:

@@ -8,7 +8,7 @@ from chaplain.core import Stopping
 from tests.unit.client.client_stage import up
 
 
-def test_a_listening_begins_once_and_yields() -> None:
+def test_subscription_starts_once_and_yields_items() -> None:
     stage = up()
     node = stage.serving()
     stage.call(JoinAPool(1, "chat"), timeout_s=1)
@@ -19,7 +19,7 @@ def test_a_listening_begins_once_and_yields() -> None:
     assert stage.outcomes == [ListeningBegan(1), Yielded(1, item, b"hi", 2, moved=False)]
 
 
-def test_a_listening_that_does_not_begin_fails_and_is_cancelled() -> None:
+def test_subscription_that_does_not_start_fails_and_is_cancelled() -> None:
     stage = up()
     stage.call(JoinAPool(1, "chat"), timeout_s=1)
     stage.run(1.1)
@@ -27,7 +27,7 @@ def test_a_listening_that_does_not_begin_fails_and_is_cancelled() -> None:
     assert stage.serving().requests[-1] == (Cancel(1), b"")
 
 
-def test_a_listening_that_ends_with_its_client_had_its_answer_long_ago() -> None:
+def test_subscription_ends_with_closed_when_the_client_stops() -> None:
     stage = up()
     stage.call(JoinAPool(1, "chat"))
     stage.reply(stage.serving(), Started(1))
@@ -35,7 +35,7 @@ def test_a_listening_that_ends_with_its_client_had_its_answer_long_ago() -> None
     assert stage.outcomes == [ListeningBegan(1), Raised(1, Failure.CLOSED, "join 'chat': the client was closed")]
 
 
-def test_a_listening_moves_and_says_so_once() -> None:
+def test_subscription_moves_to_another_node_and_reports_it_once() -> None:
     stage = up()
     stage.call(JoinAPool(1, "chat"))
     stage.reply(stage.serving(), Started(1))
@@ -53,7 +53,7 @@ def test_a_listening_moves_and_says_so_once() -> None:
     ]
 
 
-def test_a_listening_waits_out_a_time_without_any_node() -> None:
+def test_subscription_survives_a_time_without_any_node() -> None:
     stage = up()
     stage.call(ListenEvents(1), timeout_s=1)
     stage.reply(stage.serving(), Started(1))
@@ -67,7 +67,7 @@ def test_a_listening_waits_out_a_time_without_any_node() -> None:
     assert stage.outcomes == [ListeningBegan(1)]
 
 
-def test_an_event_seen_at_two_nodes_is_given_once() -> None:
+def test_event_received_from_two_nodes_is_yielded_once() -> None:
     stage = up()
     stage.call(ListenEvents(1))
     item = EventItem(1, "ab", "deployed", 4)
@@ -79,7 +79,7 @@ def test_an_event_seen_at_two_nodes_is_given_once() -> None:
     assert [type(outcome) for outcome in stage.outcomes] == [ListeningBegan, Yielded]
 
 
-def test_losses_of_the_link_are_counted_into_the_next_item() -> None:
+def test_losses_of_the_link_are_added_to_the_next_item() -> None:
     stage = up()
     node = stage.serving()
     stage.call(JoinAPool(1, "chat"))
@@ -90,7 +90,7 @@ def test_losses_of_the_link_are_counted_into_the_next_item() -> None:
     assert stage.of(1)[-1] == Yielded(1, item, b"", 5, moved=False)
 
 
-def test_cancelling_a_listening_tells_the_node_and_ends_it() -> None:
+def test_cancelled_subscription_is_ended_at_the_node() -> None:
     stage = up()
     node = stage.serving()
     stage.call(JoinAPool(1, "chat"))
@@ -101,13 +101,13 @@ def test_cancelling_a_listening_tells_the_node_and_ends_it() -> None:
     assert stage.outcomes == [ListeningBegan(1)]
 
 
-def test_cancelling_an_unknown_call_does_nothing() -> None:
+def test_cancelling_an_unknown_call_has_no_effect() -> None:
     stage = up()
     stage.cancel(99)
     assert stage.outcomes == []
 
 
-def test_an_item_of_something_else_is_reported_and_not_given() -> None:
+def test_item_of_another_kind_is_reported_and_not_yielded() -> None:
     stage = up()
     node = stage.serving()
     stage.call(JoinAPool(1, "chat"))

@@ -49,7 +49,7 @@ def met(stage: Stage) -> set[str]:
     return {session.endpoint for session in stage.core._connections.sessions.values()}
 
 
-def test_all_founders_are_replaced_one_by_one_and_every_call_is_answered() -> None:
+def test_calls_are_answered_while_all_founders_are_replaced() -> None:
     stage = grown()
     members, gone = (1, 2, 3), ()
     for call, newcomer in enumerate((4, 5, 6), 1):
@@ -70,7 +70,7 @@ def test_all_founders_are_replaced_one_by_one_and_every_call_is_answered() -> No
     assert not {*stage.dialled[dialled:]} & {name(1), name(2), name(3)}, "who is gone is not looked for"
 
 
-def test_a_node_that_was_removed_is_left_though_it_would_talk_and_is_not_believed_again() -> None:
+def test_removed_node_is_left_and_not_trusted_again() -> None:
     stage = grown(more=0)
     stage.call(GetStatus(1), timeout_s=60)
     first = stage.serving()
@@ -85,7 +85,7 @@ def test_a_node_that_was_removed_is_left_though_it_would_talk_and_is_not_believe
     assert first.endpoint not in met(stage), "one that is behind does not bring it back"
 
 
-def test_those_that_were_given_are_kept_while_they_serve() -> None:
+def test_configured_endpoints_are_kept_while_they_serve() -> None:
     stage = grown()
     before = list(stage.dialled)
     tell(stage, stage.serving(), word((1, 2, 3, 4, 5, 6)))
@@ -100,7 +100,7 @@ def test_those_that_were_given_are_kept_while_they_serve() -> None:
     assert mine.endpoint in met(stage), "it may be there for us alone"
 
 
-def test_one_that_took_the_place_of_another_is_met_there() -> None:
+def test_node_that_replaced_another_at_its_address_is_used() -> None:
     stage = grown(more=0)
     moved = NodeAddress(key_of(b"seven"), name(1))
     serving = stage.nodes[name(2)]
@@ -111,13 +111,13 @@ def test_one_that_took_the_place_of_another_is_met_there() -> None:
     assert met(stage) == {name(1), name(2), name(3)}
 
 
-def test_one_endpoint_of_the_cluster_is_enough() -> None:
+def test_one_endpoint_is_enough_to_find_all_members() -> None:
     stage = grown(1, 2)
     tell(stage, stage.serving(), word((1, 2, 3)))
     assert met(stage) == {name(1), name(2), name(3)}
 
 
-def test_who_wants_a_certain_node_gets_that_one() -> None:
+def test_client_of_a_chosen_node_ignores_the_member_list() -> None:
     stage = grown(1, 2)
     stage.core._learns_members = False
     tell(stage, stage.serving(), word((2, 3), (1,)))
@@ -125,7 +125,7 @@ def test_who_wants_a_certain_node_gets_that_one() -> None:
     assert met(stage) == {name(1)}
 
 
-def test_a_node_known_by_another_address_is_met_once() -> None:
+def test_node_known_by_two_addresses_has_one_session() -> None:
     stage = grown(2, 0)
     tell(stage, stage.serving(), MembersAre((NodeAddress(place(1).key, name(7)), place(2)), ()))
     stage.run(5)
@@ -138,14 +138,14 @@ def test_a_node_known_by_another_address_is_met_once() -> None:
     assert met(stage) == {name(7), name(2)}
 
 
-def test_a_word_that_would_leave_nobody_is_not_believed() -> None:
+def test_member_list_that_would_leave_no_node_is_ignored() -> None:
     stage = grown(more=0)
     tell(stage, stage.serving(), word((), (1, 2, 3)))
     stage.run(5)
     assert met(stage) == {name(1), name(2), name(3)}
 
 
-def test_what_a_node_can_make_us_remember_is_bounded() -> None:
+def test_members_and_removed_keys_remembered_by_a_client_are_bounded() -> None:
     endpoints = Endpoints([name(1)], Settings(), Random(1))
     for start in range(2, 2000, 200):
         endpoints.update_members(word(tuple(range(start, start + 100)), tuple(range(start + 100, start + 200))))
@@ -161,7 +161,7 @@ def test_what_a_node_can_make_us_remember_is_bounded() -> None:
         MembersAre((), (NodeAddress(key_of(b""), "nowhere"),)),
     ],
 )
-def test_what_is_no_list_of_nodes_is_malformed(wrong: MembersAre) -> None:
+def test_malformed_member_list_is_reported(wrong: MembersAre) -> None:
     with pytest.raises(Malformed):
         client.decode_node(client.encode(wrong))
     stage = grown(more=0)

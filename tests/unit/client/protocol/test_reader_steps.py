@@ -23,7 +23,7 @@ def cluster() -> Cluster:
     return made
 
 
-def test_a_read_ends_where_the_stream_ended_when_it_began(cluster) -> None:
+def test_read_without_stop_ends_at_the_head_of_its_start(cluster) -> None:
     bench = Bench(cluster, 1, 2)
     for number in range(10):
         bench.end(bench.write(b"%d" % number))
@@ -39,7 +39,7 @@ def test_a_read_ends_where_the_stream_ended_when_it_began(cluster) -> None:
 @pytest.mark.parametrize(
     ("start", "stop", "wanted"), [(3, 7, "3456"), (0, 99, "0123456789"), (10, None, ""), (4, 4, "")]
 )
-def test_a_read_of_a_range(cluster, start, stop, wanted) -> None:
+def test_range_read_returns_exactly_its_messages(cluster, start, stop, wanted) -> None:
     bench = Bench(cluster, 1, 2)
     bench.end(bench.write(*(b"%d" % number for number in range(10))))
     call = bench.read(start, stop)
@@ -48,7 +48,7 @@ def test_a_read_of_a_range(cluster, start, stop, wanted) -> None:
     assert b"".join(found).decode() == wanted
 
 
-def test_what_is_not_there_is_said(cluster) -> None:
+def test_read_beyond_the_end_or_of_an_unknown_stream_is_missing(cluster) -> None:
     bench = Bench(cluster, 1, 2)
     bench.end(bench.write(b"a"))
     beyond, unknown = bench.end(bench.read(2)), bench.end(bench.read(stream="nope"))
@@ -57,7 +57,7 @@ def test_what_is_not_there_is_said(cluster) -> None:
     assert "there is no stream 'nope'" in unknown.reason
 
 
-def test_a_slow_reader_holds_little() -> None:
+def test_slow_reader_receives_no_more_than_its_window() -> None:
     bench = Bench(large_cluster(), 1, 2)
     for _ in range(100):
         bench.write(b"x" * 100_000)
@@ -75,7 +75,7 @@ def test_a_slow_reader_holds_little() -> None:
     assert len(bench.messages()) == 100
 
 
-def test_following_goes_on_at_another_node(cluster) -> None:
+def test_following_reader_continues_at_another_node(cluster) -> None:
     bench = Bench(cluster, 1, 2)
     call = bench.read(follow=True)
     for number in range(10):
@@ -94,7 +94,7 @@ def test_following_goes_on_at_another_node(cluster) -> None:
     assert all(not node.core._sessions.subscriptions._readers for node in cluster.nodes.values())
 
 
-def test_a_lost_chunk_is_fetched_again(cluster) -> None:
+def test_lost_chunk_of_a_read_is_fetched_again(cluster) -> None:
     bench = Bench(cluster, 1, 2)
     call = bench.read(follow=True)
     lost = []
@@ -115,13 +115,13 @@ def test_a_lost_chunk_is_fetched_again(cluster) -> None:
     assert all(portion.start < portion.stop for portion in bench.outcomes[call])
 
 
-def test_a_read_that_gets_nothing_ends_in_time(cluster) -> None:
+def test_read_without_progress_fails_within_its_timeout(cluster) -> None:
     bench = Bench(cluster)
     outcome = bench.end(bench.read(wait_s=3))
     assert (outcome.failure, "nothing came for 3 s" in outcome.reason) == (Failure.UNREACHABLE, True)
 
 
-def test_a_client_without_the_right_is_refused(cluster) -> None:
+def test_client_without_the_right_is_refused(cluster) -> None:
     admin = Bench(cluster, 1)
     message = AddIdentity("eve", 1, EVE.key, ("orders",), ("none",))
     admin.end(admin.wish(lambda call: ConfigRequestCommand(call, message, 60 * 10**9)))
@@ -133,7 +133,7 @@ def test_a_client_without_the_right_is_refused(cluster) -> None:
     assert (twice.failure, "has this name" in twice.reason) == (Failure.REFUSED, True)
 
 
-def test_what_is_dropped_before_a_reader_that_has_begun_is_told(cluster) -> None:
+def test_reader_whose_next_messages_were_dropped_gets_dropped(cluster) -> None:
     """Whoever wants whatever there is begins with what is kept; from there on nothing is left out in silence."""
     bench, writer = Bench(cluster, 1), Bench(cluster, 2)
     writer.end(writer.write(b"0"))

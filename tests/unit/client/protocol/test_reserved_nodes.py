@@ -67,7 +67,7 @@ def opened(selector: NodeSelector, number: int, leads: int = 0, reserved: tuple[
     selector.on_reply(0, instance, call, answer, b"")
 
 
-def test_ours_before_the_masters_before_any_and_those_of_others_last() -> None:
+def test_node_choice_prefers_own_reserved_node_then_master_then_others() -> None:
     selector = NodeSelector([], CLUSTER)
     selector.open_all(0)
     opened(selector, 1, leads=9, reserved=("bob",))
@@ -87,7 +87,7 @@ def test_ours_before_the_masters_before_any_and_those_of_others_last() -> None:
     assert selector.chosen.instance == b"\1", "for whatever else there is"
 
 
-def test_nobody_moves_to_where_nothing_is_taken() -> None:
+def test_rotation_never_selects_a_node_that_refuses_writes() -> None:
     selector = NodeSelector([], CLUSTER)
     selector.open_all(0)
     opened(selector, 1, reserved=("bob",))
@@ -97,7 +97,7 @@ def test_nobody_moves_to_where_nothing_is_taken() -> None:
 
 
 @pytest.mark.parametrize("number", [1, 2, 3])
-def test_a_reserved_master_is_no_obstacle(number) -> None:
+def test_reserved_master_does_not_prevent_writes_elsewhere(number) -> None:
     cluster = Cluster(**{f"node{number}": ("somebody",)})
     cluster.elect()
     bench = Bench(cluster, 1, 2, 3)
@@ -105,7 +105,7 @@ def test_a_reserved_master_is_no_obstacle(number) -> None:
     assert node_of(bench) != number
 
 
-def test_one_that_knows_only_reserved_nodes_is_told_so_and_has_signed_nothing() -> None:
+def test_client_that_knows_only_foreign_reserved_nodes_is_refused_unsigned() -> None:
     cluster = Cluster(node1=("somebody",), node2=("else",))
     cluster.elect()
     bench = Bench(cluster, 1, 2)
@@ -119,7 +119,7 @@ def test_one_that_knows_only_reserved_nodes_is_told_so_and_has_signed_nothing() 
     assert [message.value for message in bench.messages()] == [b"b"], "and reading goes through any"
 
 
-def test_what_would_fail_is_told_at_once_and_never_ordered() -> None:
+def test_statement_refused_by_a_dry_run_is_never_ordered() -> None:
     cluster = Cluster(node3=("default",))
     cluster.elect()
     bench = Bench(cluster, 1, 2, 3)
@@ -134,7 +134,7 @@ def test_what_would_fail_is_told_at_once_and_never_ordered() -> None:
     assert [message.value for message in bench.messages()] == [b"good", b"better", b"bad data"]
 
 
-def test_when_its_reserved_node_dies_a_client_goes_on_elsewhere() -> None:
+def test_client_continues_elsewhere_when_its_reserved_node_dies() -> None:
     cluster = Cluster(node3=("default",))
     cluster.elect()
     bench = Bench(cluster, 1, 2, 3)
@@ -143,7 +143,7 @@ def test_when_its_reserved_node_dies_a_client_goes_on_elsewhere() -> None:
     assert isinstance(bench.end(execute(bench, b"bad, but nobody tries it out")), WritesAcknowledged)
 
 
-def test_who_left_its_own_node_goes_back_to_it_once_it_is_well() -> None:
+def test_client_returns_to_its_reserved_node_once_it_works() -> None:
     cluster = Cluster(node3=("default",))
     cluster.elect()
     bench = Bench(cluster, 1, 2, 3)
@@ -165,7 +165,7 @@ def test_who_left_its_own_node_goes_back_to_it_once_it_is_well() -> None:
     assert node_of(bench) == 3
 
 
-def test_while_another_copy_may_be_ordered_nothing_is_certain() -> None:
+def test_dry_run_refusal_is_uncertain_while_another_copy_may_be_ordered() -> None:
     """A refusal holds for one copy; the fence tells of the other."""
     cluster = Cluster(node3=("default",))
     cluster.elect()
@@ -193,7 +193,7 @@ def test_while_another_copy_may_be_ordered_nothing_is_certain() -> None:
     assert bench.journal._writers._lane is not lane
 
 
-def test_a_copy_that_was_not_ordered_is_refused_behind_the_fence() -> None:
+def test_dry_run_refusal_is_final_after_the_fence() -> None:
     cluster = Cluster(node3=("default",))
     cluster.elect()
     bench = Bench(cluster, 3)
@@ -228,7 +228,7 @@ class _AllUnusable:
         return None
 
 
-def test_a_client_goes_on_to_more_nodes_while_all_are_reserved_for_others() -> None:
+def test_client_connects_to_more_nodes_while_all_are_reserved_for_others() -> None:
     stage = Stage(count=6)
     stage.run(1)
     assert len(stage.dialled) == 3
@@ -238,7 +238,7 @@ def test_a_client_goes_on_to_more_nodes_while_all_are_reserved_for_others() -> N
     assert len(stage.core._connections.sessions) == 6, "nobody is left for it"
 
 
-def test_beside_nodes_of_others_more_are_met() -> None:
+def test_nodes_reserved_for_others_do_not_count_toward_the_three_sessions() -> None:
     names = [f"tcp://127.0.0.1:{port}" for port in range(1, 21)]
     endpoints = Endpoints(names, Settings(), Random(1))
     assert len(endpoints.choose(0)) == 3

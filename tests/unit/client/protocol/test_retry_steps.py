@@ -47,7 +47,7 @@ def same(*ends: WritesAcknowledged) -> bool:
     return len({end.place for end in ends}) == 1
 
 
-def test_what_is_under_way_is_waited_for(cluster) -> None:
+def test_retry_waits_for_a_request_that_is_still_under_way(cluster) -> None:
     bench = Bench(cluster, 1)
     request = unknown_of(bench, b"x")
     early = bench.end(bench.retry(request, b"x", wait_s=5))
@@ -61,7 +61,7 @@ def test_what_is_under_way_is_waited_for(cluster) -> None:
     assert len(cluster.nodes[1].core.execution.state.lanes) == 1, "nothing was leased for it"
 
 
-def test_retries_of_what_is_not_written_are_one(cluster) -> None:
+def test_retries_of_an_unwritten_request_write_it_once(cluster) -> None:
     bench = Bench(cluster, 1, 2)
     request = unwritten(bench)
     ends = [bench.end(bench.retry(request, b"x")) for _ in range(3)]
@@ -72,7 +72,7 @@ def test_retries_of_what_is_not_written_are_one(cluster) -> None:
     assert bench.end(bench.resolve(ends[0].place.client_id, 1)).place == ends[0].place
 
 
-def test_a_retry_that_ends_unknown_is_not_doubled_by_the_next(cluster) -> None:
+def test_retry_that_ended_unknown_is_not_written_twice_by_the_next(cluster) -> None:
     bench = Bench(cluster, 1)
     request = unwritten(bench)
     bench.deaf = True
@@ -88,7 +88,7 @@ def test_a_retry_that_ends_unknown_is_not_doubled_by_the_next(cluster) -> None:
     assert values(bench) == [b"warm", b"x"]
 
 
-def test_a_retry_that_is_known_not_to_be_written_is_retried_in_turn(cluster) -> None:
+def test_retry_known_as_unwritten_can_be_retried_itself(cluster) -> None:
     bench, other = Bench(cluster, 1), Bench(cluster, 2)
     request = unwritten(bench)
     bench.spoil = lose_writes
@@ -101,7 +101,7 @@ def test_a_retry_that_is_known_not_to_be_written_is_retried_in_turn(cluster) -> 
     assert values(bench) == [b"warm", b"x"]
 
 
-def test_another_process_retries_after_the_first_has_left(cluster) -> None:
+def test_retry_by_another_process_returns_the_first_receipt(cluster) -> None:
     bench = Bench(cluster, 1)
     request = unwritten(bench)
     first = bench.end(bench.retry(request, b"x"))
@@ -113,7 +113,7 @@ def test_another_process_retries_after_the_first_has_left(cluster) -> None:
 
 
 @pytest.mark.parametrize("second", [b"x", b"something else"])
-def test_two_processes_retry_at_the_same_time(cluster, second) -> None:
+def test_simultaneous_retries_of_two_processes_write_once(cluster, second) -> None:
     """One of them is written, and both are told where; nobody is taken for compromised."""
     bench, other = Bench(cluster, 1), Bench(cluster, 2)
     request = unwritten(bench)
@@ -133,7 +133,7 @@ def test_two_processes_retry_at_the_same_time(cluster, second) -> None:
     assert all(client.status == IdentityStatus.ACTIVE for client in clients)
 
 
-def test_many_messages_are_retried_as_one_request(cluster) -> None:
+def test_batch_is_retried_as_one_request(cluster) -> None:
     bench = Bench(cluster, 1)
     request = unknown_of(bench, b"x", b"y", transaction=True)
     resolve = bench.resolve(*request)
@@ -145,7 +145,7 @@ def test_many_messages_are_retried_as_one_request(cluster) -> None:
     assert values(bench) == [b"warm", b"x", b"y"]
 
 
-def test_what_nobody_can_tell_is_not_written_again() -> None:
+def test_request_with_undeterminable_outcome_is_not_written_again() -> None:
     cluster = Cluster(3, Policy(lane_idle_ns=3600 * 10**9))
     cluster.elect()
     bench, other = Bench(cluster, 1), Bench(cluster, 2)
@@ -160,7 +160,7 @@ def test_what_nobody_can_tell_is_not_written_again() -> None:
     assert values(other) == [b"warm", b"x", b"later"]
 
 
-def test_where_it_is_written_may_be_forgotten() -> None:
+def test_retry_after_its_receipt_was_forgotten_returns_the_place() -> None:
     cluster = Cluster(3, Policy(remembered_packs=1))
     cluster.elect()
     bench, other = Bench(cluster, 1), Bench(cluster, 2)
@@ -170,7 +170,7 @@ def test_where_it_is_written_may_be_forgotten() -> None:
     assert (end.place.stream, end.place.base_offset, end.place.messages) == ("orders", PLACE_UNKNOWN, 2)
 
 
-def test_a_retry_that_is_refused_is_told_so(cluster) -> None:
+def test_refused_retry_raises_the_refusal(cluster) -> None:
     bench, other = Bench(cluster, 1), Bench(cluster, 2)
     request = unwritten(bench)
     refused = other.end(other.retry(request, b"x", stream="_no"))
@@ -179,7 +179,7 @@ def test_a_retry_that_is_refused_is_told_so(cluster) -> None:
     assert values(bench) == [b"warm", b"x"]
 
 
-def test_without_a_lane_for_it_nothing_is_written() -> None:
+def test_retry_without_a_free_lane_writes_nothing() -> None:
     cluster = Cluster(3, Policy(lanes_per_identity_max=2))
     cluster.elect()
     bench, other = Bench(cluster, 1), Bench(cluster, 2)
@@ -193,7 +193,7 @@ def test_without_a_lane_for_it_nothing_is_written() -> None:
     assert values(other) == [b"warm", b"y", b"x"]
 
 
-def test_a_node_that_dies_and_one_that_is_silent_are_not_missed(cluster) -> None:
+def test_retry_survives_a_dead_and_a_silent_node(cluster) -> None:
     bench = Bench(cluster, 1, 2)
     request = unwritten(bench)
     bench.spoil = lose_writes
@@ -205,7 +205,7 @@ def test_a_node_that_dies_and_one_that_is_silent_are_not_missed(cluster) -> None
     assert values(bench) == [b"warm", b"x"]
 
 
-def test_closing_leaves_a_retry_unknown(cluster) -> None:
+def test_close_leaves_a_retry_unknown(cluster) -> None:
     bench = Bench(cluster, 1)
     request = unwritten(bench)
     bench.deaf = True

@@ -9,7 +9,7 @@ from chaplain.wire.command import Ping
 from tests.unit.client.client_stage import SECOND_NS, Stage, up
 
 
-def test_a_third_node_takes_the_place_of_a_lost_one() -> None:
+def test_third_node_replaces_a_lost_session() -> None:
     stage = up()
     stage.kill(stage.serving())
     stage.run(0.5)
@@ -17,7 +17,7 @@ def test_a_third_node_takes_the_place_of_a_lost_one() -> None:
     assert up_at == {endpoint for endpoint, node in stage.nodes.items() if node.up}
 
 
-def test_a_lost_node_is_dialled_again_when_it_is_the_only_one() -> None:
+def test_only_node_is_dialled_again_after_it_was_lost() -> None:
     stage = up(1)
     node = stage.serving()
     stage.kill(node)
@@ -28,7 +28,7 @@ def test_a_lost_node_is_dialled_again_when_it_is_the_only_one() -> None:
     assert node.requests == [(GetStatus(1), b"")]
 
 
-def test_an_answer_from_a_session_the_call_has_left_is_ignored() -> None:
+def test_answer_from_a_session_that_the_call_left_is_ignored() -> None:
     stage = up()
     first, spare = stage.serving(), None
     stage.call(GetStatus(1))
@@ -37,7 +37,7 @@ def test_an_answer_from_a_session_the_call_has_left_is_ignored() -> None:
     assert stage.outcomes == []
 
 
-def test_silence_is_pinged_and_then_given_up() -> None:
+def test_silent_node_is_pinged_and_then_given_up() -> None:
     stage = up()
     first = stage.serving()
     first.mute = True
@@ -52,7 +52,7 @@ def test_silence_is_pinged_and_then_given_up() -> None:
     assert second.requests == [(GetStatus(1), b"")]
 
 
-def test_a_node_that_answers_pings_is_kept() -> None:
+def test_node_that_answers_pings_is_kept() -> None:
     stage = up()
     first = stage.serving()
     stage.run(60)
@@ -60,7 +60,7 @@ def test_a_node_that_answers_pings_is_kept() -> None:
     assert 20 <= first.pings <= 31
 
 
-def test_ping_measures_the_round_trip() -> None:
+def test_ping_returns_the_round_trip_time() -> None:
     stage = up()
     node = stage.serving()
     node.mute = True
@@ -70,7 +70,7 @@ def test_ping_measures_the_round_trip() -> None:
     assert stage.of(1) == [Returned(1, (1500).to_bytes(8, "big"))]
 
 
-def test_ping_moves_with_the_session() -> None:
+def test_ping_moves_with_its_session() -> None:
     stage = up()
     first = stage.serving()
     first.mute = True
@@ -79,14 +79,14 @@ def test_ping_moves_with_the_session() -> None:
     assert isinstance(stage.of(1)[0], Returned)
 
 
-def test_a_ping_of_the_node_is_answered() -> None:
+def test_ping_of_the_node_is_answered() -> None:
     stage = up()
     node = stage.serving()
     stage.frame(node, command.encode(Ping(3)))
     assert node.sequences == [2]
 
 
-def test_a_greeting_that_never_comes_frees_the_place() -> None:
+def test_dial_without_greeting_is_given_up() -> None:
     stage = Stage()
     silent = list(stage.core._endpoints._records)[:2]
     for endpoint in silent:
@@ -96,7 +96,7 @@ def test_a_greeting_that_never_comes_frees_the_place() -> None:
     assert isinstance(stage.of(1)[0], Returned)
 
 
-def test_a_node_that_lets_us_in_and_says_nothing_is_named_as_such() -> None:
+def test_node_that_accepts_the_connection_without_greeting_is_named() -> None:
     stage = Stage(1)
     next(iter(stage.nodes.values())).mute = True
     stage.give(Connect(1, SECOND_NS))
@@ -106,7 +106,7 @@ def test_a_node_that_lets_us_in_and_says_nothing_is_named_as_such() -> None:
     assert "does not greet us" in raised.reason
 
 
-def test_timeouts_name_the_node_that_did_not_answer() -> None:
+def test_timeout_names_the_node_that_did_not_answer() -> None:
     stage = up()
     stage.call(GetStatus(1), timeout_s=1)
     stage.call(FireEvent(2, "x"), timeout_s=1)

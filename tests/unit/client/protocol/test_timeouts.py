@@ -7,7 +7,7 @@ from chaplain.journal.messages.client import Receipts
 from tests.unit.client.journal_stage import Bench, Cluster
 
 
-def test_a_writer_that_gets_on_is_waited_for_and_one_that_does_not_is_not() -> None:
+def test_timeout_counts_from_the_last_progress_of_a_writer() -> None:
     cluster = Cluster(3)
     cluster.elect()
     bench = Bench(cluster, 1, 2)

@@ -49,7 +49,7 @@ SAME = [
 ]
 
 
-def test_alike_on_two_servers_and_on_sqlite(pair: PostgresPair, tmp_path: Path) -> None:
+def test_statements_give_equal_results_on_two_servers_and_sqlite(pair: PostgresPair, tmp_path: Path) -> None:
     lite = Database(tmp_path)
     order = Order()
     for message in SAME:
@@ -65,7 +65,7 @@ def test_alike_on_two_servers_and_on_sqlite(pair: PostgresPair, tmp_path: Path) 
     assert [change for change in ours if change[0] != SCHEMA_KEY] == [one for one in theirs if one[0] != SCHEMA_KEY]
 
 
-def test_failures_are_told_in_words_of_ours(pair: PostgresPair) -> None:
+def test_failures_have_chaplains_own_messages(pair: PostgresPair) -> None:
     pair.run(
         "create table p(k integer primary key check (k > 0), v varchar(3) not null)",
         "create table c(k integer primary key references p(k))",
@@ -91,7 +91,7 @@ def test_failures_are_told_in_words_of_ours(pair: PostgresPair) -> None:
     assert pair.steady.rows("select k from p") == [(1,)]
 
 
-def test_schema_and_rows(pair: PostgresPair) -> None:
+def test_schema_changes_and_rows_share_a_request(pair: PostgresPair) -> None:
     pair.run("create table t(a integer, b text, primary key (b, a))", "insert into t values (1, 'x'), (2, 'y')")
     pair.run("create index i on t(a)", "alter table t add column c integer default 7")
     pair.run("alter table t rename column c to d", "alter table t rename to z", "update z set d = 8 where a = 1")
@@ -105,7 +105,7 @@ def test_schema_and_rows(pair: PostgresPair) -> None:
     assert pair.steady.tallies() == {}
 
 
-def test_time_and_chance_come_from_the_message(pair: PostgresPair) -> None:
+def test_time_and_random_values_come_from_the_message(pair: PostgresPair) -> None:
     pair.run("create table t(k integer primary key, at text default now(), n double precision, u uuid)")
     pair.run("insert into t(k, n, u) values (1, random(), gen_random_uuid()), (2, random(), gen_random_uuid())")
     pair.run(
@@ -121,7 +121,7 @@ def test_time_and_chance_come_from_the_message(pair: PostgresPair) -> None:
     assert outcome.answers[0].rows == ((START_NS // 10**9,),)
 
 
-def test_sums_do_not_depend_on_the_order_of_rows(pair: PostgresPair) -> None:
+def test_float_sums_are_independent_of_row_order(pair: PostgresPair) -> None:
     pair.run("create table t(k integer primary key, n double precision)")
     values = [1e17, 0.1, -1e17, 0.3, 1e-5, 7.0]
     pair.run(*[("insert into t values (?, ?)", (k, n)) for k, n in enumerate(values)])
@@ -131,7 +131,7 @@ def test_sums_do_not_depend_on_the_order_of_rows(pair: PostgresPair) -> None:
     assert pair.steady.rows("select sum(n), avg(n) from t") == first
 
 
-def test_where_a_server_keeps_its_rows_does_not_matter(pair: PostgresPair) -> None:
+def test_results_are_independent_of_row_placement(pair: PostgresPair) -> None:
     pair.run("create table t(k integer primary key, g integer, v text)", "create index backwards on t(v)")
     pair.run(*[("insert into t values (?, ?, ?)", (k, k % 7, f"{97 * k % 101:03}")) for k in range(40)])
     one = pair.restarted
@@ -150,7 +150,7 @@ def test_where_a_server_keeps_its_rows_does_not_matter(pair: PostgresPair) -> No
     assert len(outcomes[0].answers[0].rows) > 10
 
 
-def test_a_key_does_not_depend_on_where_rows_are(pair: PostgresPair) -> None:
+def test_key_updates_that_depend_on_row_order_are_refused(pair: PostgresPair) -> None:
     """A server looks for a key that is taken row by row: what counts up from below meets the next, from above not."""
     pair.run(
         "create table t(k integer primary key, n integer unique, g integer, h integer, v text)",
@@ -200,7 +200,7 @@ def test_a_key_does_not_depend_on_where_rows_are(pair: PostgresPair) -> None:
     assert pair.one(["create unique index two on t(g, h)", "update t set h = h + 1"]).error is not None
 
 
-def test_dies_between_requests_and_before_the_commit(
+def test_engine_killed_at_any_commit_completes_the_message_once(
     server: TestServer, stream: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Wherever a message is left, the rest of it and nothing else is done when the database is opened again."""
@@ -240,7 +240,7 @@ def test_dies_between_requests_and_before_the_commit(
         stage.engine.close()
 
 
-def test_a_position_that_moved_is_not_written_over(stage: PostgresStage) -> None:
+def test_transaction_with_an_unexpected_position_fails(stage: PostgresStage) -> None:
     order = Order()
     stage.apply(order.message("create table t(k integer primary key)"))
     stage.ask(f"update chaplain.state set requests = requests + 1 where stream = '{stage.stream}'")
@@ -251,7 +251,7 @@ def test_a_position_that_moved_is_not_written_over(stage: PostgresStage) -> None
         stage.apply(order.message("insert into t values (2)"))
 
 
-def test_made_anew_if_changes_are_missing(stage: PostgresStage) -> None:
+def test_database_is_rebuilt_if_row_changes_are_missing(stage: PostgresStage) -> None:
     order = Order()
     works = [order.message("create table t(k integer primary key)", "insert into t values (1), (2)")]
     stage.apply(works[0])
@@ -263,7 +263,7 @@ def test_made_anew_if_changes_are_missing(stage: PostgresStage) -> None:
     assert stage.apply(works[0]).fingerprint == fingerprint == stage.folded()
 
 
-def test_what_was_read_is_remembered_up_to_a_bound(stage: PostgresStage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_read_marks_are_remembered_up_to_a_bound(stage: PostgresStage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metadata, "READ_MAX", 3)
     stage.apply(Order().message("create table t(k integer primary key)"))
     stage.engine.clear(ACL, [(1, 3), (2, 7)])
@@ -276,7 +276,9 @@ def test_what_was_read_is_remembered_up_to_a_bound(stage: PostgresStage, monkeyp
     assert stage.engine.read == ((OTHER, 1, 9), (ACL, 1, 4), (ACL, 8, 1))
 
 
-def test_results_until_read_and_bounded_for_each(stage: PostgresStage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_results_are_stored_until_read_and_bounded_per_client(
+    stage: PostgresStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
     order = Order()
     stage.apply(order.message("create table t(k integer primary key)", "insert into t values (1)"))
     stage.apply(order.message("insert into t values (2)", lane=2, acl=OTHER))
@@ -292,7 +294,7 @@ def test_results_until_read_and_bounded_for_each(stage: PostgresStage, monkeypat
     assert len(stage.outcomes(OTHER)) == 1
 
 
-def test_bounds_fall_alike(pair: PostgresPair, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bounds_fail_equally_on_both_databases(pair: PostgresPair, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(row_tracker, "ROWS_MAX", 20)
     monkeypatch.setattr(execute, "WORK_MAX", 1000)
     monkeypatch.setattr(execute, "ANSWER_ROWS_MAX", 50)
@@ -316,7 +318,7 @@ def test_bounds_fall_alike(pair: PostgresPair, monkeypatch: pytest.MonkeyPatch) 
     assert pair.one("insert into t values (200, 'healthy')").error is None
 
 
-def test_numbers_that_are_written_in_two_ways(pair: PostgresPair) -> None:
+def test_numbers_with_two_representations_are_refused(pair: PostgresPair) -> None:
     pair.run("create table t(k integer primary key, n double precision)")
     outcomes = pair.run(
         "insert into t values (1, '-0')", "insert into t values (2, 'nan')", ("insert into t values (?, ?)", (3, -0.0))
@@ -325,7 +327,7 @@ def test_numbers_that_are_written_in_two_ways(pair: PostgresPair) -> None:
     assert pair.one("insert into t values (4, 'infinity'), (5, 0)").error is None
 
 
-def test_a_killed_server_ends_the_engine_and_loses_nothing(tmp_path: Path) -> None:
+def test_killed_server_stops_the_engine_and_loses_no_statement(tmp_path: Path) -> None:
     """What was not synced is done again from the journal; what was, is not."""
     with a_server(fsync=True) as server:
         stage = PostgresStage(server, "killed", tmp_path / "one")
@@ -353,7 +355,7 @@ def test_a_killed_server_ends_the_engine_and_loses_nothing(tmp_path: Path) -> No
         lite.engine.close()
 
 
-def test_the_log_of_changes_is_asked_first(stage: PostgresStage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_row_change_log_is_written_before_the_commit(stage: PostgresStage, monkeypatch: pytest.MonkeyPatch) -> None:
     """A change is in the log before it is in the database, never after."""
     order = Order()
     stage.apply(order.message("create table t(k integer primary key)"))

@@ -21,9 +21,7 @@ pytestmark = [pytest.mark.skipif(bool(missing()), reason=missing()), pytest.mark
 OTHER = b"B" * 15
 
 
-def test_clients_have_roles_that_may_change_rows_of_their_streams_and_nothing_else(
-    server: TestServer, stage: PostgresStage
-) -> None:
+def test_client_roles_may_only_change_rows_of_their_streams(server: TestServer, stage: PostgresStage) -> None:
     order = Order()
     stage.apply(order.message("create table t(k integer primary key)"))
     other = PostgresDatabase(stage.folder, "other", stage.place)
@@ -45,7 +43,7 @@ def test_clients_have_roles_that_may_change_rows_of_their_streams_and_nothing_el
     assert stage.ask(f"select has_table_privilege('{reader}', '{stage.schema}.t', 'update')") == [(False,)]
 
 
-def test_a_rehearsal_leaves_nothing(pair: PostgresPair) -> None:
+def test_dry_run_leaves_no_change(pair: PostgresPair) -> None:
     pair.run("create table t(k integer primary key)", "insert into t values (1)")
     engine, fingerprint = pair.steady.engine, pair.steady.engine.fingerprint
 
@@ -64,7 +62,7 @@ def test_a_rehearsal_leaves_nothing(pair: PostgresPair) -> None:
     assert pair.one("insert into t values (2)").error is None
 
 
-def test_streams_of_any_name(server: TestServer, tmp_path: Path) -> None:
+def test_streams_of_any_name_have_separate_schemas(server: TestServer, tmp_path: Path) -> None:
     """Each has a schema, roles and connections that are no other's."""
     names = ["a" * 60, "a" * 59 + "b", "o'dd \"name; drop", "Größe", "x.y"]
     layouts = [Layout("one", name) for name in names]
@@ -78,13 +76,15 @@ def test_streams_of_any_name(server: TestServer, tmp_path: Path) -> None:
         database.close()
 
 
-def test_one_executor_for_a_database(stage: PostgresStage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_second_executor_on_one_database_is_refused(
+    stage: PostgresStage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(metadata, "PATIENCE_S", 0.2)
     with pytest.raises(EngineFailed, match="each node needs one of its own"):
         PostgresDatabase(tmp_path / "two", stage.stream, stage.place)
 
 
-def test_queries(stage: PostgresStage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_query_returns_rows_and_cannot_change_them(stage: PostgresStage, monkeypatch: pytest.MonkeyPatch) -> None:
     order = Order()
     stage.apply(
         order.message("create table t(k integer primary key, v text)", "insert into t values (1, 'a'), (2, 'b')")
@@ -137,7 +137,7 @@ WRONG = [
 ]
 
 
-def test_what_is_set_up_wrongly_is_told_in_one_sentence(
+def test_wrong_setup_is_reported_in_one_sentence(
     server: TestServer, stage: PostgresStage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connection, "PATIENCE_S", 0.1)
@@ -150,7 +150,7 @@ def test_what_is_set_up_wrongly_is_told_in_one_sentence(
         assert "\n" not in str(failed.value)
 
 
-def test_a_password_that_others_can_read_is_not_used(stage: PostgresStage, tmp_path: Path) -> None:
+def test_password_file_readable_by_others_is_refused(stage: PostgresStage, tmp_path: Path) -> None:
     file = tmp_path / "password"
     file.write_text("let me in")
     file.chmod(0o644)

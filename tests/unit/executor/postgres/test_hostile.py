@@ -26,11 +26,11 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PostgresPair]:
         pair.close()
 
 
-def test_there_are_enough() -> None:
+def test_hostile_list_has_at_least_300_statements() -> None:
     assert len({*REFUSED, *UNORDERED, *FINE, *FINE_FAILS}) >= 300
 
 
-def test_refused_among_others(pair: PostgresPair) -> None:
+def test_hostile_statements_are_refused_among_good_ones(pair: PostgresPair) -> None:
     """All of one message, with good ones between: those and only those are done."""
     statements = [*REFUSED, *UNORDERED]
     places = range(0, len(statements), 10)
@@ -43,14 +43,14 @@ def test_refused_among_others(pair: PostgresPair) -> None:
     assert pair.steady.rows("select count(*) from p where k like 'healthy%'") == [(len(places),)]
 
 
-def test_fine(pair: PostgresPair) -> None:
+def test_allowed_statements_succeed(pair: PostgresPair) -> None:
     outcomes = pair.run(*FINE)
     assert [(sql, one.error) for sql, one in zip(FINE, outcomes, strict=True) if one.error] == []
     outcomes = pair.run(*FINE_FAILS)
     assert [sql for sql, one in zip(FINE_FAILS, outcomes, strict=True) if one.error is None] == []
 
 
-def test_queries_change_nothing_and_tell_nothing(pair: PostgresPair) -> None:
+def test_hostile_queries_change_nothing_and_reveal_nothing(pair: PostgresPair) -> None:
     fingerprint = pair.steady.engine.fingerprint
     changes = [
         "insert into p values ('q')",
@@ -67,7 +67,7 @@ def test_queries_change_nothing_and_tell_nothing(pair: PostgresPair) -> None:
     assert pair.steady.counted() == pair.restarted.counted()
 
 
-def test_the_verdict_follows_from_the_text() -> None:
+def test_guard_verdict_depends_only_on_the_text() -> None:
     """Whatever was judged before, and whether or not it was remembered."""
 
     def verdict(sql: str) -> object:

@@ -76,14 +76,14 @@ def refusals(effects: list) -> list[str]:
     return [one.message.kind for one in effects if isinstance(one, ToClient) and isinstance(one.message, Failed)]
 
 
-def test_petition_is_offered_only_after_its_signature_was_checked_elsewhere(desk: Desk) -> None:
+def test_request_is_offered_only_after_its_signature_check(desk: Desk) -> None:
     desk.lead(NODE)
     assert not desk.submit(numbered(1))
     assert desk.petitions.signatures.pending
     assert [type(one) for one in desk.check()] == [ConfigOffered]
 
 
-def test_forged_petition_is_refused_and_not_passed_on(desk: Desk) -> None:
+def test_forged_request_is_refused_and_not_forwarded(desk: Desk) -> None:
     desk.lead(NODE)
     desk.submit(forged(numbered(1)))
     (answer,) = desk.check()
@@ -93,7 +93,7 @@ def test_forged_petition_is_refused_and_not_passed_on(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize("message", [AddIdentity("eve", 1, b"e" * 32, (), (), False), MakeCheckpoint(0)])
-def test_what_only_an_admin_may_sign_is_refused_before_it_is_ordered(desk: Desk, message: ConfigMessage) -> None:
+def test_admin_request_without_admin_is_refused_before_it_is_ordered(desk: Desk, message: ConfigMessage) -> None:
     (verdict,) = desk.stage.config(petition(AddIdentity("bob", 1, BOB.key, ("*",), ("*",), False)))
     desk.lead(NODE)
     (answer,) = desk.submit(petition(message, BOB, verdict.acl, b"m" * 16))
@@ -105,7 +105,7 @@ def test_what_only_an_admin_may_sign_is_refused_before_it_is_ordered(desk: Desk,
     assert [type(one) for one in desk.check()] == [ConfigOffered]
 
 
-def test_all_petitions_of_a_round_are_checked_by_one_effect(desk: Desk) -> None:
+def test_requests_of_one_round_are_checked_by_one_effect(desk: Desk) -> None:
     for number in range(PER_CLIENT):
         desk.submit(numbered(number))
     desk.petitions.check_signatures(1)
@@ -113,25 +113,25 @@ def test_all_petitions_of_a_round_are_checked_by_one_effect(desk: Desk) -> None:
     assert len(verify.items) == PER_CLIENT
 
 
-def test_one_client_may_have_so_many_and_others_are_still_served(desk: Desk) -> None:
+def test_requests_of_one_client_are_bounded_and_others_are_served(desk: Desk) -> None:
     for number in range(PER_CLIENT):
         assert not desk.submit(numbered(number))
     assert refusals(desk.submit(numbered(98))) == ["busy"]
     assert not refusals(desk.submit(numbered(99), client=EVE))
 
 
-def test_all_clients_together_may_have_so_many(desk: Desk) -> None:
+def test_requests_of_all_clients_are_bounded(desk: Desk) -> None:
     for number in range(IN_ALL):
         assert not desk.submit(numbered(number), client=b"%15d" % number)
     assert refusals(desk.submit(numbered(99), client=EVE)) == ["busy"]
 
 
-def test_one_petition_brought_by_many_sessions_counts_for_each(desk: Desk) -> None:
+def test_request_sent_by_many_sessions_counts_once_per_session(desk: Desk) -> None:
     refused = [refusals(desk.submit(numbered(1), client=b"%15d" % number)) for number in range(IN_ALL + 2)]
     assert refused == [[]] * IN_ALL + [["busy"]] * 2
 
 
-def test_session_that_asks_again_and_again_is_answered_once_for_its_last_call(desk: Desk) -> None:
+def test_session_that_repeats_a_request_is_answered_for_its_last_call(desk: Desk) -> None:
     for _ in range(10 * IN_ALL):
         assert not desk.submit(numbered(1), session=b"the same session")
     desk.check()
@@ -141,7 +141,7 @@ def test_session_that_asks_again_and_again_is_answered_once_for_its_last_call(de
     assert (answer.instance, answer.message.call) == (b"the same session", desk.calls)
 
 
-def test_client_that_leaves_still_counts_until_its_petitions_are_over(desk: Desk) -> None:
+def test_requests_of_a_client_that_left_count_until_decided(desk: Desk) -> None:
     """Otherwise it would come back, and fill the node."""
     for number in range(PER_CLIENT):
         desk.submit(numbered(number), session=b"session")
@@ -155,7 +155,7 @@ def test_client_that_leaves_still_counts_until_its_petitions_are_over(desk: Desk
     assert not refusals(desk.submit(numbered(99)))
 
 
-def test_petition_that_is_given_up_makes_room(desk: Desk) -> None:
+def test_request_that_is_given_up_frees_its_place(desk: Desk) -> None:
     for number in range(PER_CLIENT):
         desk.submit(numbered(number))
     desk.check()
@@ -166,7 +166,7 @@ def test_petition_that_is_given_up_makes_room(desk: Desk) -> None:
     assert not desk.submit(numbered(99))
 
 
-def test_master_checks_what_other_nodes_pass_on_and_takes_so_many_at_a_time(desk: Desk) -> None:
+def test_master_checks_forwarded_requests_in_bounded_rounds(desk: Desk) -> None:
     desk.lead(NODE)
     for number in range(PER_CLIENT + 3):
         entry = numbered(number) if number else forged(numbered(0))
@@ -177,7 +177,7 @@ def test_master_checks_what_other_nodes_pass_on_and_takes_so_many_at_a_time(desk
     assert [type(one) for one in desk.check()] == [ConfigOffered]
 
 
-def test_checked_petition_goes_to_the_next_master(desk: Desk) -> None:
+def test_checked_request_is_forwarded_to_the_next_master(desk: Desk) -> None:
     desk.submit(numbered(1))
     desk.lead(OTHER)
     assert not desk.taken(), "it is not checked yet"

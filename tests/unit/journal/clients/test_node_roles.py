@@ -49,7 +49,7 @@ def follower(cluster) -> int:
     return next(number for number in cluster.numbers if number != cluster.master)
 
 
-def test_a_newcomer_is_nobody_until_it_is_added_and_then_takes_writes(cluster, admin):
+def test_added_node_accepts_writes_and_before_that_has_no_role(cluster, admin):
     node = cluster.start(4)
     cluster.rest(10**9)
     assert (node.core.execution.applied_index, node.role) == (0, Role.FOLLOWER)
@@ -62,14 +62,14 @@ def test_a_newcomer_is_nobody_until_it_is_added_and_then_takes_writes(cluster, a
     cluster.until(lambda: client.runs)
 
 
-def test_a_node_that_takes_configuration_alone_can_be_removed_while_it_is_up(cluster, admin):
+def test_running_config_node_can_be_removed(cluster, admin):
     cluster.start(4)
     change(cluster, admin, AddNode(EntryType.ADD_CONFIG_NODE, 4, NEWCOMER.uri, NEWCOMER.key, NEWCOMER.disk))
     change(cluster, admin, RemoveNode(EntryType.REMOVE_INGEST_NODE, 4), b"r" * 16)
     assert 4 not in assembly(cluster).members
 
 
-def test_a_newcomer_serializes_and_the_others_may_leave_it_alone(cluster, admin):
+def test_new_node_can_become_the_only_serializer(cluster, admin):
     cluster.start(4)
     change(cluster, admin, NEWCOMER)
     change(cluster, admin, NewSet((4,)), b"s" * 16)
@@ -80,7 +80,7 @@ def test_a_newcomer_serializes_and_the_others_may_leave_it_alone(cluster, admin)
     assert assembly(cluster).serializers == (4,)
 
 
-def test_a_blocked_ingest_node_finishes_what_it_has_and_takes_nothing_more(cluster, admin):
+def test_blocked_ingest_node_finishes_its_writes_and_accepts_no_more(cluster, admin):
     number = follower(cluster)
     client = Client(cluster).connect(number)
     lane = client.lease()
@@ -95,7 +95,7 @@ def test_a_blocked_ingest_node_finishes_what_it_has_and_takes_nothing_more(clust
     cluster.until(lambda: len(client.runs) == 2)
 
 
-def test_what_a_dropped_node_could_not_get_ordered_is_given_back(cluster, admin):
+def test_unordered_writes_of_a_dropped_node_are_returned(cluster, admin):
     number = follower(cluster)
     client = Client(cluster).connect(number)
     lane = client.lease()
@@ -113,7 +113,7 @@ def test_what_a_dropped_node_could_not_get_ordered_is_given_back(cluster, admin)
     assert cluster.nodes[1].core.execution.state.streams["orders"].next_offset == 1
 
 
-def test_a_node_that_is_no_executor_sends_readers_elsewhere(cluster, admin):
+def test_node_without_the_executor_role_refuses_readers(cluster, admin):
     number = follower(cluster)
     change(cluster, admin, RemoveNode(EntryType.REMOVE_EXECUTOR_NODE, number))
     cluster.agree()
@@ -122,7 +122,7 @@ def test_a_node_that_is_no_executor_sends_readers_elsewhere(cluster, admin):
     assert answer.kind == "not_executor"
 
 
-def test_the_master_is_given_a_role_back_like_anybody(cluster, admin):
+def test_master_can_get_a_role_back(cluster, admin):
     """It tells itself of no progress, so it waited for its own word for ever."""
     master = cluster.master
     change(cluster, admin, RemoveNode(EntryType.REMOVE_EXECUTOR_NODE, master))
@@ -131,7 +131,7 @@ def test_the_master_is_given_a_role_back_like_anybody(cluster, admin):
     assert assembly(cluster).node(master).executor == Stage.LIVE
 
 
-def test_a_node_without_the_role_takes_no_requests_about_nodes_but_leases_lanes(cluster, admin):
+def test_node_without_the_config_role_refuses_node_requests_but_leases_lanes(cluster, admin):
     number = follower(cluster)
     change(cluster, admin, RemoveNode(EntryType.REMOVE_INGEST_NODE, number))
     cluster.agree()
@@ -143,7 +143,7 @@ def test_a_node_without_the_role_takes_no_requests_about_nodes_but_leases_lanes(
     assert client.lease()
 
 
-def test_a_removed_node_leaves_and_serves_nobody_whether_it_heard_of_it_or_not(cluster, admin):
+def test_removed_node_stops_whether_or_not_it_executed_its_removal(cluster, admin):
     node = cluster.start(4)
     change(cluster, admin, NEWCOMER)
     cluster.cut |= {(number, 4) for number in cluster.numbers}
@@ -161,7 +161,7 @@ def test_a_removed_node_leaves_and_serves_nobody_whether_it_heard_of_it_or_not(c
     assert admin.petition(petition(NEWCOMER, nonce=b"a" * 16)).kind == "node_taken"
 
 
-def test_one_member_that_lies_makes_nobody_leave(cluster, admin):
+def test_one_malicious_member_makes_no_node_leave(cluster, admin):
     number, liar, other = (follower(cluster), *others(cluster, follower(cluster)))
     node = cluster.nodes[number]
     said = Parcel(NODES[liar].identifier, Layer.JOURNAL, *peer.encode(peer.Removed(9)))
@@ -174,7 +174,7 @@ def test_one_member_that_lies_makes_nobody_leave(cluster, admin):
     assert node.core.removed
 
 
-def test_where_members_are_is_told_at_the_start_and_whenever_they_change(cluster, admin):
+def test_addresses_of_members_are_reported_at_start_and_at_every_change(cluster, admin):
     def where(number: int) -> tuple[set[int], tuple[str, ...]]:
         told = cluster.nodes[number].assembled
         return {node for node in NODES if NODES[node].identifier in told.nodes}, told.gone
@@ -192,7 +192,7 @@ def test_where_members_are_is_told_at_the_start_and_whenever_they_change(cluster
     assert where(cluster.master) == ({1, 2, 3, 5} - {cluster.master}, ())
 
 
-def test_clients_are_told_who_belongs_to_the_cluster_and_who_was_removed(cluster, admin):
+def test_clients_receive_members_and_removed_nodes(cluster, admin):
     places = {node: NodeAddress(NODES[node].key, one.uri) for node, one in enumerate(assembly(cluster).nodes, 1)}
     places[4] = NodeAddress(NEWCOMER.key, NEWCOMER.uri)
     cluster.settle()
@@ -221,7 +221,7 @@ def test_clients_are_told_who_belongs_to_the_cluster_and_who_was_removed(cluster
     assert stranger.told(MembersAre) == []
 
 
-def test_only_admins_change_nodes_and_nobody_asks_for_a_later_stage(cluster, admin):
+def test_only_admins_change_nodes_and_later_stages_cannot_be_requested(cluster, admin):
     bob = AddIdentity("bob", 1, BOB.key, ("*",), ("*",))
     added = admin.petition(petition(bob, nonce=b"b" * 16))
     client = Client(cluster, BOB, added.acl, "bob").connect(cluster.master)
@@ -233,14 +233,14 @@ def test_only_admins_change_nodes_and_nobody_asks_for_a_later_stage(cluster, adm
     assert assembly(cluster).serializers == (1, 2, 3)
 
 
-def test_the_same_wish_is_the_same_change(cluster, admin):
+def test_repeated_request_is_the_same_change(cluster, admin):
     first = change(cluster, admin, NewSet((1, 2)))
     assert admin.petition(petition(NewSet((1, 2)), nonce=b"m" * 16)).acl == first
     assert len(assembly(cluster).changes) == 1
     assert assembly(cluster).serializers == (1, 2)
 
 
-def test_everybody_may_see_the_nodes_and_a_restart_forgets_nothing(cluster, admin):
+def test_configuration_is_listed_to_all_and_survives_a_restart(cluster, admin):
     change(cluster, admin, NewSet((2, 1)))
     cluster.agree()
     before = assembly(cluster, 3)

@@ -31,7 +31,7 @@ def chunks(client: Client, call: int) -> list[tuple[Chunk, bytes]]:
     return [(one, body) for one, body in client.inbox if isinstance(one, Chunk) and one.call == call]
 
 
-def test_a_stream_is_read_from_any_node(cluster, client):
+def test_stream_can_be_read_from_any_node(cluster, client):
     made = written(cluster, client, 20)
     for number in cluster.numbers:
         reader = Client(cluster).connect(number)
@@ -48,7 +48,7 @@ def test_a_stream_is_read_from_any_node(cluster, client):
         assert (got[0][0].regime, got[0][0].timestamp_ns) == (run.regime, run.timestamp_ns)
 
 
-def test_ranges_and_credit(cluster, client):
+def test_range_read_stops_at_its_end_and_obeys_credit(cluster, client):
     made = written(cluster, client, 20)
     reader = Client(cluster).connect(2)
     size = len(pack(1, 1, (made[0],)).raw)
@@ -63,7 +63,7 @@ def test_ranges_and_credit(cluster, client):
     assert reader.told(Ended) == [Ended(1, "end", "", 9)]
 
 
-def test_followers_get_what_is_new(cluster, client):
+def test_follower_receives_new_messages(cluster, client):
     written(cluster, client, 3)
     reader = Client(cluster).connect(3)
     reader.say(Read(1, "orders", LATEST, 1 << 20, follow=True))
@@ -79,7 +79,7 @@ def test_followers_get_what_is_new(cluster, client):
     assert len(chunks(reader, 1)) == 1
 
 
-def test_reading_needs_the_right_and_ends_with_it(cluster, client):
+def test_read_requires_the_right_and_ends_with_it(cluster, client):
     written(cluster, client, 1)
     added = client.petition(petition(AddIdentity("bob", 1, BOB.key, (), ("orders",)), nonce=b"b" * 16))
     reader = Client(cluster, BOB, added.acl, "bob").connect(2)
@@ -93,7 +93,7 @@ def test_reading_needs_the_right_and_ends_with_it(cluster, client):
     assert reader.told(Ended)[0].kind == "no_right"
 
 
-def test_nothing_is_shown_that_is_not_agreed():
+def test_unagreed_messages_are_not_returned():
     cluster = Cluster()
     master = cluster.elect()
     client = Client(cluster).connect(master)
@@ -109,7 +109,7 @@ def test_nothing_is_shown_that_is_not_agreed():
     assert reader.ask(Read(2, "orders", 0, 1 << 20))[0] == Ended(2, "end", "", 0)
 
 
-def test_credit_beyond_the_window_is_ignored(cluster, client):
+def test_credit_above_the_window_is_cut(cluster, client):
     made = written(cluster, client, 20)
     size = len(pack(1, 1, (made[0],)).raw)
     reading = cluster.nodes[2].core._sessions.subscriptions
@@ -123,7 +123,7 @@ def test_credit_beyond_the_window_is_ignored(cluster, client):
     assert [one.credit_bytes for one in reading._readers.values()] == [reading_window]
 
 
-def test_windows_of_one_identity_share_a_budget(cluster, client):
+def test_read_windows_of_one_identity_share_a_budget(cluster, client):
     written(cluster, client, 1)
     reading = cluster.nodes[2].core._sessions.subscriptions
     reading._settings = replace(reading._settings, read_identity_bytes_max=8 * READ_WINDOW_BYTES_MIN)
@@ -136,7 +136,7 @@ def test_windows_of_one_identity_share_a_budget(cluster, client):
     assert [one.credit_bytes for one in reading._readers.values()] == [2 * READ_WINDOW_BYTES_MIN] * 4
 
 
-def test_reads_of_one_identity_are_bounded_whatever_the_number_of_its_sessions(cluster, client):
+def test_reads_of_one_identity_are_bounded_over_all_sessions(cluster, client):
     written(cluster, client, 1)
     reading = cluster.nodes[2].core._sessions.subscriptions
     reading._settings = replace(reading._settings, reads_per_identity_max=3)
@@ -152,7 +152,7 @@ def test_reads_of_one_identity_are_bounded_whatever_the_number_of_its_sessions(c
     assert len(reading._readers) == 3
 
 
-def test_a_message_costs_only_readers_of_its_streams(cluster, client, monkeypatch):
+def test_message_wakes_only_readers_of_its_streams(cluster, client, monkeypatch):
     written(cluster, client, 1)
     reader = Client(cluster).connect(2)
     for call in range(1, 40):

@@ -99,7 +99,7 @@ def journal() -> Journal:
     return made
 
 
-def test_disks_replaced_one_after_the_other_lose_nothing_that_was_not_released(journal: Journal) -> None:
+def test_replacing_disks_one_after_the_other_loses_no_retained_message(journal: Journal) -> None:
     for node in (3, 2, 1):
         if node == 1:
             journal.client.connect(2)
@@ -119,7 +119,7 @@ def test_disks_replaced_one_after_the_other_lose_nothing_that_was_not_released(j
         assert journal.has_all(node), f"node {node} started from a later checkpoint"
 
 
-def test_it_goes_on_after_a_restart_and_says_meanwhile_what_is_missing(journal: Journal) -> None:
+def test_backfill_continues_after_a_restart_and_status_names_the_range(journal: Journal) -> None:
     recalls = 0
 
     def spoil(sender: int, receiver: int, said) -> bool:
@@ -152,7 +152,7 @@ def test_it_goes_on_after_a_restart_and_says_meanwhile_what_is_missing(journal: 
     assert events[-1] == "backfill finished"
 
 
-def test_only_the_message_that_the_next_one_names_is_put_back(journal: Journal) -> None:
+def test_backfill_accepts_only_the_message_named_by_its_successor(journal: Journal) -> None:
     caught = hold_back(journal.cluster)
     journal.replace_disk(3)
     journal.cluster.until(lambda: len(caught) > 1)
@@ -176,7 +176,7 @@ def test_only_the_message_that_the_next_one_names_is_put_back(journal: Journal) 
     assert journal.has_all(3)
 
 
-def test_of_an_answer_that_goes_wrong_half_way_the_rest_is_asked_of_another(journal: Journal) -> None:
+def test_backfill_asks_another_node_for_the_rest_of_a_wrong_answer(journal: Journal) -> None:
     caught = hold_back(journal.cluster)
     journal.replace_disk(3)
     journal.cluster.until(lambda: bool(caught))
@@ -192,7 +192,7 @@ def test_of_an_answer_that_goes_wrong_half_way_the_rest_is_asked_of_another(jour
     assert misfits(node) == 1
 
 
-def test_many_messages_come_with_one_answer(journal: Journal) -> None:
+def test_backfill_receives_many_messages_per_answer(journal: Journal) -> None:
     asked: list[Recall] = []
 
     def spoil(sender: int, receiver: int, said) -> bool:
@@ -209,7 +209,7 @@ def test_many_messages_come_with_one_answer(journal: Journal) -> None:
     assert all(0 < one.count <= 256 for one in asked)
 
 
-def test_what_is_damaged_where_it_is_asked_for_keeps_nothing_else_back(journal: Journal) -> None:
+def test_backfill_skips_damage_at_the_supplier(journal: Journal) -> None:
     """Of an answer that is read in one go nothing can be read behind the damage, not even what was asked for."""
     end = journal.cluster.nodes[1].core.serializer.agreed[0]
     rotten = {1: end - 20, 2: end - 30}
@@ -229,7 +229,7 @@ def test_what_is_damaged_where_it_is_asked_for_keeps_nothing_else_back(journal: 
 
 
 @pytest.mark.parametrize("taken", [0, 2])
-def test_what_is_before_a_message_that_we_dropped_meanwhile_is_not_asked_for(journal: Journal, taken: int) -> None:
+def test_backfill_ignores_messages_before_a_dropped_one(journal: Journal, taken: int) -> None:
     caught = hold_back(journal.cluster)
     journal.replace_disk(3)
     journal.cluster.until(lambda: bool(caught))
@@ -248,7 +248,7 @@ def test_what_is_before_a_message_that_we_dropped_meanwhile_is_not_asked_for(jou
     assert misfits(node) == bool(taken)
 
 
-def test_whoever_reads_files_is_told_where_they_are_in_order(journal: Journal) -> None:
+def test_readers_of_files_learn_where_the_ordered_part_begins(journal: Journal) -> None:
     """What was put back lies behind what follows it: for readers of files the log begins with the checkpoint."""
     journal.replace_disk(3)
     journal.wait()
@@ -259,7 +259,7 @@ def test_whoever_reads_files_is_told_where_they_are_in_order(journal: Journal) -
     assert first_of(bytes(file)) == places.in_order_from > WRITES > places.first
 
 
-def test_what_the_rules_let_go_is_not_fetched() -> None:
+def test_backfill_does_not_fetch_messages_that_retention_would_drop() -> None:
     journal = Journal(RetentionRules(keep_bytes=1))
     asked: list[int] = []
     journal.cluster.spoil = lambda sender, receiver, said: order_purpose(said) == RECALL and bool(asked.append(sender))

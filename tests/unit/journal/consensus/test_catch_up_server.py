@@ -16,7 +16,7 @@ SUPPLY = 10
 
 
 @pytest.mark.parametrize("recent_bytes_max", [1, 1 << 20], ids=["from the log", "from memory"])
-def test_a_supply_has_so_many_messages_at_most(recent_bytes_max: int) -> None:
+def test_supply_has_at_most_the_configured_number_of_messages(recent_bytes_max: int) -> None:
     cluster = Cluster(order={"supply_messages_max": AT_ONCE, "recent_bytes_max": recent_bytes_max})
     cluster.elect()
     client = Client(cluster).connect(1)

@@ -33,13 +33,13 @@ def cluster() -> Cluster:
     return elected()
 
 
-def test_founders_elect_one_master_who_opens_his_regime(cluster: Cluster) -> None:
+def test_founders_elect_one_master_that_opens_its_regime(cluster: Cluster) -> None:
     assert [desk.core.agreed[0] for desk in cluster.up()] == [1, 1, 1]
     assert not cluster.master().agreed[0].body.entries
     assert {desk.core.regime for desk in cluster.up()} == {1}
 
 
-def test_a_payload_is_agreed_everywhere_with_its_bytes(cluster: Cluster) -> None:
+def test_payload_is_agreed_on_all_nodes_with_its_octets(cluster: Cluster) -> None:
     arrived = cluster.arrive()
     cluster.settle()
     for desk in cluster.up():
@@ -48,7 +48,7 @@ def test_a_payload_is_agreed_everywhere_with_its_bytes(cluster: Cluster) -> None
     assert len({desk.core.agreed for desk in cluster.up()}) == 1
 
 
-def test_a_payload_larger_than_a_nodes_segments_is_agreed_stored_and_found_at_a_restart(cluster: Cluster) -> None:
+def test_payload_larger_than_a_segment_is_stored_and_found_after_a_restart(cluster: Cluster) -> None:
     """Another node may have larger segments, and let in what does not fit in ours."""
     arrived = cluster.arrive(size_bytes=3 * cluster[1].settings.segment_bytes)
     cluster.settle()
@@ -62,7 +62,7 @@ def test_a_payload_larger_than_a_nodes_segments_is_agreed_stored_and_found_at_a_
     assert not any(desk.halted for desk in cluster.up())
 
 
-def test_the_proposal_leaves_before_the_masters_own_sync_and_is_one_persist(cluster: Cluster) -> None:
+def test_proposal_is_sent_before_the_masters_own_sync(cluster: Cluster) -> None:
     master = cluster.master()
     cluster.arrive()
     master.step(Drained())
@@ -73,7 +73,7 @@ def test_the_proposal_leaves_before_the_masters_own_sync_and_is_one_persist(clus
     assert len(master.persists) == 1, "a second message was proposed while one is in flight"
 
 
-def test_no_acknowledgement_before_persisted(cluster: Cluster) -> None:
+def test_follower_acknowledges_only_after_sync(cluster: Cluster) -> None:
     master, node = cluster.master(), cluster.followers()[0]
     cluster.arrive()
     master.step(Drained())
@@ -87,7 +87,7 @@ def test_no_acknowledgement_before_persisted(cluster: Cluster) -> None:
     assert (acknowledged.regime, acknowledged.index) == (1, 2)
 
 
-def test_no_acknowledgement_while_a_payload_is_missing(cluster: Cluster) -> None:
+def test_follower_does_not_acknowledge_while_a_payload_is_missing(cluster: Cluster) -> None:
     master, node = cluster.master(), cluster.followers()[0]
     arrived = cluster.arrive(master.node)
     master.step(Drained())
@@ -119,7 +119,7 @@ def test_acknowledgements_of_another_regime_or_body_do_not_count(cluster: Cluste
     assert master.core.agreed[0] == before + 1
 
 
-def test_an_acknowledgement_of_a_life_that_is_over_does_not_count(cluster: Cluster) -> None:
+def test_acknowledgement_of_an_ended_incarnation_does_not_count(cluster: Cluster) -> None:
     """Node a spoke, lost its disk, and told b. b's word makes the master forget what a said."""
     cluster5 = Cluster(5)
     cluster5.run(3)
@@ -142,7 +142,7 @@ def test_an_acknowledgement_of_a_life_that_is_over_does_not_count(cluster: Clust
     assert master.core.agreed[0] == before + 1
 
 
-def test_a_mark_follows_when_there_is_nothing_to_propose(cluster: Cluster) -> None:
+def test_mark_is_sent_when_there_is_nothing_to_propose(cluster: Cluster) -> None:
     master, node = cluster.master(), cluster.followers()[0]
     cluster.arrive()
     cluster.settle()
@@ -153,7 +153,7 @@ def test_a_mark_follows_when_there_is_nothing_to_propose(cluster: Cluster) -> No
     assert due <= cluster.now_ns, "the mark is to be written within milliseconds"
 
 
-def test_what_only_the_masters_own_clients_wait_for_is_told_a_little_later(cluster: Cluster) -> None:
+def test_mark_that_only_local_clients_await_is_sent_later(cluster: Cluster) -> None:
     master, node = cluster.master(), cluster.followers()[0]
     payload = b"mine"
     arrived = PayloadArrived(Reference(master.node, 1, 1), sha256(payload).digest(), payload)
@@ -172,7 +172,7 @@ def test_what_only_the_masters_own_clients_wait_for_is_told_a_little_later(clust
     assert cluster[node].core.agreed == master.core.agreed
 
 
-def test_many_marks_have_one_answer(cluster: Cluster) -> None:
+def test_many_marks_are_answered_once(cluster: Cluster) -> None:
     master, node = cluster.master(), cluster.followers()[0]
     follower = cluster[node]
     cluster.run(0.5)
@@ -186,7 +186,7 @@ def test_many_marks_have_one_answer(cluster: Cluster) -> None:
     assert len([m for m in follower.said(master.node) if isinstance(m, MarkHeard)]) == 2
 
 
-def test_one_vote_a_regime_on_disk_before_it_leaves(cluster: Cluster) -> None:
+def test_vote_is_given_once_per_regime_and_synced_before_it_is_sent(cluster: Cluster) -> None:
     master = cluster.master()
     a, b = cluster.followers()
     cluster.kill(master.node)
@@ -204,7 +204,7 @@ def test_one_vote_a_regime_on_disk_before_it_leaves(cluster: Cluster) -> None:
     assert not any(isinstance(m, Vote) and m.granted for m in cluster[b].said(master.node))
 
 
-def test_no_vote_for_a_log_behind_ones_own(cluster: Cluster) -> None:
+def test_candidate_with_a_shorter_log_gets_no_vote(cluster: Cluster) -> None:
     master = cluster.master()
     a, b = cluster.followers()
     cluster.arrive()
@@ -215,7 +215,7 @@ def test_no_vote_for_a_log_behind_ones_own(cluster: Cluster) -> None:
     assert cluster[b].said(a)[-1] == Vote(9, False, 1, 0, {})
 
 
-def test_who_hears_the_master_helps_nobody_unless_the_connection_closed(cluster: Cluster) -> None:
+def test_follower_that_hears_the_master_refuses_a_canvass_until_the_connection_closes(cluster: Cluster) -> None:
     master = cluster.master()
     a, b = cluster.followers()
     ask = Canvass(2, cluster[b].core.agreed[0], 0xFFFFFFFF)
@@ -229,7 +229,7 @@ def test_who_hears_the_master_helps_nobody_unless_the_connection_closed(cluster:
     assert cluster[b].said(a)[-1] == Canvassed(2, True, 1)
 
 
-def test_who_hears_the_master_votes_only_in_a_handover(cluster: Cluster) -> None:
+def test_follower_that_hears_the_master_votes_only_in_a_handover(cluster: Cluster) -> None:
     a, b = cluster.followers()
     last = (cluster[b].core.agreed[0], 0xFFFFFFFF)
     cluster[b].hear(a, AskVote(2, *last, False))
@@ -239,7 +239,7 @@ def test_who_hears_the_master_votes_only_in_a_handover(cluster: Cluster) -> None
     assert cluster[b].said(a)[-1] == Vote(2, True, 2, 0, {}, vote(2, a, b))
 
 
-def test_a_heartbeat_repeats_what_was_not_acknowledged(cluster: Cluster) -> None:
+def test_heartbeat_repeats_unacknowledged_proposals(cluster: Cluster) -> None:
     master = cluster.master()
     a, b = cluster.followers()
     cluster.arrive()
@@ -253,7 +253,7 @@ def test_a_heartbeat_repeats_what_was_not_acknowledged(cluster: Cluster) -> None
     assert master.agreed[-1].payloads
 
 
-def test_a_failed_disk_ends_every_promise(cluster: Cluster) -> None:
+def test_failed_disk_ends_all_promises(cluster: Cluster) -> None:
     master, node = cluster.master(), cluster.followers()[0]
     cluster.arrive()
     master.step(Drained())
@@ -291,7 +291,7 @@ def test_two_bodies_under_one_regime_stop_the_node(cluster: Cluster) -> None:
     assert "two bodies" in follower.halted
 
 
-def test_a_full_disk_stops_the_master_and_room_lets_it_go_on(cluster: Cluster) -> None:
+def test_full_disk_deposes_the_master_and_free_space_restores_the_node(cluster: Cluster) -> None:
     master = cluster.master()
     master.step(DiskSpace(0))
     assert master.core.role is Role.FOLLOWER
@@ -305,7 +305,7 @@ def test_a_full_disk_stops_the_master_and_room_lets_it_go_on(cluster: Cluster) -
     assert master.core.agreed == cluster.master().core.agreed
 
 
-def test_a_master_that_leaves_hands_over(cluster: Cluster) -> None:
+def test_leaving_master_hands_over(cluster: Cluster) -> None:
     master = cluster.master()
     master.step(Stopping())
     cluster.settle()
@@ -316,7 +316,7 @@ def test_a_master_that_leaves_hands_over(cluster: Cluster) -> None:
     assert successor.agreed[-1].body.regime == 2
 
 
-def test_a_handover_by_somebody_else_is_ignored(cluster: Cluster) -> None:
+def test_handover_of_a_node_that_is_not_master_is_ignored(cluster: Cluster) -> None:
     a, b = cluster.followers()
     cluster[a].hear(b, Handover(1, 1))
     assert cluster[a].core.role is Role.FOLLOWER
@@ -332,7 +332,7 @@ def test_configuration_entries_are_ordered_by_the_master_alone(cluster: Cluster)
     assert cluster[node].reports[-1].event == "configuration entry refused"
 
 
-def test_a_question_is_answered_after_the_new_life_is_on_disk(cluster: Cluster) -> None:
+def test_question_of_a_recovering_node_is_answered_after_its_incarnation_is_synced(cluster: Cluster) -> None:
     master, node = cluster.master(), cluster.followers()[0]
     master.hear(node, RecoveryQuestion(77, 3))
     assert not master.said(node)
@@ -341,7 +341,7 @@ def test_a_question_is_answered_after_the_new_life_is_on_disk(cluster: Cluster) 
     assert master.said(node)[-1].asker_life == 3  # type: ignore[union-attr]
 
 
-def test_one_node_alone_is_a_cluster() -> None:
+def test_single_node_is_a_cluster() -> None:
     alone = Cluster(1)
     alone.run(3)
     alone.arrive()
@@ -351,7 +351,7 @@ def test_one_node_alone_is_a_cluster() -> None:
     assert (state.state, state.vote) == (VotingState.SOUND, 1)
 
 
-def test_a_payload_that_fits_in_no_frame_is_refused(cluster: Cluster) -> None:
+def test_payload_larger_than_a_frame_is_refused(cluster: Cluster) -> None:
     master = cluster.master()
     master.step(PayloadArrived(Reference(9, 1, 1), b"d" * 32, bytes(master.settings.payload_bytes_max + 1)))
     assert master.reports[-1].event == "payload refused: too large"
@@ -359,7 +359,7 @@ def test_a_payload_that_fits_in_no_frame_is_refused(cluster: Cluster) -> None:
     assert not master.persists
 
 
-def test_malformed_messages_are_reported_and_nothing_else(cluster: Cluster) -> None:
+def test_malformed_messages_are_reported_without_other_effects(cluster: Cluster) -> None:
     from chaplain.journal.consensus.events import Received
 
     master, node = cluster.master(), cluster.followers()[0]
@@ -372,7 +372,7 @@ def test_malformed_messages_are_reported_and_nothing_else(cluster: Cluster) -> N
     assert master.core.role is Role.MASTER
 
 
-def test_a_wiped_node_learns_from_those_who_have_the_vote_now() -> None:
+def test_wiped_node_recovers_from_the_current_serializers() -> None:
     """Its empty log names the founders; having caught up with them it finds that others serialize."""
     cluster = Cluster(5, founders=(1, 2, 3))
     cluster.run(3)
@@ -394,7 +394,7 @@ def test_a_wiped_node_learns_from_those_who_have_the_vote_now() -> None:
     assert wiped.core.voting_status == "sound"
 
 
-def test_a_wiped_node_learns_from_those_of_its_roster_when_the_founders_are_gone() -> None:
+def test_wiped_node_recovers_by_its_roster_when_the_founders_are_gone() -> None:
     """A majority of those whom its empty log names will never answer."""
     cluster = Cluster(5, founders=(1, 2, 3))
     cluster.run(3)

@@ -91,7 +91,7 @@ def test_proposal_and_mark_of_a_member_without_a_vote_change_nothing(cluster: Cl
     assert master.agreed[-1].payloads
 
 
-def test_unproven_marks_make_a_node_ask_a_serializer_once_in_a_while(cluster: Cluster) -> None:
+def test_unproven_marks_make_a_node_ask_a_serializer_at_intervals(cluster: Cluster) -> None:
     desk = cluster[followers(cluster)[0]]
     for _ in range(20):
         desk.hear(LIAR, AgreedMark(9, 1000, bytes(32)))
@@ -99,7 +99,7 @@ def test_unproven_marks_make_a_node_ask_a_serializer_once_in_a_while(cluster: Cl
     assert [isinstance(said, Fetch) and to != LIAR for to, said in fetches] == [True]
 
 
-def test_a_member_without_a_vote_gets_none(cluster: Cluster) -> None:
+def test_member_without_a_vote_receives_no_votes(cluster: Cluster) -> None:
     regime = cluster.master().core.regime
     cluster.kill(cluster.master().node)
     for desk in cluster.up()[:2]:
@@ -111,7 +111,7 @@ def test_a_member_without_a_vote_gets_none(cluster: Cluster) -> None:
         assert desk.core.regime == regime
 
 
-def test_regimes_do_not_rise_by_the_word_of_a_member_without_a_vote(cluster: Cluster) -> None:
+def test_regimes_do_not_rise_because_of_a_member_without_a_vote(cluster: Cluster) -> None:
     master, regime = cluster.master(), cluster.master().core.regime
     for node in (1, 2, 3):
         desk = cluster[node]
@@ -321,7 +321,7 @@ def test_supply_of_a_proven_master_is_taken_at_once(cluster: Cluster) -> None:
     assert desk.core.agreed[0] == first + 2
 
 
-def test_supply_of_one_serializer_is_taken_if_it_leads_to_a_mark_of_a_proven_master(cluster: Cluster) -> None:
+def test_supply_of_one_serializer_is_taken_if_it_leads_to_a_proven_mark(cluster: Cluster) -> None:
     desk = behind(cluster)
     master, first = cluster.master(), desk.core.agreed[0] + 1
     other = next(node for node in (1, 2, 3) if node not in (desk.node, master.node))
@@ -334,7 +334,7 @@ def test_supply_of_one_serializer_is_taken_if_it_leads_to_a_mark_of_a_proven_mas
     assert desk.core.agreed == master.core.agreed
 
 
-def test_mark_of_a_proven_master_confirms_nothing_behind_the_marked_message(cluster: Cluster) -> None:
+def test_proven_mark_confirms_no_message_after_the_marked_one(cluster: Cluster) -> None:
     desk = behind(cluster)
     master = cluster.master()
     other = next(node for node in (1, 2, 3) if node not in (desk.node, master.node))
@@ -429,7 +429,7 @@ def test_follower_that_missed_a_change_of_serializers_catches_up_and_then_believ
     assert desk.core._election.master == master.node
 
 
-def test_follower_that_missed_a_change_does_not_take_one_nodes_word_for_it() -> None:
+def test_follower_that_missed_a_change_does_not_believe_a_single_node() -> None:
     """Of the serializers that it knows only one is there: it waits."""
     cluster = Cluster(6, founders=(1, 2, 3))
     cluster.run(3)
@@ -468,7 +468,7 @@ def test_restarted_node_believes_a_master_by_its_messages_if_the_voters_were_rep
     assert desk.agreed[-1].payloads
 
 
-def test_proof_by_a_majority_of_all_members_is_none() -> None:
+def test_proof_by_a_majority_of_all_members_is_invalid() -> None:
     """Three of five members voted, and only one of them serializes."""
     cluster = Cluster(5, founders=(1, 2, 3))
     cluster.run(3)
@@ -489,7 +489,7 @@ def test_lone_serializer_proves_its_election_by_its_own_vote() -> None:
     assert cluster[1].core._election.proof() == election_proof(1, 1, 1)
 
 
-def test_question_of_a_member_is_answered_as_before(cluster: Cluster) -> None:
+def test_recovery_question_of_a_member_is_still_answered(cluster: Cluster) -> None:
     desk = cluster[followers(cluster)[0]]
     desk.hear(LIAR, RecoveryQuestion(5, 0))
     assert desk.said(LIAR)

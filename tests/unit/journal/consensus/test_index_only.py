@@ -54,7 +54,7 @@ def said(parcel, kind: type) -> bool:
 # What is ordered, and who holds it.
 
 
-def test_serializers_keep_the_order_and_others_the_payloads(cluster: Cluster) -> None:
+def test_serializers_store_the_order_and_data_nodes_the_payloads(cluster: Cluster) -> None:
     assert cluster.master in SERIALIZERS
     client, lane = writer(cluster)
     write(client, lane, 1)
@@ -62,7 +62,7 @@ def test_serializers_keep_the_order_and_others_the_payloads(cluster: Cluster) ->
     assert [has_payload(cluster, number) for number in (*SERIALIZERS, *HOLDERS)] == [False] * 3 + [True] * 2
 
 
-def test_nothing_is_ordered_while_too_few_are_here_but_configuration_goes_on(cluster: Cluster) -> None:
+def test_too_few_data_nodes_stop_writes_but_not_configuration(cluster: Cluster) -> None:
     client, lane = writer(cluster)
     cluster.kill(5)
     cluster.rest(2 * SECOND)
@@ -77,7 +77,7 @@ def test_nothing_is_ordered_while_too_few_are_here_but_configuration_goes_on(clu
     cluster.agree()
 
 
-def test_a_message_that_one_alone_took_is_not_shown_to_serializers(cluster: Cluster) -> None:
+def test_message_on_one_data_node_is_not_proposed_to_serializers(cluster: Cluster) -> None:
     """Node 5 has it, and its word is lost: a master that cannot know steps down, and what is written comes through."""
     client, lane = writer(cluster)
     regime = cluster.nodes[1].core.serializer.regime
@@ -99,7 +99,7 @@ def test_a_message_that_one_alone_took_is_not_shown_to_serializers(cluster: Clus
     cluster.agree()
 
 
-def test_a_new_master_brings_what_it_inherits_though_it_holds_no_payload(cluster: Cluster) -> None:
+def test_new_master_proposes_an_inherited_message_without_its_payload(cluster: Cluster) -> None:
     client, lane = writer(cluster)
     master = cluster.master
     cluster.spoil = lambda sender, to, parcel: to == master and sender in SERIALIZERS and said(parcel, ProposalAck)
@@ -117,7 +117,7 @@ def test_a_new_master_brings_what_it_inherits_though_it_holds_no_payload(cluster
     assert not any(has_payload(cluster, number) for number in SERIALIZERS)
 
 
-def test_a_serializer_in_doubt_takes_nothing_that_was_never_shown_to_one(cluster: Cluster) -> None:
+def test_serializer_in_doubt_ignores_messages_never_proposed_to_serializers(cluster: Cluster) -> None:
     client, lane = writer(cluster)
     write(client, lane, 1)
     doubter = next(number for number in SERIALIZERS if number != cluster.master)
@@ -137,7 +137,7 @@ def test_a_serializer_in_doubt_takes_nothing_that_was_never_shown_to_one(cluster
 # Coming back.
 
 
-def test_serializers_that_restart_get_payloads_from_others(cluster: Cluster) -> None:
+def test_restarted_serializers_fetch_payloads_from_data_nodes(cluster: Cluster) -> None:
     client, lane = writer(cluster)
     for first_id in range(1, 6):
         write(client, lane, first_id)
@@ -151,7 +151,7 @@ def test_serializers_that_restart_get_payloads_from_others(cluster: Cluster) -> 
     assert not any(has_payload(cluster, number) for number in SERIALIZERS)
 
 
-def test_whoever_lost_its_copies_gets_them_from_the_other(cluster: Cluster) -> None:
+def test_data_node_that_lost_its_copies_fetches_them_from_another(cluster: Cluster) -> None:
     client, lane = writer(cluster)
     write(client, lane, 1)
     cluster.agree()
@@ -163,7 +163,7 @@ def test_whoever_lost_its_copies_gets_them_from_the_other(cluster: Cluster) -> N
     cluster.agree()
 
 
-def test_what_nobody_has_any_more_is_named_and_never_skipped(cluster: Cluster) -> None:
+def test_payload_that_no_node_has_is_named_and_never_skipped(cluster: Cluster) -> None:
     client, lane = writer(cluster)
     write(client, lane, 1)
     cluster.agree()
@@ -185,7 +185,7 @@ def test_what_nobody_has_any_more_is_named_and_never_skipped(cluster: Cluster) -
     assert all(str(one.detail["references"]).startswith("4/") for one in told)
 
 
-def test_what_another_proposal_took_the_place_of_is_still_to_be_had(cluster: Cluster) -> None:
+def test_replaced_proposal_remains_available_until_one_is_agreed(cluster: Cluster) -> None:
     """Both nodes that hold data took a message, and then another of a later regime; a serializer may have the first."""
     client, lane = writer(cluster)
     cluster.spoil = lambda sender, to, parcel: sender in HOLDERS and said(parcel, ProposalAck)
@@ -223,7 +223,7 @@ def covered(first: int) -> SnapshotOffer:
     return SnapshotOffer(25, bytes(32), 5, first, 30, confirmed=True)
 
 
-def test_what_only_nodes_that_hold_data_have_is_not_skipped() -> None:
+def test_messages_that_only_data_nodes_have_are_not_skipped() -> None:
     """Serializers have dropped the beginning; a copy of it is still to be had."""
     gone = dict.fromkeys(SERIALIZERS, covered(26))
     assert not asked_for_a_checkpoint({**gone, 4: covered(1)})
@@ -231,13 +231,13 @@ def test_what_only_nodes_that_hold_data_have_is_not_skipped() -> None:
     assert asked_for_a_checkpoint({**gone, 4: covered(26)})
 
 
-def test_an_order_without_payloads_does_not_keep_anybody_waiting() -> None:
+def test_order_without_payloads_does_not_prevent_a_checkpoint_installation() -> None:
     bare = dict.fromkeys(SERIALIZERS, covered(1))
     assert asked_for_a_checkpoint({**bare, 4: covered(26)})
     assert not asked_for_a_checkpoint({**bare, 4: covered(1)})
 
 
-def test_another_takes_the_place_of_a_serializer(cluster: Cluster) -> None:
+def test_serializer_of_an_index_only_set_can_be_replaced(cluster: Cluster) -> None:
     client, lane = writer(cluster)
     write(client, lane, 1)
     cluster.start(6)
@@ -264,7 +264,7 @@ def test_another_takes_the_place_of_a_serializer(cluster: Cluster) -> None:
 # What clients are told, and what may be asked for.
 
 
-def test_clients_are_told_that_there_is_nothing_to_be_had(cluster: Cluster) -> None:
+def test_clients_of_a_serializer_without_data_are_refused_with_a_reason(cluster: Cluster) -> None:
     client = Client(cluster).connect(1)
     opened, _ = client.ask(Open(1))
     assert isinstance(opened, Opened)
@@ -291,12 +291,12 @@ def added(kind: EntryType, node: int) -> AddNode:
         (RemoveNode(EntryType.REMOVE_EXECUTOR_NODE, 4), Reason.APPLIED),
     ],
 )
-def test_whoever_holds_data_stays_with_it(message, reason: Reason) -> None:
+def test_data_node_cannot_become_a_serializer(message, reason: Reason) -> None:
     assembly = founding(None, b"", SERIALIZERS, count=5, copies=2).cluster_config()
     assert open_change(assembly, message, b"c", b"a", 1, copies=2)[1] is reason
 
 
-def test_as_many_hold_data_as_there_must_be_copies() -> None:
+def test_data_node_needed_for_the_copies_cannot_be_removed() -> None:
     assembly: ClusterConfig = founding(None, b"", SERIALIZERS, count=5, copies=2).cluster_config()
     removed = RemoveNode(EntryType.REMOVE_INGEST_NODE, 4)
     without, reason = open_change(assembly, removed, b"c", b"a", 1, copies=2)
@@ -310,7 +310,7 @@ def test_as_many_hold_data_as_there_must_be_copies() -> None:
     assert open_change(dropped, last, b"d", b"b", 3, copies=2)[1] is Reason.NEEDED
 
 
-def test_a_cluster_founded_before_has_the_digest_that_it_had() -> None:
+def test_founding_digest_without_copies_is_unchanged() -> None:
     """Its state on disk names it."""
     assert founding().digest().hex() == "c9ec1268f8f859317669c842f36f7675e37721cda70ae6cf91643a44b9f17935"
     assert founding(copies=1, serializers=(1, 2)).digest() != founding(serializers=(1, 2)).digest()

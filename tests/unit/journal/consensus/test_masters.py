@@ -16,7 +16,7 @@ def cluster() -> Cluster:
     return elected()
 
 
-def test_a_killed_master_is_replaced_within_a_fraction_of_a_second(cluster: Cluster) -> None:
+def test_killed_master_is_replaced_within_a_fraction_of_a_second(cluster: Cluster) -> None:
     cluster.kill(cluster.master().node)
     cluster.run(0.6)
     assert cluster.master().core.regime >= 2
@@ -25,7 +25,7 @@ def test_a_killed_master_is_replaced_within_a_fraction_of_a_second(cluster: Clus
     assert cluster.master().agreed[-1].payloads
 
 
-def test_who_hears_of_the_death_first_asks_again_soon(cluster: Cluster) -> None:
+def test_refused_candidate_canvasses_again_soon(cluster: Cluster) -> None:
     """The only one who may win asks before the other has noticed, and is refused."""
     master = cluster.master()
     a, b = cluster.followers()
@@ -45,7 +45,7 @@ def test_who_hears_of_the_death_first_asks_again_soon(cluster: Cluster) -> None:
     assert cluster.master().node == a
 
 
-def test_what_the_dead_master_was_asked_for_is_asked_of_the_next_at_once(cluster: Cluster) -> None:
+def test_request_to_a_dead_master_is_repeated_to_the_next_at_once(cluster: Cluster) -> None:
     """Half a second of every failover was spent on the answer of one who was dead."""
     master, (a, b) = cluster.master(), cluster.followers()
     cluster.cut |= {(master.node, a)}
@@ -62,7 +62,7 @@ def test_what_the_dead_master_was_asked_for_is_asked_of_the_next_at_once(cluster
 
 
 @pytest.mark.parametrize("regime", [0xFFFFFFFE, 0xFFFFFFFF])
-def test_one_word_does_not_use_the_regimes_up(cluster: Cluster, regime: int) -> None:
+def test_message_with_the_last_regime_does_not_exhaust_regimes(cluster: Cluster, regime: int) -> None:
     """Whoever is told of the last regime there is neither dies of it nor goes there."""
     liar = cluster.master().node
     for node in cluster.followers():
@@ -74,7 +74,7 @@ def test_one_word_does_not_use_the_regimes_up(cluster: Cluster, regime: int) -> 
     assert cluster.master().core.regime < 10
 
 
-def test_a_silent_master_is_replaced_after_the_election_timeout(cluster: Cluster) -> None:
+def test_silent_master_is_replaced_after_the_election_timeout(cluster: Cluster) -> None:
     old = cluster.master().node
     cluster.kill(old, told=False)
     cluster.run(0.8)
@@ -83,7 +83,7 @@ def test_a_silent_master_is_replaced_after_the_election_timeout(cluster: Cluster
     assert cluster.master().core.regime == 2
 
 
-def test_a_master_alone_steps_down(cluster: Cluster) -> None:
+def test_isolated_master_steps_down(cluster: Cluster) -> None:
     master = cluster.master()
     for node in cluster.followers():
         cluster.cut |= {(node, master.node), (master.node, node)}
@@ -92,7 +92,7 @@ def test_a_master_alone_steps_down(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize("deaf", [True, False])
-def test_a_one_way_cut_changes_no_master(cluster: Cluster, deaf: bool) -> None:
+def test_one_way_cut_changes_no_master(cluster: Cluster, deaf: bool) -> None:
     master, node = cluster.master(), cluster.followers()[0]
     cluster.cut.add((master.node, node) if deaf else (node, master.node))
     for _ in range(20):
@@ -103,7 +103,7 @@ def test_a_one_way_cut_changes_no_master(cluster: Cluster, deaf: bool) -> None:
     assert master.agreed[-1].payloads
 
 
-def test_an_inherited_tail_is_proposed_again_with_the_same_bytes(cluster: Cluster) -> None:
+def test_inherited_tail_is_proposed_again_with_the_same_bytes(cluster: Cluster) -> None:
     master = cluster.master()
     a, _ = cluster.followers()
     cluster.arrive()
@@ -126,7 +126,7 @@ def test_an_inherited_tail_is_proposed_again_with_the_same_bytes(cluster: Cluste
     assert len({desk.core.agreed for desk in cluster.up()}) == 1
 
 
-def test_a_held_message_is_replaced_by_what_the_new_master_proposes(cluster: Cluster) -> None:
+def test_uncommitted_message_is_replaced_by_the_new_masters_proposal(cluster: Cluster) -> None:
     master = cluster.master()
     cluster.arrive()
     master.step(Drained())
@@ -143,7 +143,7 @@ def test_a_held_message_is_replaced_by_what_the_new_master_proposes(cluster: Clu
     assert cluster.master().node != master.node
 
 
-def test_a_stale_master_is_told_and_steps_down(cluster: Cluster) -> None:
+def test_stale_master_is_informed_and_steps_down(cluster: Cluster) -> None:
     master, node = cluster.master(), cluster.followers()[0]
     master.hear(node, MarkHeard(5, 1, 1))
     assert master.core.role is Role.FOLLOWER

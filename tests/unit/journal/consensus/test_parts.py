@@ -27,7 +27,7 @@ def put(shelf: PayloadQueue, index: int, journal: int = 1) -> bool:
     return shelf.put(0, Reference(9, journal, index), sha256(b"%d" % index).digest(), b"%d" % index)
 
 
-def test_a_quorum_is_more_than_half_and_counts_members_once() -> None:
+def test_quorum_needs_more_than_half_and_counts_members_once() -> None:
     tally = AckTally(Quorum(((1, 2, 3, 4),)))
     for node in (1, 1, 2, 99):
         tally.add(node, 0, {})
@@ -36,7 +36,7 @@ def test_a_quorum_is_more_than_half_and_counts_members_once() -> None:
     assert tally.reached({})
 
 
-def test_a_life_that_somebody_knows_to_be_over_does_not_count() -> None:
+def test_acknowledgement_of_a_known_ended_incarnation_does_not_count() -> None:
     tally = AckTally(Quorum(((1, 2, 3),)))
     tally.add(1, 0, {})
     tally.add(2, 0, {})
@@ -48,7 +48,7 @@ def test_a_life_that_somebody_knows_to_be_over_does_not_count() -> None:
     assert tally.reached({2: 1})
 
 
-def test_an_old_word_does_not_replace_a_newer_one() -> None:
+def test_older_acknowledgement_does_not_replace_a_newer_one() -> None:
     tally = AckTally(Quorum(((1, 2, 3),)))
     tally.add(2, 2, {})
     tally.add(2, 1, {})
@@ -70,14 +70,14 @@ def test_references_are_offered_in_order_without_gaps(arrivals: list[int], entri
     assert set(ordered) <= set(arrivals)
 
 
-def test_a_large_payload_goes_alone_and_others_wait() -> None:
+def test_large_payload_is_proposed_alone() -> None:
     shelf = PayloadQueue(1 << 20, IDLE_NS)
     shelf.put(0, Reference(9, 1, 1), b"d" * 32, bytes(500))
     put(shelf, 2)
     assert [one.reference.index for one in shelf.choose(10, 100)] == [1]
 
 
-def test_the_shelf_is_bounded_but_takes_what_a_proposal_waits_for() -> None:
+def test_payload_queue_is_bounded_except_for_proposed_payloads() -> None:
     shelf = PayloadQueue(2 * PAYLOAD_OVERHEAD_BYTES + 10, IDLE_NS)
     assert put(shelf, 1)
     assert put(shelf, 2)
@@ -92,7 +92,7 @@ def test_the_shelf_is_bounded_but_takes_what_a_proposal_waits_for() -> None:
     assert shelf.size_bytes == 0
 
 
-def test_gaps_are_named_up_to_a_bound() -> None:
+def test_reported_gaps_are_bounded() -> None:
     shelf = PayloadQueue(1 << 20, IDLE_NS)
     put(shelf, 2)
     put(shelf, 5)
@@ -100,7 +100,7 @@ def test_gaps_are_named_up_to_a_bound() -> None:
     assert [gap.index for gap in shelf.gaps(2)] == [1, 3]
 
 
-def test_a_journal_that_fell_silent_is_let_go() -> None:
+def test_silent_ingest_journal_is_dropped_from_memory() -> None:
     shelf = PayloadQueue(1 << 20, IDLE_NS)
     put(shelf, 2)  # 1 will never come: its node is gone
     shelf.put(IDLE_NS - 1, Reference(8, 1, 1), b"d" * 32, b"alive")
@@ -113,14 +113,14 @@ def test_a_journal_that_fell_silent_is_let_go() -> None:
     assert len(shelf.choose(10, 100)) == 2, "it may come back"
 
 
-def test_a_digest_that_differs_is_as_good_as_missing() -> None:
+def test_payload_with_another_digest_counts_as_missing() -> None:
     shelf = PayloadQueue(1 << 20, IDLE_NS)
     put(shelf, 1)
     other = DataEntry(Reference(9, 1, 1), b"x" * 32)
     assert shelf.find(other) is None
 
 
-def test_a_promise_waits_for_all_that_was_written_before_it() -> None:
+def test_promise_waits_for_all_earlier_writes() -> None:
     quill = PersistBarrier(1)
     quill.send_after_sync(2, Fetch(1, False))
     assert [type(effect) for effect in quill.finish()] == [SendMessage], "nothing was written: nothing to wait for"
@@ -142,7 +142,7 @@ def test_a_promise_waits_for_all_that_was_written_before_it() -> None:
     assert not quill.busy
 
 
-def test_after_a_failed_disk_nothing_waits_any_more() -> None:
+def test_failed_disk_discards_waiting_promises() -> None:
     quill = PersistBarrier(1)
     quill.write((Replace("a", b""),))
     quill.send_after_sync(2, Fetch(2, False))

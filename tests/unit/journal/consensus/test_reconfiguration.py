@@ -40,13 +40,13 @@ def office() -> Office:
     return Office()
 
 
-def test_set_is_implemented_when_its_new_node_holds_the_nomination(office: Office) -> None:
+def test_set_is_implemented_when_its_new_node_has_the_nomination(office: Office) -> None:
     office.watch.record(SECOND, NEW, NOMINATED)
     assert office.due(SECOND) == (Stage.IMPLEMENT, SetRefusal.NONE)
 
 
 @pytest.mark.parametrize("held", [0, NOMINATED - 1])
-def test_set_is_not_implemented_before_its_new_node_holds_the_nomination(office: Office, held: int) -> None:
+def test_set_is_not_implemented_before_its_new_node_has_the_nomination(office: Office, held: int) -> None:
     office.watch.record(SECOND, NEW, held)
     assert office.due(SECOND) is None
 
@@ -61,7 +61,7 @@ def test_set_is_not_implemented_when_its_new_node_was_last_heard_an_election_tim
     assert office.due(2 * SECOND) is None
 
 
-def test_set_is_refused_when_its_new_node_comes_no_further(office: Office) -> None:
+def test_set_is_refused_when_its_new_node_makes_no_progress(office: Office) -> None:
     assert office.due(0) is None
     office.watch.record(9 * SECOND, NEW, 0)
     assert office.due(10 * SECOND) == (Stage.REFUSE, SetRefusal.TIMED_OUT)

@@ -67,7 +67,7 @@ def last(cluster: Cluster) -> int:
 
 
 @pytest.mark.parametrize("kind", [Kind.META, Kind.BATCH])
-def test_a_damaged_message_is_mended_while_the_node_runs(cluster: Cluster, kind: Kind) -> None:
+def test_damaged_message_is_repaired_while_the_node_runs(cluster: Cluster, kind: Kind) -> None:
     index = last(cluster) - 5
     before = cluster.nodes[2].core.execution.fingerprint()
     rot(cluster, 2, index, kind)
@@ -84,7 +84,7 @@ def test_a_damaged_message_is_mended_while_the_node_runs(cluster: Cluster, kind:
     assert read(cluster, 2) == (WRITES, "end")
 
 
-def test_neighbours_and_the_last_one_are_mended_as_well(cluster: Cluster) -> None:
+def test_adjacent_and_last_damaged_messages_are_repaired(cluster: Cluster) -> None:
     end = last(cluster)
     for index in (end - 6, end - 5, end - 4, end):
         rot(cluster, 3, index, Kind.META)
@@ -99,7 +99,7 @@ def order_purpose(said) -> int:
     return said.payload[1] if said.body[1] == 1 else 0
 
 
-def test_being_asked_for_it_another_one_finds_its_own_damage(cluster: Cluster) -> None:
+def test_node_asked_for_a_message_finds_its_own_damage(cluster: Cluster) -> None:
     index = last(cluster) - 5
     rot(cluster, 2, index, Kind.BATCH)
     rot(cluster, 3, index, Kind.BATCH)
@@ -134,7 +134,7 @@ def hold_back(cluster: Cluster) -> list[Recalled]:
     return caught
 
 
-def test_only_the_message_that_is_missing_takes_its_place(cluster: Cluster) -> None:
+def test_repair_accepts_only_the_message_with_the_expected_hash(cluster: Cluster) -> None:
     index = last(cluster) - 5
     rot(cluster, 2, index, Kind.BATCH)
     caught = hold_back(cluster)
@@ -158,7 +158,7 @@ def test_only_the_message_that_is_missing_takes_its_place(cluster: Cluster) -> N
     assert read(cluster, 2) == (WRITES, "end")
 
 
-def test_a_verdict_that_is_none_is_refused(cluster: Cluster) -> None:
+def test_malformed_verdict_is_refused(cluster: Cluster) -> None:
     core = cluster.nodes[1].core
     log = core.serializer._context.log
     message = log._recent[-1]

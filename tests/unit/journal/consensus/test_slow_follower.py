@@ -36,7 +36,7 @@ def go_ahead(cluster: Cluster, count: int, lost: int = 0) -> tuple[Desk, Desk, l
     return master, slow, arrived
 
 
-def test_proposals_wait_in_line_for_payloads_that_are_on_their_way(cluster: Cluster) -> None:
+def test_proposals_are_queued_while_payloads_are_on_the_way(cluster: Cluster) -> None:
     master, slow, arrived = go_ahead(cluster, 3)
     before = slow.core.agreed[0]
     assert master.core.agreed[0] == before + 3
@@ -51,7 +51,7 @@ def test_proposals_wait_in_line_for_payloads_that_are_on_their_way(cluster: Clus
     assert slow.core.agreed[0] == before + 2, "the last one is agreed when the next message, or a mark, says so"
 
 
-def test_what_does_not_come_in_time_is_fetched(cluster: Cluster) -> None:
+def test_payload_that_does_not_arrive_in_time_is_fetched(cluster: Cluster) -> None:
     master, slow, _ = go_ahead(cluster, 2)
     before = slow.core.agreed[0]
     assert not slow.said(master.node)
@@ -65,7 +65,7 @@ def test_what_does_not_come_in_time_is_fetched(cluster: Cluster) -> None:
     assert slow.core.agreed[0] >= before + 1
 
 
-def test_behind_a_gap_in_the_line_is_fetched_at_once(cluster: Cluster) -> None:
+def test_messages_before_a_gap_in_the_queue_are_fetched_at_once(cluster: Cluster) -> None:
     """More are waiting than stand in line: the first were pushed out."""
     master, slow, arrived = go_ahead(cluster, WAITING_MAX + 1)
     before = slow.core.agreed[0]
@@ -78,13 +78,13 @@ def test_behind_a_gap_in_the_line_is_fetched_at_once(cluster: Cluster) -> None:
     assert slow.core.agreed[0] == master.core.agreed[0]
 
 
-def test_a_lost_proposal_ends_the_line(cluster: Cluster) -> None:
+def test_lost_proposal_ends_the_queue(cluster: Cluster) -> None:
     master, slow, _ = go_ahead(cluster, 3, lost=2)
     before = slow.core.agreed[0]
     assert [one.index for one in slow.said(master.node) if isinstance(one, Fetch)] == [before + 1]
 
 
-def test_a_proposal_under_another_regime_ends_the_line(cluster: Cluster) -> None:
+def test_proposal_of_another_regime_ends_the_queue(cluster: Cluster) -> None:
     master, slow, arrived = go_ahead(cluster, 2)
     before = slow.core.agreed[0]
     cluster.kill(master.node)

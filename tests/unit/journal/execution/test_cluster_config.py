@@ -86,13 +86,13 @@ def known(kind: EntryType, node: int) -> AddNode:
     return AddNode(kind, node)
 
 
-def test_a_founding_node_has_every_role_and_serializes(stream):
+def test_founding_node_has_every_role_and_is_a_serializer(stream):
     assert stream.now.serializers == (1, 2, 3)
     assert roles(stream.now, 2) == ["ingest", "executor", "config"]
     assert stream.now.members == (1, 2, 3)
 
 
-def test_a_new_node_is_a_member_while_it_catches_up_and_has_its_role_when_live(stream):
+def test_new_node_is_a_member_in_catchup_and_has_its_role_when_live(stream):
     stream.ask(NEW)
     assert stream.now.members == (1, 2, 3, 4)
     assert roles(stream.now, 4) == []
@@ -106,7 +106,7 @@ def test_a_new_node_is_a_member_while_it_catches_up_and_has_its_role_when_live(s
     assert stream.now.serializers == (1, 2, 3)
 
 
-def test_an_ingest_node_is_blocked_before_it_is_dropped(stream):
+def test_ingest_node_is_blocked_before_it_is_dropped(stream):
     stream.ask(RemoveNode(EntryType.REMOVE_INGEST_NODE, 2))
     assert roles(stream.now, 2) == ["executor"]
     assert stream.now.takes_writes(2)
@@ -114,7 +114,7 @@ def test_an_ingest_node_is_blocked_before_it_is_dropped(stream):
     assert not stream.now.takes_writes(2)
 
 
-def test_who_has_no_role_and_does_not_serialize_is_gone_for_ever(stream):
+def test_node_without_role_and_vote_is_removed_for_ever(stream):
     stream.ask(NEW).step(Stage.LIVE).ask(RemoveNode(EntryType.REMOVE_EXECUTOR_NODE, 4))
     assert stream.now.members == (1, 2, 3)
     assert stream.denied(NEW) is Reason.NODE_TAKEN
@@ -125,13 +125,13 @@ def test_who_has_no_role_and_does_not_serialize_is_gone_for_ever(stream):
 @pytest.mark.parametrize(
     "address", ["nonsense", "tcp://x", "tcp://x:0", "tcp://x:65536", "ipc:///tmp/x", "tcp://a b:1"]
 )
-def test_an_address_that_nobody_can_dial_is_refused(stream, address):
+def test_undialable_address_is_refused(stream, address):
     before = stream.now
     assert stream.denied(AddNode(EntryType.ADD_EXECUTOR_NODE, 4, address, KEY, b"\xd4" * 16)) is Reason.BAD_ADDRESS
     assert stream.now == before
 
 
-def test_a_serializer_without_other_roles_stays_a_member(stream):
+def test_serializer_without_other_roles_stays_a_member(stream):
     stream.ask(RemoveNode(EntryType.REMOVE_EXECUTOR_NODE, 3))
     stream.ask(RemoveNode(EntryType.REMOVE_INGEST_NODE, 3)).step(Stage.DROP)
     assert stream.now.members == (1, 2, 3)
@@ -151,7 +151,7 @@ def test_both_sets_count_between_implement_and_confirm(stream):
     assert stream.now.new_set is None
 
 
-def test_a_joint_quorum_needs_more_than_half_of_each_set():
+def test_joint_quorum_needs_more_than_half_of_each_set():
     both = Quorum(((1, 2, 3), (3, 4, 5, 6)))
     assert both.voters == (1, 2, 3, 4, 5, 6)
     assert not both.reached([1, 2, 4, 5])
@@ -161,7 +161,7 @@ def test_a_joint_quorum_needs_more_than_half_of_each_set():
     assert not Quorum(((1, 2, 3, 4),)).reached([1, 2])
 
 
-def test_a_refused_set_changes_nothing_and_makes_room_for_the_next(stream):
+def test_refused_set_changes_nothing_and_allows_the_next_one(stream):
     stream.ask(NewSet((1, 2)))
     assert stream.denied(NewSet((2, 3))) is Reason.CHANGE_UNDER_WAY
     stream.step(Stage.REFUSE, reason=SetRefusal.TIMED_OUT, about=2)
@@ -170,26 +170,26 @@ def test_a_refused_set_changes_nothing_and_makes_room_for_the_next(stream):
 
 
 @pytest.mark.parametrize("stage", [Stage.CONFIRM, Stage.LIVE, Stage.DROP])
-def test_a_stage_that_is_not_due_changes_nothing(stream, stage):
+def test_stage_that_is_not_due_changes_nothing(stream, stage):
     stream.ask(NewSet((1, 2)))
     before = stream.now
     stream.step(stage)
     assert (stream.now, stream.reason) == (before, Reason.NOT_DUE)
 
 
-def test_two_stages_are_never_in_one_message(stream):
+def test_message_cannot_contain_two_stages(stream):
     stream.ask(NewSet((1, 2))).step(Stage.IMPLEMENT)
     stream.index -= 1
     assert stream.step(Stage.CONFIRM).reason is Reason.NOT_DUE
     assert stream.step(Stage.CONFIRM).reason is Reason.APPLIED
 
 
-def test_a_nominated_node_is_not_removed_meanwhile(stream):
+def test_nominated_node_cannot_be_removed(stream):
     stream.ask(NEW).step(Stage.LIVE).ask(NewSet((1, 2, 4)))
     assert stream.denied(RemoveNode(EntryType.REMOVE_EXECUTOR_NODE, 4)) is Reason.CHANGE_UNDER_WAY
 
 
-def test_a_node_that_never_catches_up_can_be_removed(stream):
+def test_node_that_never_catches_up_can_be_removed(stream):
     stream.ask(NEW).ask(RemoveNode(EntryType.REMOVE_EXECUTOR_NODE, 4))
     assert stream.reason is Reason.APPLIED
     assert stream.now.members == (1, 2, 3)
@@ -197,7 +197,7 @@ def test_a_node_that_never_catches_up_can_be_removed(stream):
     assert stream.step(Stage.LIVE, place=0).reason is Reason.NOT_DUE
 
 
-def test_what_cannot_be_done_is_refused_by_name(stream):
+def test_impossible_changes_are_refused_with_their_reasons(stream):
     assert stream.denied(NewSet((1, 9))) is Reason.UNKNOWN_NODE
     assert stream.denied(known(EntryType.ADD_INGEST_NODE, 9)) is Reason.UNKNOWN_NODE
     assert stream.denied(known(EntryType.ADD_INGEST_NODE, 1)) is Reason.ROLE_HELD
@@ -209,7 +209,7 @@ def test_what_cannot_be_done_is_refused_by_name(stream):
     assert stream.denied(RemoveNode(EntryType.REMOVE_INGEST_NODE, 3)) is Reason.NEEDED
 
 
-def test_finished_changes_are_forgotten_in_the_end_and_open_ones_never(stream):
+def test_finished_changes_are_forgotten_up_to_a_bound_and_open_ones_never(stream):
     stream.ask(NEW, asked=b"first")
     for number in range(CHANGES_KEPT + 5):
         stream.ask(NewSet((1, 2)), asked=b"%d" % number).step(Stage.REFUSE, reason=SetRefusal.TIMED_OUT, about=2)
@@ -231,7 +231,7 @@ EXAMPLES = {
 }
 
 
-def test_the_page_shows_the_octets_and_names_every_stage():
+def test_configuration_page_examples_and_stages_match_the_code():
     page = PAGE.read_text()
     shown = {name: bytes.fromhex(text) for name, text in re.findall(r"```hex (\w+)\n(.*?)```", page, re.DOTALL)}
     assert shown == EXAMPLES
@@ -239,7 +239,7 @@ def test_the_page_shows_the_octets_and_names_every_stage():
         assert f"{stage.value} {stage.name.capitalize()}" in page
 
 
-def test_what_is_written_is_read_back():
+def test_configuration_messages_round_trip():
     for message in (NEW, NewSet((4, 2, 3)), known(EntryType.ADD_CONFIG_NODE, 7)):
         kind = EntryType.NEW_SERIALIZER_SET if isinstance(message, NewSet) else message.entry_type
         assert decode_fields(Cursor(encode_fields(message)), kind) == message
@@ -259,7 +259,7 @@ def test_what_is_written_is_read_back():
         (99, b""),
     ],
 )
-def test_what_is_no_request_is_malformed(kind, data):
+def test_invalid_change_request_is_malformed(kind, data):
     with pytest.raises(Malformed):
         decode_fields(Cursor(data), kind)
 
@@ -268,12 +268,12 @@ def test_what_is_no_request_is_malformed(kind, data):
     ("kind", "stage", "data"),
     [(7, 6, b""), (7, 99, b""), (8, 2, b""), (3, 3, b""), (7, 8, EXAMPLES["refuse"]), (2, 2, EXAMPLES["live"] + b"x")],
 )
-def test_what_is_no_stage_of_a_master_is_malformed(kind, stage, data):
+def test_invalid_later_stage_is_malformed(kind, stage, data):
     with pytest.raises(Malformed):
         decode_step(kind, stage, data)
 
 
-def test_nobody_may_ask_for_a_later_stage():
+def test_later_stages_cannot_be_requested():
     asked = {(kind, stage) for kind in range(2, 8) for stage in range(9) if is_opening(kind, stage)}
     assert asked == {(2, 1), (3, 3), (4, 1), (5, 4), (6, 1), (7, 6)}
     assert is_opening(8, 0)

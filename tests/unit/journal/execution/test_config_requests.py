@@ -55,7 +55,7 @@ def reason(stage: Stage, *entries: ConfigEntry) -> Reason:
     return stage.config(*entries)[-1].reason
 
 
-def test_the_founding_client_is_an_admin_of_all_streams():
+def test_founding_client_is_an_admin_of_all_streams():
     client = Stage().execution.state.clients[ADMIN_ACL]
     assert client.admin
     assert may_write(client, "anything")
@@ -78,12 +78,12 @@ def test_the_founding_client_is_an_admin_of_all_streams():
         ("**a", "xa", True),
     ],
 )
-def test_patterns(pattern, stream, fits):
+def test_patterns_match_stream_names(pattern, stream, fits):
     client = ClientIdentity(b"", "", b"", 1, b"", (pattern,), ("no", pattern), False, b"")
     assert may_write(client, stream) is may_read(client, stream) is fits
 
 
-def test_an_identity_is_named_by_the_entry_that_added_it():
+def test_identity_is_named_by_the_entry_that_added_it():
     stage = Stage()
     stage.config()
     (_, verdict) = stage.config(lease(), petition(add(), nonce=b"x" * 16))
@@ -94,7 +94,7 @@ def test_an_identity_is_named_by_the_entry_that_added_it():
     assert stage.executed[-1].clients_changed
 
 
-def test_asking_again_changes_nothing_even_after_removal():
+def test_repeated_add_request_changes_nothing_even_after_removal():
     stage = Stage()
     acl = added(stage)
     assert added(stage) == acl
@@ -104,13 +104,13 @@ def test_asking_again_changes_nothing_even_after_removal():
     assert len(stage.execution.state.clients) == 2
 
 
-def test_only_an_admin_adds():
+def test_only_an_admin_adds_clients():
     stage = Stage()
     acl = added(stage)
     assert reason(stage, petition(add("eve", EVE.key), BOB, acl)) is Reason.NOT_ALLOWED
 
 
-def test_signatures_are_checked_and_cover_everything():
+def test_request_signatures_cover_all_fields():
     stage = Stage()
     entry = petition(add())
     assert reason(stage, petition(add(), BOB)) is Reason.SIGNATURE
@@ -127,7 +127,7 @@ def test_signatures_are_checked_and_cover_everything():
     assert len(stage.execution.state.clients) == 1
 
 
-def test_a_petition_of_one_type_is_none_of_another():
+def test_request_of_one_type_is_invalid_as_another_type():
     """Remove Client and the beginning of Fence have the same fields: the type is signed, too."""
     stage = Stage()
     lane = stage.lane()
@@ -140,7 +140,7 @@ def test_a_petition_of_one_type_is_none_of_another():
     assert not config.signature_holds(changed, CLUSTER, ADMIN.key)
 
 
-def test_names_and_keys_are_taken_while_active():
+def test_names_and_keys_are_unique_while_active():
     stage = Stage()
     acl = added(stage)
     assert reason(stage, petition(add(key=EVE.key), nonce=b"1" * 16)) is Reason.NAME_TAKEN
@@ -151,14 +151,14 @@ def test_names_and_keys_are_taken_while_active():
     assert stage.execution.client_of_key(BOB.key).acl == again
 
 
-def test_identities_are_bounded_and_removed_ones_count():
+def test_identities_are_bounded_including_removed_ones():
     stage = Stage(Policy(identities_max=2))
     acl = added(stage)
     stage.config(petition(RemoveIdentity(acl)))
     assert reason(stage, petition(add("eve", EVE.key), nonce=b"1" * 16)) is Reason.IDENTITIES_FULL
 
 
-def test_unknown_and_removed_signers():
+def test_unknown_or_removed_signer_is_refused():
     stage = Stage()
     acl = added(stage)
     stage.config(petition(RemoveIdentity(acl)))
@@ -166,7 +166,7 @@ def test_unknown_and_removed_signers():
     assert reason(stage, lease(BOB, acl_id(9, 9, 9))) is Reason.UNKNOWN_SIGNER
 
 
-def test_a_client_may_end_itself_but_nobody_else():
+def test_client_may_remove_itself_but_no_other():
     stage = Stage()
     acl = added(stage)
     assert reason(stage, petition(RemoveIdentity(ADMIN_ACL), BOB, acl)) is Reason.NOT_ALLOWED
@@ -175,7 +175,7 @@ def test_a_client_may_end_itself_but_nobody_else():
     assert stage.execution.state.clients[acl].status == IdentityStatus.REMOVED
 
 
-def test_the_last_admin_stays():
+def test_last_admin_cannot_be_removed():
     stage = Stage()
     assert reason(stage, petition(RemoveIdentity(ADMIN_ACL))) is Reason.LAST_ADMIN
     acl = added(stage, add(admin=True))
@@ -184,7 +184,7 @@ def test_the_last_admin_stays():
     assert stage.execution.state.clients[acl].status == IdentityStatus.ACTIVE
 
 
-def test_lanes_are_leased_under_ones_own_identity_only():
+def test_lanes_are_leased_only_under_the_signers_identity():
     stage = Stage()
     acl = added(stage)
     assert reason(stage, petition(LeaseLane(ADMIN_ACL), BOB, acl)) is Reason.NOT_ALLOWED
@@ -194,7 +194,7 @@ def test_lanes_are_leased_under_ones_own_identity_only():
 
 
 @pytest.mark.parametrize("message", [FenceLane, ReleaseLane])
-def test_lanes_are_ended_by_their_owner_or_an_admin(message):
+def test_lanes_are_ended_only_by_their_owner_or_an_admin(message):
     stage = Stage()
     acl = added(stage)
     mine, theirs = stage.lane(signer=BOB, acl=acl), stage.lane()
@@ -205,7 +205,7 @@ def test_lanes_are_ended_by_their_owner_or_an_admin(message):
     assert again is (Reason.APPLIED if message is FenceLane else Reason.UNKNOWN_LANE)
 
 
-def test_a_released_lane_is_gone_and_its_lease_gives_no_other():
+def test_released_lane_is_gone_and_its_lease_gives_no_other():
     stage = Stage()
     lane = stage.lane(3)
     stage.write(pack(lane, 1))
@@ -216,7 +216,7 @@ def test_a_released_lane_is_gone_and_its_lease_gives_no_other():
     assert stage.write(pack(lane, 2))[0].reason is Reason.UNKNOWN_LANE
 
 
-def test_a_lane_that_is_given_back_is_over_and_tells_how_far_it_came():
+def test_returned_lane_is_fenced_and_reports_its_last_id():
     stage = Stage()
     acl = added(stage)
     lane, mine = stage.lane(3), stage.lane(signer=BOB, acl=acl)
@@ -235,7 +235,7 @@ def test_a_lane_that_is_given_back_is_over_and_tells_how_far_it_came():
     assert stage.lane(4) == lane + 2, "another nonce gives a new one"
 
 
-def test_secrets_must_fit():
+def test_wrapped_secret_of_wrong_form_is_refused():
     stage = Stage(wrapping=WRAPPING)
     hmac = SignatureType.HMAC_SHA256
     wrapped = WRAPPING.wrap(b"s" * 32, EVE.key, b"n" * 12)
@@ -249,7 +249,7 @@ def test_secrets_must_fit():
     assert reason(unfounded, petition(add("eve", EVE.key + wrapped, kind=hmac))) is Reason.BAD_SECRET
 
 
-def test_entries_that_nobody_understands_are_void():
+def test_unknown_entry_types_are_void():
     stage = Stage()
     entries = [ConfigEntry(99, 0, b"?"), ConfigEntry(EntryType.ADD_CLIENT, 0, b""), ConfigEntry(8, 1, lease().data)]
     assert [one.reason for one in stage.config(*entries)] == [Reason.UNKNOWN_TYPE] * 3
@@ -267,7 +267,7 @@ def test_entries_that_nobody_understands_are_void():
         FenceLane(4),
     ],
 )
-def test_messages_go_through_octets(message):
+def test_config_request_messages_round_trip(message):
     entry = petition(message)
     decoded = config.decode(entry.entry_type, entry.stage, entry.data)
     assert (decoded.message, decoded.signer, decoded.nonce) == (message, ADMIN_ACL, b"n" * 16)
@@ -277,7 +277,7 @@ def test_messages_go_through_octets(message):
             config.decode(entry.entry_type, entry.stage, entry.data[:end])
 
 
-def test_remove_client_names_something():
+def test_remove_client_without_a_target_is_malformed():
     for message in (RemoveIdentity(NO_ACL), ReleaseLane(0)):
         entry = petition(message)
         with pytest.raises(Malformed, match="or both"):

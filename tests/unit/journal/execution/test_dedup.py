@@ -63,11 +63,11 @@ LANE = LaneState(1, ADMIN_ACL, b"", 0, last_id=9, recent=(remembered(4, 2), reme
         (1, 99, b"e", PackStatus.CONFLICT),
     ],
 )
-def test_the_rule(first_id, requests, digest, standing):
+def test_pack_status_follows_from_lane_id_and_digest(first_id, requests, digest, standing):
     assert classify(LANE, heading(first_id, requests), digest).status is standing
 
 
-def test_a_lane_remembers_the_last_packs_only():
+def test_lane_remembers_only_its_last_packs():
     lane = LaneState(1, ADMIN_ACL, b"", 0)
     for number in range(1, 100):
         lane = record_applied(lane, remembered(number, 1), Policy(remembered_packs=5))
@@ -79,7 +79,7 @@ def test_a_lane_remembers_the_last_packs_only():
 # When lanes are over.
 
 
-def test_an_idle_lane_is_reclaimed_by_cluster_time_and_its_id_is_not_given_again():
+def test_idle_lane_expires_by_cluster_time_and_its_id_is_not_reused():
     stage = Stage(Policy(lane_idle_ns=10 * SECOND))
     used, idle = stage.lane(0), stage.lane(1)
     stage.write(pack(used, 1), time_ns=10 * SECOND)
@@ -92,7 +92,7 @@ def test_an_idle_lane_is_reclaimed_by_cluster_time_and_its_id_is_not_given_again
     assert stage.lane(2) == 3
 
 
-def test_a_wish_that_was_granted_gives_the_same_lane():
+def test_repeated_lease_gives_the_same_lane():
     stage = Stage()
     stage.write(pack(stage.lane(5), 1), pack(1, 2))
     assert stage.lane(5) == 1
@@ -100,13 +100,13 @@ def test_a_wish_that_was_granted_gives_the_same_lane():
     assert stage.lane(6) == 2
 
 
-def test_the_same_wish_twice_in_one_message():
+def test_lease_repeated_within_one_message_gives_one_lane():
     stage = Stage()
     one, two = stage.config(lease(), lease())
     assert one.client_id == two.client_id == 1
 
 
-def test_at_the_bound_only_a_lane_unused_for_long_makes_room():
+def test_full_lane_table_replaces_only_a_long_idle_lane():
     stage = Stage(Policy(lanes_per_identity_max=2, lane_spare_ns=100 * SECOND))
     stage.lane(0)
     stage.lane(1)
@@ -118,7 +118,7 @@ def test_at_the_bound_only_a_lane_unused_for_long_makes_room():
     assert list(stage.execution.state.lanes) == [1, 3]
 
 
-def test_a_lane_that_was_given_back_makes_room_before_any_other():
+def test_returned_lane_is_replaced_before_any_other():
     stage = Stage(Policy(lanes_per_identity_max=3))
     old, given_back, young = stage.lane(0), stage.lane(1), stage.lane(2)
     stage.config(petition(RetireLane(given_back, ADMIN_ACL)))
@@ -127,7 +127,7 @@ def test_a_lane_that_was_given_back_makes_room_before_any_other():
     assert stage.config(lease(nonce=b"c" * 16))[0].reason is Reason.LANES_FULL
 
 
-def test_giving_a_lane_back_is_no_use_of_it():
+def test_returning_a_lane_does_not_count_as_use():
     """So it is over before a lane that was leased because of what it told."""
     stage = Stage(Policy(lane_idle_ns=10 * SECOND))
     first, later = stage.lane(0), stage.lane(1)
@@ -141,7 +141,7 @@ def test_giving_a_lane_back_is_no_use_of_it():
     assert list(stage.execution.state.lanes) == [later]
 
 
-def test_who_retries_the_same_request_gets_the_same_lane_and_one_of_them_is_written():
+def test_retries_of_one_request_get_one_lane_and_write_once():
     stage = Stage()
     (one,) = stage.config(lease(nonce=retry_nonce(7, 3)))
     (two,) = stage.config(lease(nonce=retry_nonce(7, 3)))
@@ -155,7 +155,7 @@ def test_who_retries_the_same_request_gets_the_same_lane_and_one_of_them_is_writ
     assert not stage.execution.state.proofs
 
 
-def test_the_bound_of_all_lanes():
+def test_lanes_of_all_identities_are_bounded():
     stage = Stage(Policy(lanes_max=1))
     stage.lane(0)
     assert stage.config(lease(nonce=b"c" * 16))[0].reason is Reason.LANES_FULL
@@ -190,7 +190,7 @@ def traffic(draw):
 
 @given(traffic())
 @settings(max_examples=120, deadline=None)
-def test_any_traffic_gives_one_state_each_request_once_in_order(case):
+def test_random_traffic_applies_each_request_once_in_order(case):
     lanes, sent, cuts, rng = case
     given_to = founding(Policy(remembered_packs=3))
     executed = []

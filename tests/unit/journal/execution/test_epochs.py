@@ -128,7 +128,7 @@ def test_request_that_names_no_epoch_is_refused(token: bytes) -> None:
     assert decide(stage, petition(LeaseLane(ADMIN_ACL), epoch=token)).reason is Reason.EXPIRED
 
 
-def test_epoch_cannot_be_named_before_its_first_message() -> None:
+def test_epoch_token_cannot_be_known_before_its_first_message() -> None:
     """Its token is the hash of that message."""
     stage = Stage(SHORT)
     pass_messages(stage, MESSAGES)
@@ -136,7 +136,7 @@ def test_epoch_cannot_be_named_before_its_first_message() -> None:
 
 
 @pytest.mark.parametrize("over", [ReleaseLane(1), RetireLane(1, ADMIN_ACL)])
-def test_replayed_lease_gives_no_lane_once_its_lane_is_over(over: ReleaseLane | RetireLane) -> None:
+def test_replayed_lease_gives_no_lane_once_its_lane_ended(over: ReleaseLane | RetireLane) -> None:
     stage = Stage()
     old = lease(nonce=b"the old one     ")
     assert decide(stage, old).client_id == 1
@@ -147,7 +147,7 @@ def test_replayed_lease_gives_no_lane_once_its_lane_is_over(over: ReleaseLane | 
     assert stage.execution.state.next_client == 2
 
 
-def test_lease_signed_in_a_later_epoch_gives_the_lane_that_is_there() -> None:
+def test_lease_signed_in_a_later_epoch_gives_the_existing_lane() -> None:
     stage = Stage(SHORT)
     lane = decide(stage, lease()).client_id
     stage.write(pack(lane, 1))
@@ -157,7 +157,7 @@ def test_lease_signed_in_a_later_epoch_gives_the_lane_that_is_there() -> None:
     assert (again.reason, again.client_id, again.last_id) == (Reason.APPLIED, lane, 1)
 
 
-def test_lease_signed_again_after_its_decision_was_forgotten_gives_the_lane_that_is_there() -> None:
+def test_lease_signed_after_its_decision_was_forgotten_gives_the_existing_lane() -> None:
     stage = Stage(SHORT)
     lane = decide(stage, lease()).client_id
     pass_messages(stage, (KEPT + 1) * MESSAGES)
@@ -166,7 +166,7 @@ def test_lease_signed_again_after_its_decision_was_forgotten_gives_the_lane_that
     assert stage.execution.state.next_client == lane + 1
 
 
-def test_refused_lease_is_decided_anew() -> None:
+def test_refused_lease_is_decided_again() -> None:
     """Whoever retries a request leases a lane with a nonce that is made of the request."""
     stage = Stage(Policy(lanes_per_identity_max=1))
     assert decide(stage, lease(nonce=b"first           ")).client_id == 1
@@ -185,7 +185,7 @@ def test_refused_request_stays_refused_when_it_is_replayed() -> None:
     assert not [change for change in stage.execution.cluster_config.changes if change.open]
 
 
-def test_refused_request_is_decided_anew_when_it_is_signed_in_a_later_epoch() -> None:
+def test_refused_request_signed_in_a_later_epoch_is_decided_again() -> None:
     stage = Stage(SHORT)
     decide(stage, petition(NewSet((2, 3)), nonce=b"granted         "))
     assert decide(stage, petition(NewSet((1, 2)))).reason is Reason.CHANGE_UNDER_WAY
@@ -210,7 +210,7 @@ def test_replayed_checkpoint_makes_no_other() -> None:
     assert not stage.executed[-1].checkpoint
 
 
-def test_requests_that_change_nothing_when_repeated_are_answered_alike() -> None:
+def test_idempotent_requests_are_answered_equally_when_repeated() -> None:
     stage = Stage()
     lane = stage.lane(5)
     stage.write(pack(lane, 1))

@@ -16,7 +16,7 @@ changes = st.lists(st.tuples(keys, st.none() | st.integers(0, 3)), max_size=120)
 
 
 @given(changes, st.sets(st.integers(0, 120)))
-def test_mapping_hash_depends_on_the_items_alone(changed: list[tuple[int, int | None]], asked: set[int]) -> None:
+def test_mapping_hash_depends_only_on_the_items(changed: list[tuple[int, int | None]], asked: set[int]) -> None:
     items: dict[int, int] = {}
     followed = MappingHash(lambda: items)
     for number, (key, value) in enumerate(changed):
@@ -33,7 +33,7 @@ def test_mapping_hash_depends_on_the_items_alone(changed: list[tuple[int, int | 
     assert followed.digest() == fresh.digest()
 
 
-def test_mapping_hash_lets_a_bounded_number_of_changes_wait() -> None:
+def test_mapping_hash_bounds_its_pending_changes() -> None:
     items: dict[int, int] = {}
     followed = MappingHash(lambda: items)
     for key in range(10 * PENDING_MAX):
@@ -55,7 +55,7 @@ def _work(state: ExecutionState) -> int:
     return state._streams_hash.hashed + state._lanes_hash.hashed
 
 
-def test_fingerprint_after_one_write_hashes_what_was_written(monkeypatch) -> None:
+def test_fingerprint_after_one_write_hashes_only_the_changes(monkeypatch) -> None:
     stage = _filled(3000)
     lane = stage.lane()
     stage.execution.fingerprint()
@@ -68,7 +68,7 @@ def test_fingerprint_after_one_write_hashes_what_was_written(monkeypatch) -> Non
     assert _work(stage.execution.state) - before <= 8
 
 
-def test_fingerprint_of_a_loaded_state_is_that_of_the_state() -> None:
+def test_fingerprint_of_a_loaded_state_equals_that_of_the_state() -> None:
     stage = _filled(2 * set_hash.PENDING_MAX)
     lane = stage.lane()
     stage.write(pack(lane, 1), pack(lane, 2, stream="s7"))
@@ -76,7 +76,7 @@ def test_fingerprint_of_a_loaded_state_is_that_of_the_state() -> None:
     assert load(stage.founding, state.export()).fingerprint() == state.fingerprint()
 
 
-def test_fingerprint_differs_if_any_stream_or_lane_does() -> None:
+def test_fingerprint_differs_if_any_stream_or_lane_differs() -> None:
     prints = set()
     for streams, lanes in ({"a": 1}, {}), ({"a": 2}, {}), ({"b": 1}, {}), ({"a": 1}, {1: 1}), ({"a": 1}, {1: 2}):
         state = Stage().execution.state

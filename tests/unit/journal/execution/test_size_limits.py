@@ -20,7 +20,7 @@ def records(cluster: Cluster, number: int) -> list[Record]:
     return found
 
 
-def test_a_pack_that_fits_no_record_is_refused_and_its_lane_goes_on() -> None:
+def test_pack_larger_than_a_record_is_refused_and_its_lane_continues() -> None:
     cluster = Cluster()
     cluster.elect()
     client = Client(cluster).connect(1)
@@ -40,7 +40,7 @@ def test_a_pack_that_fits_no_record_is_refused_and_its_lane_goes_on() -> None:
     cluster.until(lambda: len(client.runs) == 2)
 
 
-def test_many_packs_of_one_tick_make_messages_that_fit() -> None:
+def test_many_packs_of_one_tick_fit_into_messages() -> None:
     cluster = Cluster()
     cluster.elect()
     client = Client(cluster).connect(1)
@@ -49,7 +49,7 @@ def test_many_packs_of_one_tick_make_messages_that_fit() -> None:
     cluster.until(lambda: sum(run.requests for run in client.runs) == 30)
 
 
-def test_rows_name_the_regime_of_the_body_whatever_ballot_they_are_held_under() -> None:
+def test_row_regime_is_that_of_the_body_and_not_of_the_ballot() -> None:
     cluster = Cluster()
     master = cluster.elect()
     client = Client(cluster).connect(master)

@@ -33,7 +33,7 @@ from tests.support.execution_stage import (
 )
 
 
-def test_the_next_pack_applies_and_takes_offsets():
+def test_next_pack_is_applied_and_receives_offsets():
     stage = Stage()
     lane = stage.lane()
     first, second = stage.write(pack(lane, 1, (b"a", b"b")), pack(lane, 3, (b"c", b"d", b"e"), counts=(3,)))
@@ -42,14 +42,14 @@ def test_the_next_pack_applies_and_takes_offsets():
     assert stage.execution.state.streams["orders"].next_offset == 5
 
 
-def test_streams_have_offsets_of_their_own_and_a_lane_writes_to_many():
+def test_streams_have_separate_offsets_and_one_lane_writes_to_many():
     stage = Stage()
     lane = stage.lane()
     verdicts = stage.write(pack(lane, 1), pack(lane, 2, stream="b"), pack(lane, 3), pack(lane, 4, stream="b"))
     assert [one.base_offset for one in verdicts] == [0, 0, 1, 1]
 
 
-def test_a_duplicate_takes_no_offset_and_names_the_original():
+def test_duplicate_takes_no_offset_and_names_the_original():
     stage = Stage()
     lane = stage.lane()
     entry = pack(lane, 1, (b"a", b"b"))
@@ -61,14 +61,14 @@ def test_a_duplicate_takes_no_offset_and_names_the_original():
     assert stage.execution.state.streams["orders"].next_offset == 2
 
 
-def test_a_duplicate_within_one_message_is_one():
+def test_duplicate_within_one_message_is_recognized():
     stage = Stage()
     lane = stage.lane()
     entry = pack(lane, 1)
     assert [one.reason for one in stage.write(entry, entry)] == [Reason.APPLIED, Reason.DUPLICATE]
 
 
-def test_what_is_no_longer_remembered_was_written():
+def test_forgotten_pack_of_a_lane_counts_as_written():
     stage = Stage(Policy(remembered_packs=2))
     lane = stage.lane()
     entries = [pack(lane, number) for number in range(1, 5)]
@@ -79,7 +79,7 @@ def test_what_is_no_longer_remembered_was_written():
     assert stage.execution.state.clients[ADMIN_ACL].status == IdentityStatus.ACTIVE
 
 
-def test_a_gap_is_void_and_says_where_to_go_on():
+def test_gap_is_void_and_names_the_expected_id():
     stage = Stage()
     lane = stage.lane()
     (void,) = stage.write(pack(lane, 2))
@@ -88,12 +88,12 @@ def test_a_gap_is_void_and_says_where_to_go_on():
     assert [one.reason for one in stage.write(pack(lane, 1), pack(lane, 2))] == [0, 0]
 
 
-def test_a_lane_that_is_not_there():
+def test_pack_of_an_unknown_lane_is_void():
     (void,) = Stage().write(pack(5, 1))
     assert void.reason is Reason.UNKNOWN_LANE
 
 
-def test_somebody_elses_signature():
+def test_pack_with_another_identitys_signature_is_void():
     stage = Stage()
     lane = stage.lane()
     (void,) = stage.write(pack(lane, 1, signer=BOB))
@@ -101,7 +101,7 @@ def test_somebody_elses_signature():
     assert stage.execution.state.lanes[lane].last_id == 0
 
 
-def test_a_pack_signed_for_another_stream_or_cluster():
+def test_pack_signed_for_another_stream_or_cluster_is_void():
     stage = Stage()
     lane = stage.lane()
     moved = IngestEntry("elsewhere", pack(lane, 1).raw)
@@ -109,7 +109,7 @@ def test_a_pack_signed_for_another_stream_or_cluster():
     assert [one.reason for one in stage.write(moved, foreign)] == [Reason.SIGNATURE] * 2
 
 
-def test_octets_that_are_no_pack():
+def test_malformed_pack_is_void():
     stage = Stage()
     lane = stage.lane()
     broken = bytearray(pack(lane, 1).raw)
@@ -120,7 +120,7 @@ def test_octets_that_are_no_pack():
     assert [one.reason for one in stage.write(*entries)] == [Reason.MALFORMED, Reason.SIGNATURE, Reason.MALFORMED]
 
 
-def test_an_ingest_message_that_is_none_is_void_and_kept():
+def test_malformed_ingest_message_is_void_and_stored():
     stage = Stage()
     lane = stage.lane()
     good, payload = stage.prefix.ingest([pack(lane, 1)])
@@ -145,7 +145,7 @@ def bob(stage: Stage, writes=("bob-*",), reads=(), *, admin=False, kind=Signatur
     return added.acl
 
 
-def test_a_client_writes_only_where_it_may():
+def test_client_writes_only_streams_within_its_rights():
     stage = Stage()
     acl = bob(stage)
     lane = stage.lane(signer=BOB, acl=acl)
@@ -161,12 +161,12 @@ def test_a_client_writes_only_where_it_may():
     assert reasons == [Reason.NO_RIGHT, Reason.APPLIED, Reason.NO_RIGHT, Reason.APPLIED]
 
 
-def test_names_of_the_cluster_are_nobodys():
+def test_reserved_stream_names_cannot_be_written():
     stage = Stage()
     assert stage.write(pack(stage.lane(), 1, stream="_config"))[0].reason is Reason.NO_RIGHT
 
 
-def test_a_removed_client_is_refused():
+def test_removed_client_is_refused():
     stage = Stage()
     acl = bob(stage)
     lane = stage.lane(signer=BOB, acl=acl)
@@ -175,7 +175,7 @@ def test_a_removed_client_is_refused():
     assert void.reason is Reason.REMOVED
 
 
-def test_bounds_of_streams_and_sizes():
+def test_streams_and_sizes_are_bounded():
     stage = Stage(Policy(streams_max=1, pack_bytes_max=400))
     lane = stage.lane()
     entries = pack(lane, 1), pack(lane, 2, stream="b"), pack(lane, 2, (b"x" * 500,)), pack(lane, 2)
@@ -183,7 +183,7 @@ def test_bounds_of_streams_and_sizes():
     assert reasons == [Reason.APPLIED, Reason.STREAMS_FULL, Reason.TOO_LARGE, Reason.APPLIED]
 
 
-def test_nothing_new_applies_behind_a_fence_but_receipts_are_given_again():
+def test_fenced_lane_applies_no_new_pack_but_repeats_receipts():
     stage = Stage()
     lane = stage.lane()
     entry = pack(lane, 1)
@@ -194,7 +194,7 @@ def test_nothing_new_applies_behind_a_fence_but_receipts_are_given_again():
     assert reasons == [Reason.DUPLICATE, Reason.FENCED, Reason.FENCED]
 
 
-def test_a_pack_ordered_before_its_fence_applies():
+def test_pack_ordered_before_its_fence_is_applied():
     stage = Stage()
     lane = stage.lane()
     data = stage.prefix.ingest([pack(lane, 1)])
@@ -214,7 +214,7 @@ def test_a_pack_ordered_before_its_fence_applies():
         ((1, (b"a", b"b"), "orders"), (2, (b"b",), "orders")),
     ],
 )
-def test_two_things_signed_for_one_id_end_the_identity(first, second):
+def test_two_requests_signed_for_one_id_end_the_identity(first, second):
     stage = Stage()
     lane, other = stage.lane(0), stage.lane(1)
     one, two = (pack(lane, number, values, stream=stream) for number, values, stream in (first, second))
@@ -230,7 +230,7 @@ def test_two_things_signed_for_one_id_end_the_identity(first, second):
     assert stage.config(lease(nonce=b"m" * 16))[0].reason is Reason.UNKNOWN_SIGNER
 
 
-def test_an_invalid_signature_over_other_octets_proves_nothing():
+def test_invalid_signature_over_other_octets_is_no_evidence():
     stage = Stage()
     lane = stage.lane()
     stage.write(pack(lane, 1, (b"a",)))
@@ -239,7 +239,7 @@ def test_an_invalid_signature_over_other_octets_proves_nothing():
     assert stage.execution.state.clients[ADMIN_ACL].status == IdentityStatus.ACTIVE
 
 
-def test_the_same_octets_with_another_signature_are_the_same_request():
+def test_same_octets_with_another_signature_are_the_same_request():
     """Who makes two signatures for one message has not said two things."""
     stage = Stage()
     lane = stage.lane()
@@ -252,7 +252,7 @@ def test_the_same_octets_with_another_signature_are_the_same_request():
     assert stage.execution.state.clients[ADMIN_ACL].status == IdentityStatus.ACTIVE
 
 
-def test_a_refused_pack_is_no_proof():
+def test_refused_pack_is_no_evidence():
     """What could never apply may be replaced by something else with the same id."""
     stage = Stage()
     acl = bob(stage)
@@ -265,7 +265,7 @@ def test_a_refused_pack_is_no_proof():
     assert stage.execution.state.clients[acl].status == IdentityStatus.ACTIVE
 
 
-def test_hmac_signs_too_and_secrets_are_wrapped():
+def test_hmac_packs_are_verified_with_wrapped_secrets():
     stage = Stage(wrapping=WRAPPING)
     key = BOB.key + WRAPPING.wrap(b"s" * 32, BOB.key, b"n" * 12)
     acl = bob(stage, ("*",), kind=SignatureType.HMAC_SHA256, key=key)

@@ -70,7 +70,7 @@ def test_preparing_changes_nothing_and_another_message_may_be_applied():
     assert stage.executed[-1].position.hash == two.hash
 
 
-def test_payloads_come_back_octet_by_octet_and_verdicts_are_readable():
+def test_stored_payloads_and_verdicts_are_read_back_unchanged():
     stage = busy_stage()
     other = JournalExecution(stage.founding)
     for message in stage.prefix.messages:
@@ -82,7 +82,7 @@ def test_payloads_come_back_octet_by_octet_and_verdicts_are_readable():
     assert other.fingerprint() == stage.execution.fingerprint()
 
 
-def test_what_readers_of_files_see_is_dense():
+def test_stored_rows_have_consecutive_offsets_per_stream():
     stage = busy_stage()
     rows: dict[str, list[int]] = {}
     for executed in stage.executed:
@@ -93,7 +93,7 @@ def test_what_readers_of_files_see_is_dense():
     assert set(rows) == {"x", "y", "z"}
 
 
-def test_stream_chains_can_be_computed_from_what_is_stored():
+def test_stream_chains_follow_from_stored_records():
     stage = busy_stage()
     chains: dict[str, bytes] = {}
     for executed in stage.executed:
@@ -116,7 +116,7 @@ def _packs(record):
     return [IngestEntry("", bytes(record.body)[head.start : head.end]) for head in heads_of(record.body)]
 
 
-def test_a_replay_from_disk_needs_no_signatures(monkeypatch):
+def test_replay_from_disk_checks_no_signature(monkeypatch):
     stage = busy_stage()
     stage.write(pack(1, 50, signer=BOB))
     writer, reader = JournalExecution(stage.founding), JournalExecution(stage.founding)
@@ -128,7 +128,7 @@ def test_a_replay_from_disk_needs_no_signatures(monkeypatch):
     assert reader.fingerprint() == writer.fingerprint() == stage.execution.fingerprint()
 
 
-def test_what_was_learned_is_not_checked_again_and_only_that(monkeypatch):
+def test_known_signature_results_are_not_checked_again(monkeypatch):
     checked = []
     stage = Stage()
     lane = stage.lane()
@@ -147,7 +147,7 @@ def test_what_was_learned_is_not_checked_again_and_only_that(monkeypatch):
     assert checked
 
 
-def test_state_goes_through_octets_unchanged_and_goes_on_alike():
+def test_exported_state_is_loaded_unchanged_and_continues_identically():
     stage = busy_stage()
     data = stage.execution.state.export()
     other = JournalExecution(stage.founding, snapshot=data)
@@ -178,7 +178,7 @@ def test_messages_out_of_order_stop_the_node():
         stage.execution.apply(message)
 
 
-def test_verdicts_do_not_depend_on_how_messages_were_batched():
+def test_verdicts_do_not_depend_on_batching():
     """The same packs in the same order end in the same lanes, offsets and rights, however they were cut."""
     lanes = (1, 2)
     entries = [
@@ -197,7 +197,7 @@ def test_verdicts_do_not_depend_on_how_messages_were_batched():
     assert states[0] == states[1] == states[2] == ({1: 3, 2: 3}, {"x": 3, "y": 3})
 
 
-def test_executors_part_if_they_were_founded_otherwise():
+def test_executors_with_different_founding_have_different_fingerprints():
     one, two = JournalExecution(founding()), JournalExecution(founding(Policy(lanes_max=7)))
     assert one.fingerprint() != two.fingerprint()
 
@@ -268,7 +268,7 @@ def test_head_of_verdict_describes_a_single_batch_that_was_applied_whole():
         assert only_batch(head) in (None, *decision.batches)
 
 
-def test_two_executors_of_one_prefix():
+def test_two_executors_of_one_prefix_have_equal_fingerprints():
     one, two = JournalExecution(founding()), JournalExecution(founding())
     prefix = Prefix(one, two)
     prefix.order([lease()], time_ns=SECOND)

@@ -44,7 +44,7 @@ def one(stage: Stage, entry: IngestEntry, **more) -> tuple[Reason, int]:
     return verdict.reason, verdict.base_offset
 
 
-def test_a_batch_gets_its_place_with_its_commit_and_once():
+def test_staged_batch_receives_offsets_once_after_its_commit():
     stage = Stage()
     left, right, driver = stage.lane(1), stage.lane(2), stage.lane(3)
     a, b, c = staged(left, 1, [b"a0", b"a1"]), staged(left, 3, [b"b"]), staged(right, 1, [b"c"], stream="audit")
@@ -62,7 +62,7 @@ def test_a_batch_gets_its_place_with_its_commit_and_once():
     assert (holding.replayed, holding.committed_total, len(holding.staged)) == (3, 3, 0)
 
 
-def test_a_version_is_committed_once_whatever_is_staged_for_it():
+def test_version_of_an_app_is_committed_once():
     stage = Stage()
     lane = stage.lane()
     assert one(stage, staged(lane, 1, [b"a"]))[0] is Reason.STAGED
@@ -77,7 +77,7 @@ def test_a_version_is_committed_once_whatever_is_staged_for_it():
     assert one(stage, commit(lane, 7, 0, (lane, 6, 6), app="other")) == (Reason.COMMITTED, 2)
 
 
-def test_without_an_app_nothing_is_remembered():
+def test_commit_without_an_app_is_not_remembered():
     stage = Stage()
     lane = stage.lane()
     stage.write(staged(lane, 1, [b"a"]), staged(lane, 2, [b"b"]))
@@ -91,7 +91,7 @@ def test_without_an_app_nothing_is_remembered():
     [((9, 1, 1),), ((1, 1, 1),), ((1, 2, 2),), ((1, 1, 3),), ((1, 1, 2), (1, 1, 2)), ((1, 4, 4),)],
     ids=["no such lane", "half a pack", "its other half", "more than is there", "twice", "not staged but written"],
 )
-def test_all_or_nothing(spans):
+def test_commit_of_a_partly_staged_batch_is_refused(spans):
     stage = Stage()
     lane = stage.lane()
     assert lane == 1
@@ -101,7 +101,7 @@ def test_all_or_nothing(spans):
     assert one(stage, commit(lane, 5, 0, (lane, 1, 2)))[0] is Reason.COMMITTED
 
 
-def test_nobody_commits_what_others_staged():
+def test_client_cannot_commit_packs_staged_by_another():
     stage = Stage()
     rights = (("*",), ("*",))
     (added,) = stage.config(petition(AddIdentity("bob", SignatureType.ED25519, BOB.key, *rights)))
@@ -112,7 +112,7 @@ def test_nobody_commits_what_others_staged():
     assert {key[0] for key in stage.execution.state.staged_packs.transactions} == {ADMIN_ACL}
 
 
-def test_what_was_committed_is_written_even_if_its_writer_is_removed():
+def test_committed_pack_is_written_even_if_its_writer_is_removed():
     stage = Stage()
     (added,) = stage.config(petition(AddIdentity("bob", SignatureType.ED25519, BOB.key, ("*",), ())))
     lane = stage.lane(1, BOB, added.acl)
@@ -122,7 +122,7 @@ def test_what_was_committed_is_written_even_if_its_writer_is_removed():
     assert one(stage, entry) == (Reason.APPLIED, 0)
 
 
-def test_committed_pack_gets_no_offsets_if_its_octets_are_not_those_that_were_signed():
+def test_committed_pack_with_changed_octets_gets_no_offsets():
     """The copy that a node brings has the same head, stated digest and signature as the staged pack."""
     stage = Stage()
     lane, driver = stage.lane(1), stage.lane(2)
@@ -140,7 +140,7 @@ def test_committed_pack_gets_no_offsets_if_its_octets_are_not_those_that_were_si
     assert one(stage, true) == (Reason.APPLIED, 0)
 
 
-def test_a_commit_goes_nowhere_else_and_other_packs_not_there():
+def test_commit_stream_accepts_only_commits():
     stage = Stage()
     lane = stage.lane()
     value = two_phase.encode(Commit(JOB, 0, (RequestRange(lane, 1, 1),)))
@@ -153,7 +153,7 @@ def test_a_commit_goes_nowhere_else_and_other_packs_not_there():
         assert one(stage, nonsense)[0] is Reason.NOT_STAGED
 
 
-def test_what_nobody_commits_expires():
+def test_uncommitted_packs_expire():
     stage = Stage()
     lane = stage.lane()
     stage.write(staged(lane, 1, [b"a"]), time_ns=10 * SECOND)
@@ -165,7 +165,7 @@ def test_what_nobody_commits_expires():
     assert list(stage.execution.state.staged_packs.staged) == [(lane, 2)]
 
 
-def test_bounds(monkeypatch: pytest.MonkeyPatch):
+def test_staged_packs_and_transactions_are_bounded(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(two_phase, "STAGED_MAX", 2)
     monkeypatch.setattr(two_phase, "TRANSACTIONS_MAX", 1)
     stage = Stage()
@@ -222,7 +222,7 @@ def test_one_identity_neither_fills_the_places_of_others_nor_discards_their_pack
     assert copy.fingerprint() == stage.execution.fingerprint()
 
 
-def test_a_snapshot_goes_on_alike():
+def test_snapshot_with_staged_packs_continues_identically():
     stage = Stage()
     lane = stage.lane()
     first, second = staged(lane, 1, [b"a"]), staged(lane, 2, [b"b"])
@@ -236,7 +236,7 @@ def test_a_snapshot_goes_on_alike():
     assert heads(stage) == {"orders": 2}
 
 
-def test_a_staged_pack_is_found_again_in_the_log():
+def test_staged_pack_is_found_in_the_log():
     stage = Stage()
     lane = stage.lane()
     entries = [pack(lane, 1), staged(lane, 2, [b"a"]), staged(lane, 3, [b"b"], stream="audit")]
@@ -254,7 +254,7 @@ def test_a_staged_pack_is_found_again_in_the_log():
         excerpt.pack(99, 0, 0)
 
 
-def test_answers_say_that_it_is_taken_and_where_a_commit_stands():
+def test_answers_report_staging_and_the_state_of_the_commit():
     stage = Stage()
     lane = stage.lane()
     attendance = LaneSubscriptions()
@@ -270,7 +270,7 @@ def test_answers_say_that_it_is_taken_and_where_a_commit_stands():
     assert [(one.first_id, one.stream, one.base_offset) for one in run.runs] == [(4, TRANSACTIONS, 1)]
 
 
-def test_octets():
+def test_commit_messages_round_trip_or_are_malformed():
     commit_ = Commit(JOB, 3, (RequestRange(1, 2, 3), RequestRange(4, 5, 5)))
     data = two_phase.encode(commit_)
     assert two_phase.decode(data) == commit_

@@ -100,7 +100,7 @@ def sent(effects, kind) -> list[tuple[int, object]]:
 # Journal ids.
 
 
-def test_a_run_uses_the_next_id_and_writes_it_down_first():
+def test_start_uses_the_next_journal_id_and_stores_it_first():
     bench = Bench(b"\x00\x06", ready=False)
     assert bench.persist == Persist(1, (Replace("journal.ingest", b"\x00\x07"),))
     assert not bench.ship(pack(bench.lane, 1)), "a reference was used before its journal id was on disk"
@@ -109,14 +109,14 @@ def test_a_run_uses_the_next_id_and_writes_it_down_first():
     assert arrived.reference == Reference(1, 7, 1)
 
 
-def test_ids_wrap_and_a_disk_without_memory_draws_one():
+def test_journal_ids_wrap_and_a_disk_without_one_draws_it():
     assert Bench(b"\xff\xff").core.journal == 1
     drawn = {Bench(stored).core.journal for stored in (None, b"", b"x")}
     assert len(drawn) == 1
     assert 1 <= drawn.pop() <= 0xFFFF
 
 
-def test_a_journal_that_is_full_is_followed_by_another(monkeypatch):
+def test_full_ingest_journal_is_followed_by_another(monkeypatch):
     monkeypatch.setattr(core, "INDEX_MAX", 2)
     bench = Bench()
     one, two = bench.ship(pack(bench.lane, 1)), bench.ship(pack(bench.lane, 2))
@@ -130,7 +130,7 @@ def test_a_journal_that_is_full_is_followed_by_another(monkeypatch):
 # Batches.
 
 
-def test_one_tick_makes_one_message_of_packs_verbatim_to_everybody():
+def test_packs_of_one_tick_are_sent_unchanged_in_one_message_to_all():
     bench = Bench()
     entries = [pack(bench.lane, number, stream=stream) for number, stream in ((1, "x"), (2, "y"), (3, "x"))]
     bench.write(*entries)
@@ -142,7 +142,7 @@ def test_one_tick_makes_one_message_of_packs_verbatim_to_everybody():
     assert sent(effects, Payload) == [(2, Payload(arrived.payload)), (3, Payload(arrived.payload))]
 
 
-def test_batches_are_bounded_and_a_large_pack_goes_alone():
+def test_ingest_batches_are_bounded_and_a_large_pack_is_sent_alone():
     small, large = (len(pack(1, 1, (b"x" * size,)).raw) for size in (10, 5000))
     bench = Bench(batch_bytes_max=2 * small)
     sizes = (10, 10, 10, 5000, 10)
@@ -153,7 +153,7 @@ def test_batches_are_bounded_and_a_large_pack_goes_alone():
     assert large > 2 * small
 
 
-def test_a_pack_that_fails_its_check_is_answered_and_left_out():
+def test_pack_with_an_invalid_signature_is_refused_and_left_out():
     bench = Bench()
     bench.write(pack(bench.lane, 1), pack(bench.lane, 2, signer=BOB))
     effects = bench.drain()
@@ -164,7 +164,7 @@ def test_a_pack_that_fails_its_check_is_answered_and_left_out():
 
 
 @pytest.mark.parametrize("messages", [1, 100])
-def test_a_pack_with_malformed_headers_is_refused_and_its_id_stays_free(messages):
+def test_pack_with_malformed_headers_is_refused_and_its_id_stays_free(messages):
     bench = Bench()
     fine = encode_headers({"a": b"1"})
     values = (b"v",) * messages
@@ -176,7 +176,7 @@ def test_a_pack_with_malformed_headers_is_refused_and_its_id_stays_free(messages
     assert len(ingest_message.decode(arrived.payload).entries) == 1
 
 
-def test_headers_of_a_pack_that_does_not_add_up_are_malformed():
+def test_malformed_pack_with_headers_is_refused_as_malformed():
     bench = Bench()
     entry = pack(bench.lane, 1, (b"v",), headers=(encode_headers({"a": b"1"}),))
     raw = bytearray(entry.raw)
@@ -185,7 +185,7 @@ def test_headers_of_a_pack_that_does_not_add_up_are_malformed():
     assert (answer.message.kind, answer.message.reason) == ("malformed", "request: sizes do not add up")
 
 
-def test_what_ingest_checked_execution_knows(monkeypatch):
+def test_signature_checked_at_ingest_is_not_checked_at_execution(monkeypatch):
     bench = Bench()
     shipped = bench.ship(pack(bench.lane, 1))
     monkeypatch.setattr("chaplain.journal.execution.state_machine.holds", lambda check: pytest.fail("checked twice"))
@@ -194,7 +194,7 @@ def test_what_ingest_checked_execution_knows(monkeypatch):
     assert bench.core.waiting_bytes == 0
 
 
-def test_two_requests_for_one_id_both_go_to_be_judged():
+def test_two_requests_for_one_id_are_both_ordered():
     bench = Bench()
     shipped = bench.ship(pack(bench.lane, 1, (b"a",)), pack(bench.lane, 1, (b"b",)))
     bench.order(*shipped)
@@ -202,14 +202,14 @@ def test_two_requests_for_one_id_both_go_to_be_judged():
     assert bench.core.waiting_bytes == 0
 
 
-def test_pipelined_packs_are_next_to_each_other_and_gaps_go_back():
+def test_pipelined_packs_stay_adjacent_and_gaps_are_sent_back():
     bench = Bench()
     (gap,) = bench.write(pack(bench.lane, 1, (b"a", b"b")), pack(bench.lane, 4))
     assert gap.message == GoBack(bench.lane, 3)
     assert not bench.write(pack(bench.lane, 3))
 
 
-def test_a_verdict_frees_the_lane_for_the_same_octets():
+def test_pack_sent_again_after_its_verdict_gets_its_receipt():
     bench = Bench()
     entry = pack(bench.lane, 1)
     bench.order(*bench.ship(entry))
@@ -217,7 +217,7 @@ def test_a_verdict_frees_the_lane_for_the_same_octets():
     assert isinstance(answer.message, Receipts)
 
 
-def test_what_was_void_for_a_gap_may_be_sent_again_here():
+def test_pack_void_because_of_a_gap_may_be_sent_again():
     bench = Bench()
     first, second = pack(bench.lane, 1), pack(bench.lane, 2)
     (one,), (two,) = bench.ship(first), bench.ship(second)
@@ -236,7 +236,7 @@ def foreign(bench: Bench, *entries: IngestEntry, index: int = 1, node: int = 2) 
     return ingest_message.encode(Reference(node, 5, index), entries)
 
 
-def test_a_message_of_another_node_is_checked_then_offered_and_acknowledged():
+def test_message_of_another_node_is_checked_offered_and_acknowledged():
     bench = Bench()
     payload = foreign(bench, pack(bench.lane, 1), pack(bench.lane, 2, signer=BOB), pack(99, 1))
     assert not bench.step(FromPeer(2, Payload(payload)))
@@ -252,7 +252,7 @@ def test_a_message_of_another_node_is_checked_then_offered_and_acknowledged():
     assert bench.core.deadline() is None
 
 
-def test_what_is_being_checked_is_not_asked_for_nor_checked_again():
+def test_message_under_check_is_neither_requested_nor_checked_again():
     bench = Bench()
     payload = foreign(bench, pack(bench.lane, 1))
     digest = ingest_message.digest_of(payload)
@@ -265,7 +265,7 @@ def test_what_is_being_checked_is_not_asked_for_nor_checked_again():
     assert len(arrivals(bench.step(Verified(question.ticket, (True,))))) == 1
 
 
-def test_whatever_a_message_holds_it_is_offered_for_others_may_have_ordered_it():
+def test_malformed_message_of_another_node_is_still_offered():
     bench = Bench()
     payload = foreign(bench, IngestEntry("x", b"no pack"))
     bench.step(FromPeer(2, Payload(payload)))
@@ -274,7 +274,7 @@ def test_whatever_a_message_holds_it_is_offered_for_others_may_have_ordered_it()
     assert isinstance(report, Report)
 
 
-def test_nobody_sends_for_another_unless_a_proposal_pins_it():
+def test_message_sent_for_another_node_is_refused_unless_a_proposal_names_it():
     bench = Bench()
     payload = foreign(bench, pack(bench.lane, 1))
     (report,) = bench.step(FromPeer(3, Payload(payload)))
@@ -287,13 +287,13 @@ def test_nobody_sends_for_another_unless_a_proposal_pins_it():
     assert isinstance(bench.step(FromPeer(3, Payload(other)))[0], Report)
 
 
-def test_a_gap_is_asked_of_its_ingest_node_alone():
+def test_gap_is_requested_only_from_its_ingest_node():
     bench = Bench()
     asked = bench.step(NeedPayload(Reference(2, 5, 1), b"", 3))
     assert asked == [ToPeer(2, AskPayload(Reference(2, 5, 1), b""))]
 
 
-def test_what_others_lack_is_given_if_it_is_what_they_want():
+def test_requested_payload_is_supplied_if_its_digest_matches():
     bench = Bench()
     (arrived,) = bench.ship(pack(bench.lane, 1))
     for wanted in (arrived.digest, b""):
@@ -304,7 +304,7 @@ def test_what_others_lack_is_given_if_it_is_what_they_want():
     assert bench.step(FromPeer(3, AskPayload(arrived.reference, arrived.digest)))
 
 
-def test_our_own_message_from_before_a_restart_is_taken_if_it_was_proposed():
+def test_own_message_from_before_a_restart_is_accepted_if_proposed():
     bench = Bench()
     payload = foreign(bench, pack(bench.lane, 1), node=1)
     assert isinstance(bench.step(FromPeer(2, Payload(payload)))[0], Report)
@@ -313,7 +313,7 @@ def test_our_own_message_from_before_a_restart_is_taken_if_it_was_proposed():
     assert len(arrivals(bench.drain())) == 1
 
 
-def test_what_is_not_acknowledged_is_sent_again_until_it_is_ordered():
+def test_unacknowledged_message_is_sent_again_until_ordered():
     bench = Bench()
     (arrived,) = bench.ship(pack(bench.lane, 1))
     bench.step(FromPeer(2, Ack((Reference(1, 7, 1), Reference(3, 9, 4)))))
@@ -327,7 +327,7 @@ def test_what_is_not_acknowledged_is_sent_again_until_it_is_ordered():
     assert bench.core.deadline() is None
 
 
-def test_acknowledged_but_not_ordered_for_long_is_sent_again_to_all():
+def test_acknowledged_message_that_stays_unordered_is_sent_again_to_all():
     bench = Bench()
     (arrived,) = bench.ship(pack(bench.lane, 1))
     for node in (2, 3):
@@ -339,14 +339,14 @@ def test_acknowledged_but_not_ordered_for_long_is_sent_again_to_all():
     assert arrivals(effects) == [arrived]
 
 
-def test_acknowledgements_of_another_journal_of_ours_count_for_nothing():
+def test_acknowledgements_of_another_own_journal_do_not_count():
     bench = Bench()
     bench.ship(pack(bench.lane, 1))
     bench.step(FromPeer(2, Ack((Reference(1, 6, 9),))))
     assert len(sent(bench.step(Woken(), bench.core.deadline()), Payload)) == 2
 
 
-def test_a_client_that_left_is_forgotten_but_its_octets_count_until_their_verdict():
+def test_octets_of_a_client_that_left_count_until_their_verdict():
     bench = Bench()
     shipped = bench.ship(pack(bench.lane, 1))
     bench.step(SessionClosed(ME))
@@ -358,7 +358,7 @@ def test_a_client_that_left_is_forgotten_but_its_octets_count_until_their_verdic
 # The pieces.
 
 
-def test_reach_is_without_gaps():
+def test_received_vector_has_no_gaps():
     reach = ReceivedVector()
     for index in (3, 1):
         reach.received(Reference(2, 5, index))
@@ -371,7 +371,7 @@ def test_reach_is_without_gaps():
     assert reach.vector() == (Reference(2, 6, 0),)
 
 
-def test_a_cellar_keeps_within_its_bounds_and_its_own():
+def test_payload_cache_stays_within_its_bounds():
     cellar = PayloadCache(1, 100, 50)
     for index in range(1, 5):
         cellar.put(Reference(2, 1, index), b"d", b"x" * 40)
@@ -383,7 +383,7 @@ def test_a_cellar_keeps_within_its_bounds_and_its_own():
     assert cellar.get(Reference(1, 1, 1), b"d") is None
 
 
-def test_credit_holds_everybody_back_while_too_much_waits():
+def test_credit_is_withheld_from_all_while_too_much_waits():
     book = CreditBook(100, 100)
     assert (book.open(b"a"), book.open(b"b")) == (100, 100)
     assert book.spend(b"a", 60)
@@ -396,7 +396,7 @@ def test_credit_holds_everybody_back_while_too_much_waits():
 
 @given(st.lists(st.lists(st.integers(0, 2), max_size=4), max_size=8), st.randoms(use_true_random=False))
 @settings(deadline=None, max_examples=100)
-def test_checked_things_come_out_in_the_order_they_went_in(rounds, rng):
+def test_checked_packs_are_released_in_arrival_order(rounds, rng):
     checking: SignatureQueue[int] = SignatureQueue()
     questions, number, out = [], 0, []
     for things in rounds:
@@ -427,7 +427,7 @@ def test_checked_things_come_out_in_the_order_they_went_in(rounds, rng):
         ForwardConfigRequest(8, 0, lease().data),
     ],
 )
-def test_what_nodes_say_goes_through_octets(message):
+def test_peer_messages_round_trip_or_are_malformed(message):
     body, payload = peer.encode(message)
     assert peer.decode(body, payload) == message
     for broken in (body[:-1], body + b"\0", b"\2" + body[1:], b"\1\x09" + body[2:]):
@@ -436,7 +436,7 @@ def test_what_nodes_say_goes_through_octets(message):
 
 
 @given(st.binary(max_size=80))
-def test_any_octets_as_an_ingest_message(data):
+def test_any_octets_decode_as_ingest_message_or_are_malformed(data):
     try:
         message = ingest_message.decode(data)
     except Malformed:

@@ -13,7 +13,7 @@ from tests.support.journal_cluster import Client, Cluster, others, refused
 # Courtesy: what is refused early.
 
 
-def test_early_refusals_say_what_is_wrong(cluster, client):
+def test_early_refusals_name_the_reason(cluster, client):
     lane = client.lease()
     settled = cluster.nodes[1].core.execution.applied_index
     assert refused(client, pack(77, 1)) == [("unknown_lane", 1)]
@@ -26,7 +26,7 @@ def test_early_refusals_say_what_is_wrong(cluster, client):
     assert cluster.nodes[1].core.ingest.waiting_bytes == 0
 
 
-def test_octets_that_are_no_pack_are_refused(cluster, client):
+def test_malformed_pack_is_refused(cluster, client):
     client.lease()
     entry = pack(1, 1)
     broken = bytearray(entry.raw)
@@ -34,7 +34,7 @@ def test_octets_that_are_no_pack_are_refused(cluster, client):
     assert refused(client, type(entry)("orders", bytes(broken))) == [("malformed", 0)]
 
 
-def test_a_lane_of_somebody_else_is_not_ones_own(cluster, client):
+def test_lane_of_another_client_is_refused(cluster, client):
     lane = client.lease()
     added = client.petition(petition(AddIdentity("bob", 1, BOB.key, ("*",), ("*",)), nonce=b"b" * 16))
     other = Client(cluster, BOB, added.acl, "bob").connect(2)
@@ -44,7 +44,7 @@ def test_a_lane_of_somebody_else_is_not_ones_own(cluster, client):
     assert not other.runs
 
 
-def test_a_stranger_and_a_removed_client_are_turned_away(cluster, client):
+def test_unknown_and_removed_clients_are_refused(cluster, client):
     stranger = Client(cluster, BOB, ADMIN_ACL, "bob").connect(2)
     assert stranger.ask(Open(1))[0].kind == "unknown_signer"
     added = client.petition(petition(AddIdentity("bob", 1, BOB.key, ("*",), ("*",)), nonce=b"b" * 16))
@@ -59,7 +59,7 @@ def test_a_stranger_and_a_removed_client_are_turned_away(cluster, client):
     assert BOB.key not in cluster.nodes[3].admitted.clients
 
 
-def test_packs_checked_elsewhere_stay_in_order(cluster, client):
+def test_packs_checked_in_worker_threads_stay_in_order(cluster, client):
     lane = client.lease()
     client.write(*(pack(lane, number) for number in range(1, 11)))
     cluster.until(lambda: sum(run.requests for run in client.runs) == 10)
@@ -67,7 +67,7 @@ def test_packs_checked_elsewhere_stay_in_order(cluster, client):
     assert client.runs[0].requests == 10
 
 
-def test_answers_of_checkers_out_of_order_do_not_reorder_packs(cluster, client):
+def test_check_results_out_of_order_do_not_reorder_packs(cluster, client):
     lane = client.lease()
     node = cluster.nodes[1]
     held = []
@@ -82,7 +82,7 @@ def test_answers_of_checkers_out_of_order_do_not_reorder_packs(cluster, client):
     assert not client.told(GoBack)
 
 
-def test_what_waits_already_is_not_taken_twice(cluster, client):
+def test_waiting_pack_is_not_accepted_twice(cluster, client):
     lane = client.lease()
     entry = pack(lane, 1)
     client.write(entry, entry, entry)
@@ -95,7 +95,7 @@ def test_what_waits_already_is_not_taken_twice(cluster, client):
     assert cluster.nodes[1].core.ingest.waiting_bytes == 0
 
 
-def test_what_is_long_written_is_said_to_be():
+def test_pack_written_long_ago_is_answered_as_written():
     cluster = Cluster(policy=Policy(remembered_packs=1))
     cluster.elect()
     client = Client(cluster).connect(1)
@@ -107,7 +107,7 @@ def test_what_is_long_written_is_said_to_be():
     assert client.told(AlreadyWritten) == [AlreadyWritten(lane, 2)]
 
 
-def test_credit_bounds_what_waits_and_comes_back():
+def test_credit_bounds_waiting_octets_and_is_returned():
     cluster = Cluster(window_bytes=2000)
     master = cluster.elect()
     client = Client(cluster).connect(master)
@@ -127,7 +127,7 @@ def test_credit_bounds_what_waits_and_comes_back():
     cluster.until(lambda: sum(run.requests for run in client.runs) == 5)
 
 
-def test_a_stopping_node_takes_nothing_new(cluster, client):
+def test_stopping_node_accepts_no_pack(cluster, client):
     lane = client.lease()
     cluster.nodes[1].take(Stopping())
     assert refused(client, pack(lane, 1))[0][0] == "busy"

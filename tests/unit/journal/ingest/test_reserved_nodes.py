@@ -94,7 +94,7 @@ def told(effects: list, kind: type) -> list:
 # Whose packs are taken.
 
 
-def test_others_are_sent_elsewhere_and_told_why() -> None:
+def test_clients_of_others_are_refused_with_the_reason() -> None:
     bench = Bench("alice", "default")
     bobs = pack(bench.bobs, 1, signer=BOB)
     (refused,) = told(bench.write(bobs, bench.bobs_acl), NotWritten)
@@ -106,13 +106,13 @@ def test_others_are_sent_elsewhere_and_told_why() -> None:
 
 
 @pytest.mark.parametrize("reserved", [(), ("bob",), ("default", "bob")])
-def test_those_who_are_named_may_write_and_everybody_if_nobody_is(reserved) -> None:
+def test_named_clients_may_write_and_all_if_none_is_named(reserved) -> None:
     bench = Bench(*reserved)
     assert not bench.write(pack(bench.bobs, 1, signer=BOB), bench.bobs_acl)
     assert shipped(bench.drain())
 
 
-def test_a_name_that_nobody_has_is_nobody() -> None:
+def test_reserved_name_of_no_client_matches_no_client() -> None:
     bench = Bench("carol")
     assert told(bench.write(pack(bench.lane, 1)), NotWritten)
     carol = Identity(b"c" * 32)
@@ -121,7 +121,7 @@ def test_a_name_that_nobody_has_is_nobody() -> None:
     assert not bench.write(pack(lane, 1, signer=carol), added.acl), "until somebody has it"
 
 
-def test_what_is_written_already_has_its_receipt_from_a_reserved_node_too() -> None:
+def test_reserved_node_repeats_receipts_of_other_clients() -> None:
     bench = Bench("default")
     bobs = pack(bench.bobs, 1, signer=BOB)
     bench.stage.write(bobs, node=2)
@@ -131,7 +131,7 @@ def test_what_is_written_already_has_its_receipt_from_a_reserved_node_too() -> N
 # What is tried out.
 
 
-def test_what_passes_goes_its_way() -> None:
+def test_pack_that_passes_its_dry_run_is_sent() -> None:
     bench = Bench("default")
     (rehearse,) = bench.asked(sql(bench, 1))
     assert (rehearse.stream, rehearse.raw) == ("orders", bytes(sql(bench, 1).raw))
@@ -139,7 +139,7 @@ def test_what_passes_goes_its_way() -> None:
     assert len(shipped(bench.answer(rehearse.ticket))) == 1
 
 
-def test_what_would_fail_is_refused_and_its_id_is_free() -> None:
+def test_pack_that_fails_its_dry_run_is_refused_and_its_id_stays_free() -> None:
     bench = Bench("default")
     (rehearse,) = bench.asked(sql(bench, 1))
     effects = bench.answer(rehearse.ticket, *FAILS)
@@ -154,7 +154,7 @@ def test_what_would_fail_is_refused_and_its_id_is_free() -> None:
     assert bench.stage.execution.state.lanes[bench.lane].last_id == 1
 
 
-def test_only_the_first_of_a_lane_is_tried_out_and_nothing_passes_it() -> None:
+def test_only_the_first_pack_of_a_lane_gets_a_dry_run_and_none_overtakes_it() -> None:
     bench = Bench("default")
     (rehearse,) = bench.asked(sql(bench, 1), sql(bench, 2))
     assert not bench.asked(sql(bench, 3)), "something of the lane is on its way"
@@ -171,7 +171,7 @@ def test_only_the_first_of_a_lane_is_tried_out_and_nothing_passes_it() -> None:
     assert bench.asked(sql(bench, 6)), "nothing of the lane is on its way any more"
 
 
-def test_what_may_be_proof_against_its_signer_is_ordered_untried() -> None:
+def test_second_request_for_an_id_is_ordered_without_a_dry_run() -> None:
     bench = Bench("default")
     (rehearse,) = bench.asked(sql(bench, 1))
     (first,) = shipped(bench.answer(rehearse.ticket))
@@ -182,7 +182,7 @@ def test_what_may_be_proof_against_its_signer_is_ordered_untried() -> None:
     assert bench.stage.execution.state.clients[ADMIN_ACL].status == IdentityStatus.COMPROMISED
 
 
-def test_others_do_not_wait_for_it() -> None:
+def test_packs_of_other_clients_do_not_wait_for_a_dry_run() -> None:
     bench = Bench("default", "bob")
     (rehearse,) = bench.asked(sql(bench, 1))
     assert not bench.write(pack(bench.bobs, 1, signer=BOB), bench.bobs_acl, check=False)
@@ -190,7 +190,7 @@ def test_others_do_not_wait_for_it() -> None:
     assert len(shipped(bench.answer(rehearse.ticket))) == 1
 
 
-def test_what_follows_something_that_would_fail_goes_back() -> None:
+def test_packs_after_a_failed_dry_run_are_sent_back() -> None:
     bench = Bench("default")
     (rehearse,) = bench.asked(sql(bench, 1), sql(bench, 2), sql(bench, 3))
     effects = bench.answer(rehearse.ticket, *FAILS)
@@ -207,7 +207,7 @@ def test_what_follows_something_that_would_fail_goes_back() -> None:
         ("its writer does not want it", {}, {"check": False}),
     ],
 )
-def test_what_is_not_tried_out(why, first, options) -> None:
+def test_packs_without_the_check_option_get_no_dry_run(why, first, options) -> None:
     bench = Bench("default")
     assert not bench.write(sql(bench, 1, **first), **options)
     effects = bench.drain()
@@ -216,12 +216,12 @@ def test_what_is_not_tried_out(why, first, options) -> None:
 
 
 @pytest.mark.parametrize("reserved", [(), ("default",)])
-def test_a_node_that_is_told_not_to_tries_out_nothing(reserved) -> None:
+def test_node_with_dry_runs_disabled_performs_none(reserved) -> None:
     bench = Bench(*reserved, prevalidate=False)
     assert not bench.asked(sql(bench, 1))
 
 
-def test_what_is_not_signed_is_not_tried_out() -> None:
+def test_pack_with_an_invalid_signature_gets_no_dry_run() -> None:
     bench = Bench("default")
     forged = pack(bench.lane, 1, (b"insert",), message_type=SQL, signer=BOB)
     assert not bench.write(forged)
@@ -230,7 +230,7 @@ def test_what_is_not_signed_is_not_tried_out() -> None:
     assert not [one for one in effects if isinstance(one, DryRun)]
 
 
-def test_a_node_that_loses_its_role_gives_back_what_it_tries_out() -> None:
+def test_node_that_loses_its_role_returns_packs_in_dry_runs() -> None:
     bench = Bench("default")
     (rehearse,) = bench.asked(sql(bench, 1), sql(bench, 2))
     assert [one.kind for one in told(bench.step(IngestRoleDropped()), NotWritten)] == ["not_ingest"] * 2

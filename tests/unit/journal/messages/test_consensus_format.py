@@ -67,12 +67,12 @@ MESSAGES: dict[str, om.OrderMessage] = {
 
 
 @pytest.mark.parametrize("name", MESSAGES)
-def test_the_documents_messages(name: str) -> None:
+def test_message_examples_match_the_codec(name: str) -> None:
     assert om.decode(EXAMPLES[name]) == MESSAGES[name]
     assert om.encode(MESSAGES[name], 2) == EXAMPLES[name]
 
 
-def test_the_documents_other_examples() -> None:
+def test_body_hard_state_and_hint_examples_match_the_codec() -> None:
     assert decode_body(EXAMPLES["body"]) == BODY
     assert encode_body(BODY) == EXAMPLES["body"]
     standing = HardState(bytes(range(16)), VotingState.SOUND, 3, 2, True, 0, {2: 1})
@@ -83,7 +83,7 @@ def test_the_documents_other_examples() -> None:
     assert set(EXAMPLES) == {*MESSAGES, "body", "standing", "jot"}
 
 
-def test_every_cluster_has_a_chain_of_its_own() -> None:
+def test_every_cluster_has_its_own_hash_chain() -> None:
     assert genesis("one") != genesis("two")
     assert chain_hash(genesis("one"), b"body") != chain_hash(genesis("two"), b"body")
 
@@ -127,18 +127,18 @@ messages = st.one_of(
 
 
 @given(bodies)
-def test_bodies_survive_the_way(body: Body) -> None:
+def test_cluster_message_bodies_round_trip(body: Body) -> None:
     assert decode_body(encode_body(body)) == body
 
 
 @given(messages)
-def test_messages_survive_the_way(message: om.OrderMessage) -> None:
+def test_consensus_messages_round_trip(message: om.OrderMessage) -> None:
     assert om.decode(om.encode(message)) == message
 
 
 @settings(max_examples=300)
 @given(st.sampled_from(sorted(EXAMPLES)), st.data())
-def test_bad_bytes_are_malformed_and_nothing_else(name: str, data: st.DataObject) -> None:
+def test_hostile_bytes_raise_only_malformed(name: str, data: st.DataObject) -> None:
     raw = bytearray(EXAMPLES[name])
     for _ in range(data.draw(st.integers(1, 3))):
         raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
@@ -150,7 +150,7 @@ def test_bad_bytes_are_malformed_and_nothing_else(name: str, data: st.DataObject
             continue
 
 
-def test_a_proof_with_a_voter_twice_is_malformed() -> None:
+def test_proof_with_a_repeated_voter_is_malformed() -> None:
     raw = om.encode(om.ElectionProof(4, {1: b"\x44" * 64, 2: b"\x55" * 64}), 2)
     twice = raw[:82] + b"\x01" + raw[83:]
     assert raw[82] == 2
@@ -158,13 +158,13 @@ def test_a_proof_with_a_voter_twice_is_malformed() -> None:
         om.decode(twice)
 
 
-def test_an_order_message_of_the_first_protocol_is_refused_by_its_number() -> None:
+def test_message_of_protocol_one_is_refused_by_its_number() -> None:
     raw = om.encode(om.MarkHeard(3, 8, 7), 2)
     with pytest.raises(Malformed, match="protocol 1, this program speaks 2"):
         om.decode(b"\x01" + raw[1:])
 
 
-def test_huge_counts_are_refused_before_anything_is_allocated() -> None:
+def test_huge_counts_are_refused_before_allocation() -> None:
     head = b"\x02\x0a" + bytes(14) + bytes(8) + bytes(4)
     with pytest.raises(Malformed):
         om.decode(head + b"\xff\xff" + b"\xff" * 8)
@@ -172,7 +172,7 @@ def test_huge_counts_are_refused_before_anything_is_allocated() -> None:
         decode_body(encode_body(BODY)[:55] + b"\xff\xff\xff")
 
 
-def test_only_a_founder_that_never_ran_may_come_without_a_standing() -> None:
+def test_only_a_founder_that_never_ran_may_lack_a_hard_state() -> None:
     disk, other = bytes(range(16)), bytes(16)
     assert load_hard_state(None, disk, disk, log_empty=True).state is VotingState.SOUND
     assert load_hard_state(None, disk, disk, log_empty=False).state is VotingState.WIPED

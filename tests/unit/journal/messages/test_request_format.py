@@ -70,24 +70,24 @@ def example(name: str) -> bytes:
 
 
 @pytest.mark.parametrize("name", sorted(EXAMPLES))
-def test_the_page_shows_what_is_made(name):
+def test_page_examples_match_the_encoder(name):
     assert example(name) == EXAMPLES[name]
 
 
-def test_the_pack_is_what_the_page_says():
+def test_pack_example_matches_the_decoder():
     raw = example("pack")
     shown = decode_pack(raw)
     assert (shown.client_id, shown.first_id, shown.values, shown.request_counts) == (1, 1, (b"alpha", b"be"), (2,))
     assert holds(PackCheck(1, ADMIN.key, CLUSTER, "orders", raw))
 
 
-def test_the_front_of_the_ingest_message_is_what_the_page_says():
+def test_ingest_message_example_matches_the_decoder():
     front = example("ingest")
     assert ingest.reference_of(front) == Reference(1, 1, 1)
     assert ingest.heads_of(front) == [("orders", 152), ("orders", 144)]
 
 
-def test_the_verdict_is_what_the_page_says():
+def test_verdict_example_matches_the_decoder():
     data, config = verdict.decode(example("verdict")).entries
     assert isinstance(data, DataVerdict)
     assert [(one.reason, one.first_id) for one in data.packs] == [(Reason.APPLIED, 1), (Reason.GAP, 9)]
@@ -104,25 +104,25 @@ def test_the_verdict_is_what_the_page_says():
         ("retire", 9, RetireLane(7, ADMIN_ACL)),
     ],
 )
-def test_petitions_are_what_the_page_says(name, entry_type, message):
+def test_config_request_examples_match_the_decoder(name, entry_type, message):
     shown = config_message.decode(entry_type, 0, example(name))
     assert (shown.message, shown.signer, shown.nonce) == (message, ADMIN_ACL, b"n" * 16)
     assert shown.epoch == FIRST_EPOCH
     assert config_message.signature_holds(shown, CLUSTER, ADMIN.key)
 
 
-def test_the_commit_is_what_the_page_says():
+def test_commit_example_matches_the_decoder():
     shown = two_phase.decode(example("commit"))
     assert shown == Commit("job-7", 3, (RequestRange(2, 1, 300), RequestRange(3, 1, 280)))
 
 
-def test_what_is_said_is_what_the_page_says():
+def test_peer_and_client_examples_match_the_decoder():
     assert peer.decode(example("ask"), b"") == ASK
     assert peer.decode(example("ack"), b"") == ACK
     assert client.decode_node(example("receipts")) == RECEIPT
 
 
-def test_the_page_names_every_message_and_reason():
+def test_page_names_every_message_and_reason():
     page = PAGE.read_text()
     for kind in (*client.ClientMessage.__args__, *client.NodeMessage.__args__):
         assert f"`{kind.__name__}`" in page

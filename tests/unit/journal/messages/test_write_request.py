@@ -37,7 +37,7 @@ def repaired(raw: bytes) -> bytes:
     return raw[:32] + digest_of(raw) + raw[64:]
 
 
-def test_a_heading_says_whose_it_is():
+def test_heading_contains_lane_ids_and_digest():
     heading = read_heading(ENTRY.raw)
     assert (heading.client_id, heading.first_id, heading.requests, heading.messages) == (7, 3, 2, 3)
     assert heading.last_id == 4
@@ -45,7 +45,7 @@ def test_a_heading_says_whose_it_is():
     assert client_id_of(ENTRY.raw) == 7
 
 
-def test_a_good_signature_holds():
+def test_valid_signature_is_accepted():
     assert check()
 
 
@@ -53,11 +53,11 @@ def test_a_good_signature_holds():
     "changed",
     [{"key": BOB.key}, {"cluster": "other"}, {"stream": "other"}, {"kind": SignatureType.HMAC_SHA256}, {"kind": 9}],
 )
-def test_a_signature_means_nothing_elsewhere(changed):
+def test_signature_is_invalid_for_another_key_cluster_or_stream(changed):
     assert not check(**changed)
 
 
-def test_every_flipped_bit_is_noticed():
+def test_every_flipped_bit_breaks_the_signature():
     for at in range(len(ENTRY.raw)):
         for bit in range(8):
             raw = bytearray(ENTRY.raw)
@@ -65,7 +65,7 @@ def test_every_flipped_bit_is_noticed():
             assert not holds(PackCheck(SignatureType.ED25519, ADMIN.key, CLUSTER, "orders", bytes(raw))), (at, bit)
 
 
-def test_a_digest_that_was_not_computed_is_refused():
+def test_wrong_digest_is_malformed():
     raw = bytearray(ENTRY.raw)
     raw[-8] ^= 1
     with pytest.raises(Malformed, match="digest"):
@@ -77,14 +77,14 @@ def test_a_digest_that_was_not_computed_is_refused():
     ("field", "value", "what"),
     [(8, 0, "lane"), (12, 0, "first id"), (12, 0xFFFFFFFF, "first id")],
 )
-def test_ids_count_from_one_and_do_not_wrap(field, value, what):
+def test_ids_outside_one_to_their_maximum_are_malformed(field, value, what):
     raw = bytearray(ENTRY.raw)
     raw[field : field + 4] = value.to_bytes(4, "little")
     with pytest.raises(Malformed, match=what):
         read_heading(bytes(raw))
 
 
-def test_tables_must_add_up():
+def test_tables_that_do_not_add_up_are_malformed():
     raw = encode_pack(Pack(1, 1, (b"abc", b"de"), keys=(None, b"k"), request_counts=(1, 1)))
     tables = np.frombuffer(raw, "<u4", offset=64)[:6]
     assert tables.tolist()[:6] == [1, 1, 3, 2, 0xFFFFFFFF, 1]
@@ -100,7 +100,7 @@ def test_tables_must_add_up():
 
 @given(st.data())
 @settings(max_examples=200, deadline=None)
-def test_what_is_whole_can_be_read(data):
+def test_every_whole_pack_can_be_read_by_file_readers(data):
     """A reader of files must never meet a pack that execution applied and that it cannot take apart."""
     raw = bytearray(
         encode_pack(
@@ -122,7 +122,7 @@ def test_what_is_whole_can_be_read(data):
 
 @given(st.data())
 @settings(max_examples=200, deadline=None)
-def test_few_messages_and_many_are_judged_alike(data):
+def test_packs_with_few_and_many_messages_are_judged_equally(data):
     """Few are added up one by one, many by numpy: a pack that one takes and the other refuses would split a cluster."""
     values = tuple(data.draw(st.lists(st.binary(max_size=9), min_size=1, max_size=6)))
     cells = st.lists(st.none() | st.binary(max_size=3), min_size=len(values), max_size=len(values)).map(tuple)
@@ -141,7 +141,7 @@ def test_few_messages_and_many_are_judged_alike(data):
     assert ends[0] == ends[1]
 
 
-def test_a_request_is_named_by_what_is_signed():
+def test_request_name_depends_only_on_signed_content():
     digest = digest_of(ENTRY.raw)
     names = {
         request_digest(*args, digest) for args in ((CLUSTER, "a"), (CLUSTER, "b"), ("c", "a"), (CLUSTER + "a", ""))
@@ -150,19 +150,19 @@ def test_a_request_is_named_by_what_is_signed():
 
 
 @pytest.mark.parametrize("name", ["", "x" * 256, "a b", "ü", "_config", "a\n"])
-def test_streams_have_names_one_can_type(name):
+def test_stream_name_outside_visible_ascii_is_malformed(name):
     with pytest.raises(Malformed):
         check_stream(name)
 
 
-def test_hmac_holds_only_with_its_secret():
+def test_hmac_is_valid_only_with_its_secret():
     entry = sealed_pack(1, 1, b"s" * 32)
     assert check(entry, key=b"s" * 32, kind=SignatureType.HMAC_SHA256)
     assert not check(entry, key=b"t" * 32, kind=SignatureType.HMAC_SHA256)
     assert not check(entry, key=ADMIN.key)
 
 
-def test_a_wrapped_secret_opens_only_for_whom_it_was_wrapped():
+def test_wrapped_secret_opens_only_for_its_client():
     wrapped = WRAPPING.wrap(b"s" * 32, BOB.key, b"n" * 12)
     assert WRAPPING.unwrap(wrapped, BOB.key) == b"s" * 32
     assert WRAPPING.unwrap(wrapped, ADMIN.key) is None

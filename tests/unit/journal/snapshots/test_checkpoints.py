@@ -48,18 +48,18 @@ EXAMPLES = {
 
 
 @pytest.mark.parametrize("name", sorted(EXAMPLES))
-def test_the_page_shows_these_octets(name: str) -> None:
+def test_checkpoint_page_examples_match_the_code(name: str) -> None:
     found = re.search(rf"```hex {name}\n(.*?)```", PAGE.read_text(), re.DOTALL)
     assert found is not None
     assert bytes.fromhex(found[1]) == EXAMPLES[name]
 
 
-def test_what_is_said_is_read_back() -> None:
+def test_checkpoint_messages_round_trip() -> None:
     for message in (SnapshotOffer(7, bytes(32), 5, 3, 9, confirmed=False), AskState(1, 2), StatePiece(1, 2, b"octets")):
         assert peer.decode(*peer.encode(message)) == message
 
 
-def test_a_file_with_one_wrong_bit_is_none() -> None:
+def test_checkpoint_file_with_one_wrong_bit_is_malformed() -> None:
     data = checkpoint.encode(checkpoint.make(7, b"state", 3))
     assert checkpoint.decode(data) == (3, b"state")
     for place in range(len(data)):
@@ -69,7 +69,7 @@ def test_a_file_with_one_wrong_bit_is_none() -> None:
         checkpoint.decode(data[:-1])
 
 
-def test_statements_are_what_executors_call_so() -> None:
+def test_statement_type_of_checkpoints_equals_the_executors() -> None:
     assert STATEMENTS == SQL_TYPE
 
 
@@ -81,7 +81,7 @@ def execute(stage: Stage, entries: list[Any]) -> AppliedMessage:
     return stage.executed[-1]
 
 
-def test_an_admin_has_a_checkpoint_made_and_releases_the_log() -> None:
+def test_admin_requests_a_checkpoint_and_releases_the_log() -> None:
     stage = Stage()
     executed = execute(stage, [petition(MakeCheckpoint(1))])
     assert executed.checkpoint
@@ -93,7 +93,7 @@ def test_an_admin_has_a_checkpoint_made_and_releases_the_log() -> None:
     assert not execute(stage, []).checkpoint
 
 
-def test_nobody_else_has() -> None:
+def test_checkpoint_request_without_admin_is_refused() -> None:
     stage = Stage()
     executed = execute(stage, [petition(MakeCheckpoint(1), signer=BOB)])
     assert not executed.checkpoint
@@ -101,7 +101,7 @@ def test_nobody_else_has() -> None:
     assert not stage.execution.state.released
 
 
-def test_a_state_is_loaded_as_it_was() -> None:
+def test_loaded_state_exports_unchanged() -> None:
     stage = Stage()
     execute(stage, [petition(MakeCheckpoint(1))])
     state = stage.execution.state
@@ -118,7 +118,7 @@ def places(*lasts: int, size: int = 100) -> SegmentIndex:
     return made
 
 
-def test_segments_go_from_the_front_up_to_the_limit() -> None:
+def test_segments_are_dropped_from_the_front_up_to_the_limit() -> None:
     made = places(10, 20, 30, 40)
     assert [one.sequence for one in made.droppable(25)] == [0, 1]
     assert [one.sequence for one in made.droppable(100)] == [0, 1, 2], "the last one is written to"
@@ -127,7 +127,7 @@ def test_segments_go_from_the_front_up_to_the_limit() -> None:
     assert made.span(5, 40, 1) is None
 
 
-def test_what_is_right_before_a_message_is_found_with_it() -> None:
+def test_octets_before_a_message_are_found_with_it() -> None:
     made = places(0, 0, 0)
     for index, start in ((1, 200), (2, 250), (3, 10), (4, 20), (5, 40), (7, 50)):
         made.set_position(index, start, start + 10)
@@ -141,7 +141,7 @@ def test_what_is_right_before_a_message_is_found_with_it() -> None:
     assert made.span_back(7, 6, 100, 9) is None, "not on disk yet"
 
 
-def test_a_message_across_two_segments_goes_with_the_first() -> None:
+def test_message_across_two_segments_belongs_to_the_first() -> None:
     made = places(0, 0, 0)
     made.set_position(1, 10, 50)
     made.set_position(2, 90, 120)
@@ -156,7 +156,7 @@ def gone(rules: RetentionRules, *, limit: int = 100, released: int = 0, now_ns: 
     return droppable(places(10, 20, 30, 40), rules, now_ns, limit=limit, released=released)
 
 
-def test_rules() -> None:
+def test_retention_rules_select_segments_by_size_age_and_release() -> None:
     assert gone(RetentionRules()) == 0
     assert gone(RetentionRules(), released=20) == 2
     assert gone(RetentionRules(), released=19) == 1
@@ -167,7 +167,7 @@ def test_rules() -> None:
     assert gone(RetentionRules(), released=100, limit=0) == 0
 
 
-def test_what_is_staged_or_owed_is_needed() -> None:
+def test_staged_and_unreplayed_packs_are_needed() -> None:
     staged = Staged(1, 1, 1, 1, "s", b"", b"", 0, 7, 0, 0)
     assert first_needed(StagedPacks(), []) == NOT_NEEDED
     assert first_needed(StagedPacks(StagedPacksRecord(staged=(staged,))), [9]) == 7
@@ -175,7 +175,7 @@ def test_what_is_staged_or_owed_is_needed() -> None:
     assert first_needed(StagedPacks(StagedPacksRecord(committed=(staged,))), [3]) == 3
 
 
-def test_streams_begin_with_what_is_kept() -> None:
+def test_streams_begin_with_the_first_retained_message() -> None:
     index = StreamIndex()
     index.load_heads({"old": 5, "orders": 4})
     for at, first in ((11, 4), (12, 6)):
@@ -252,7 +252,7 @@ def said(made: checkpoint.Checkpoint, **other: Any) -> SnapshotOffer:
     return SnapshotOffer(made.index, size_bytes=len(made.state), **fields)
 
 
-def test_nothing_goes_before_a_quorum_and_everybody_connected_have_it() -> None:
+def test_log_is_dropped_only_when_a_quorum_and_all_connected_members_have_the_checkpoint() -> None:
     desk = Desk()
     made = desk.make(25)
     assert desk.log.segment_index.first == 1
@@ -268,7 +268,7 @@ def test_nothing_goes_before_a_quorum_and_everybody_connected_have_it() -> None:
     assert desk.log.segment_index.first == 21
 
 
-def test_who_lacks_what_went_is_told_until_it_has_said_otherwise() -> None:
+def test_member_that_lacks_dropped_messages_is_informed_until_it_caught_up() -> None:
     desk = Desk()
     made = desk.make(25)
     desk.checkpointer.on_offer(0, 2, said(made))
@@ -286,7 +286,7 @@ def test_who_lacks_what_went_is_told_until_it_has_said_otherwise() -> None:
     assert desk.effects(ToPeer) == []
 
 
-def test_what_somebody_needs_stays() -> None:
+def test_needed_messages_are_not_dropped() -> None:
     desk = Desk()
     desk.start(needed_by=(lambda: 15,))
     desk.checkpointer.on_connected(2)
@@ -311,7 +311,7 @@ def test_index_only_serializer_repeats_its_offer_to_a_peer_that_the_checkpoint_w
     assert [one.node for one in desk.effects(ToPeer)] == ([2] if index_only else [])
 
 
-def test_a_checkpoint_counts_when_it_is_on_disk() -> None:
+def test_checkpoint_counts_only_after_sync() -> None:
     desk = Desk()
     desk.log.shown = 24
     desk.checkpointer.add(checkpoint.make(25, desk.state.export()))
@@ -329,7 +329,7 @@ def test_a_checkpoint_counts_when_it_is_on_disk() -> None:
     assert told.message.index == 0
 
 
-def test_who_differs_from_a_majority_stops() -> None:
+def test_node_that_differs_from_a_majority_stops() -> None:
     desk = Desk()
     made = desk.make(25)
     for node in (2, 3):
@@ -350,7 +350,21 @@ def behind() -> tuple[Desk, checkpoint.Checkpoint]:
     return desk, checkpoint.make(state.position.index, state.export())
 
 
-def test_a_quorum_is_believed_at_once_and_the_octets_are_checked() -> None:
+def test_node_that_lacks_the_next_message_itself_does_not_count_as_one_that_has_it() -> None:
+    """Two nodes that start from nothing must not wait for each other to confirm messages that neither has."""
+    desk, made = behind()
+    desk.start(confirms=lambda nodes: len(nodes) >= 2)
+    for node in (2, 3):
+        desk.checkpointer.on_connected(node)
+    desk.checkpointer.on_offer(0, 2, said(made, first=1, confirmed=True))
+    desk.checkpointer.on_offer(0, 3, SnapshotOffer(0, bytes(32), 0, 1, 0, confirmed=False))
+    for now_ns in range(0, 1000, 50):
+        desk.installer.update(now_ns)
+    asked = [one for one in desk.effects(ToPeer) if isinstance(one.message, AskState)]
+    assert {one.message.index for one in asked} == {made.index}
+
+
+def test_checkpoint_of_a_quorum_is_installed_at_once_and_verified() -> None:
     desk, made = behind()
     desk.checkpointer.on_offer(0, 2, said(made, first=9))
     desk.installer.update(0)
@@ -434,17 +448,17 @@ def believes(*, votes: bool, confirmed: bool) -> bool:
     return any(isinstance(one.message, AskState) for one in desk.effects(ToPeer))
 
 
-def test_one_serializer_is_believed_after_a_while_if_it_says_that_a_quorum_confirmed() -> None:
+def test_one_serializer_is_believed_after_a_while_if_a_quorum_confirmed_it() -> None:
     assert believes(votes=False, confirmed=True)
     assert not believes(votes=False, confirmed=False)
 
 
-def test_who_makes_a_quorum_with_us_is_believed_after_a_while() -> None:
+def test_serializer_that_completes_a_quorum_is_believed_after_a_while() -> None:
     """The third may never come back, and the second has forgotten what it said: two of three must go on."""
     assert believes(votes=True, confirmed=False)
 
 
-def test_nothing_is_adopted_while_somebody_has_the_log() -> None:
+def test_no_checkpoint_is_installed_while_a_member_has_the_log() -> None:
     desk, made = behind()
     desk.checkpointer.on_offer(0, 2, said(made, first=9))
     desk.checkpointer.on_offer(0, 3, said(made, first=1))
@@ -452,7 +466,7 @@ def test_nothing_is_adopted_while_somebody_has_the_log() -> None:
     assert not [one for one in desk.effects(ToPeer) if isinstance(one.message, AskState)]
 
 
-def test_member_without_a_vote_that_claims_to_have_the_log_keeps_nobody_from_a_checkpoint() -> None:
+def test_member_without_a_vote_cannot_prevent_a_checkpoint_installation() -> None:
     desk, made = behind()
     desk.start(lambda nodes: len({2, 3}.intersection(nodes)) > 1)
     desk.checkpointer.on_offer(0, 9, said(made, first=1))
@@ -463,7 +477,7 @@ def test_member_without_a_vote_that_claims_to_have_the_log_keeps_nobody_from_a_c
 
 
 @pytest.mark.parametrize("believed", [True, False])
-def test_checkpoint_is_adopted_after_a_while_if_the_nodes_with_the_log_are_not_believed(believed: bool) -> None:
+def test_checkpoint_is_installed_after_a_while_if_nodes_with_the_log_are_unconfirmed(believed: bool) -> None:
     """One serializer still has the messages; without another, or a proven master, nobody takes them from it."""
     desk, made = behind()
     desk.start(lambda nodes: believed or len(nodes) > 1)
@@ -506,7 +520,7 @@ def returning() -> tuple[SnapshotService, Log, checkpoint.Checkpoint]:
     return covering, desk.log, made
 
 
-def test_who_takes_a_checkpoint_is_waited_for_while_it_starts_again() -> None:
+def test_log_is_retained_for_a_member_that_restarts_from_a_checkpoint() -> None:
     covering, log, made = returning()
     covering.on_disconnected(LOOK_NS, 3)
     covering.on_timer(2 * LOOK_NS)
@@ -520,7 +534,7 @@ def test_who_takes_a_checkpoint_is_waited_for_while_it_starts_again() -> None:
     assert log.segment_index.first == 11, "node 3 has not come to our latest checkpoint"
 
 
-def test_it_is_waited_for_until_it_has_our_latest_checkpoint() -> None:
+def test_log_is_retained_until_that_member_has_the_latest_checkpoint() -> None:
     covering, log, made = returning()
     latest = covering.checkpointer.latest
     assert latest is not None
@@ -533,7 +547,7 @@ def test_it_is_waited_for_until_it_has_our_latest_checkpoint() -> None:
     assert covering.checkpointer.covered_through() == 25
 
 
-def test_it_is_not_waited_for_forever() -> None:
+def test_log_is_not_retained_for_that_member_for_ever() -> None:
     covering, log, _ = returning()
     covering.on_disconnected(LOOK_NS, 3)
     covering.on_timer(LOOK_NS + RETURN_NS - 1)

@@ -12,7 +12,7 @@ from tests.support.journal_cluster import Client, Cluster
 
 
 @given(st.integers(1, 5 * APART), st.integers(0, (KEPT - 1) * APART))
-def test_nodes_not_too_far_apart_have_a_position_in_common(behind: int, ahead: int) -> None:
+def test_nearby_nodes_have_a_common_fingerprint_position(behind: int, ahead: int) -> None:
     held: dict[int, dict[int, str]] = {}
     for node, last in (1, behind), (2, behind + ahead):
         position = [0]
@@ -29,13 +29,13 @@ def test_nodes_not_too_far_apart_have_a_position_in_common(behind: int, ahead: i
         assert found == {1: str(position_found), 2: str(position_found)}
 
 
-def test_of_equally_common_positions_the_furthest_counts() -> None:
+def test_latest_of_equally_common_positions_is_compared() -> None:
     assert common({1: {5: "a", 9: "b"}, 2: {5: "a", 9: "b"}, 3: {5: "a", 7: "c"}}) == (5, {1: "a", 2: "a", 3: "a"})
     assert common({1: {5: "a", 9: "b"}, 2: {5: "a", 9: "c"}}) == (9, {1: "b", 2: "c"})
     assert common({}) == (0, {})
 
 
-def test_executors_keep_the_same_milestones(monkeypatch) -> None:
+def test_executors_store_fingerprints_of_the_same_positions(monkeypatch) -> None:
     monkeypatch.setattr(fingerprints, "APART", 4)
     cluster = Cluster()
     cluster.elect()

@@ -29,7 +29,7 @@ def acknowledged_by_two() -> tuple[Cluster, list[int], tuple[int, bytes]]:
 
 
 @pytest.mark.parametrize("how", ["flipped", "deleted"])
-def test_two_of_three_lost_what_they_acknowledged_and_do_not_go_on(how: str) -> None:
+def test_two_of_three_nodes_that_lost_acknowledged_messages_elect_no_master(how: str) -> None:
     cluster, holders, _ = acknowledged_by_two()
     for node in holders:
         if how == "flipped":
@@ -50,7 +50,7 @@ def test_two_of_three_lost_what_they_acknowledged_and_do_not_go_on(how: str) -> 
             cluster.kill(node, told=False)
 
 
-def test_one_of_three_that_lost_it_gets_it_back() -> None:
+def test_one_of_three_nodes_that_lost_a_message_fetches_it_again() -> None:
     cluster, holders, agreed = acknowledged_by_two()
     damage(cluster[holders[0]], positions(cluster[holders[0]])[-1][0] + 60)
     for node in cluster.nodes:
@@ -126,7 +126,7 @@ def test_node_in_doubt_does_not_go_on_with_one_that_lost_records() -> None:
 
 
 @pytest.mark.parametrize("content", [b"", bytes(44)])
-def test_jot_without_content_is_what_a_power_cut_leaves(content: bytes) -> None:
+def test_empty_hint_counts_as_the_effect_of_a_power_cut(content: bytes) -> None:
     cluster = Cluster(3)
     cluster.run(3)
     desk = follower(cluster)
@@ -171,7 +171,7 @@ def several_segments() -> Cluster:
     return cluster
 
 
-def test_a_beginning_that_was_lost_and_fetched_again_is_there_after_the_next_start() -> None:
+def test_log_start_that_was_fetched_again_counts_as_present_after_a_restart() -> None:
     cluster = several_segments()
     victim = follower(cluster)
     lose_the_beginning(cluster, victim.node)
@@ -183,7 +183,7 @@ def test_a_beginning_that_was_lost_and_fetched_again_is_there_after_the_next_sta
     assert not [report for report in victim.reports if "no vote" in report.event]
 
 
-def test_two_that_lost_and_fetched_their_beginning_one_after_the_other_go_on_when_all_start_again() -> None:
+def test_cluster_continues_after_two_nodes_fetched_their_log_start_in_turn() -> None:
     cluster = several_segments()
     for node in (3, 2):
         lose_the_beginning(cluster, node)

@@ -42,7 +42,7 @@ def cluster() -> Cluster:
     return made
 
 
-def test_a_clean_restart_settles_the_same_prefix_and_keeps_its_regime(cluster: Cluster) -> None:
+def test_clean_restart_keeps_prefix_and_regime(cluster: Cluster) -> None:
     desk = follower(cluster)
     before, regime = desk.core.agreed, desk.core.regime
     offsets = desk.tape.count
@@ -56,7 +56,7 @@ def test_a_clean_restart_settles_the_same_prefix_and_keeps_its_regime(cluster: C
     assert desk.core.agreed == cluster.master().core.agreed
 
 
-def test_reading_a_log_back_costs_the_same_for_each_message_however_many_came_before(cluster: Cluster) -> None:
+def test_reading_back_a_log_costs_the_same_per_message(cluster: Cluster) -> None:
     class Unsearched(dict[int, Group]):
         def __iter__(self) -> Iterator[int]:
             raise AssertionError("all messages are looked through for one")
@@ -75,7 +75,7 @@ def test_reading_a_log_back_costs_the_same_for_each_message_however_many_came_be
     assert heap.floor()[0] == heap.last > 3
 
 
-def test_rot_in_the_last_record_takes_the_vote_until_caught_up(cluster: Cluster) -> None:
+def test_damaged_last_record_takes_the_vote_until_caught_up(cluster: Cluster) -> None:
     desk = follower(cluster)
     before = desk.core.agreed
     cluster.kill(desk.node)
@@ -101,7 +101,7 @@ def test_rot_in_the_last_record_takes_the_vote_until_caught_up(cluster: Cluster)
     )
 
 
-def test_a_log_that_had_begun_and_is_gone_was_lost(cluster: Cluster) -> None:
+def test_log_that_was_begun_and_is_gone_counts_as_lost(cluster: Cluster) -> None:
     """Regime and vote are still there, and so would be a sound standing with nothing behind it."""
     desk, master = follower(cluster), cluster.master()
     third = next(node for node in cluster.nodes if node not in (desk.node, master.node))
@@ -126,7 +126,7 @@ def test_a_log_that_had_begun_and_is_gone_was_lost(cluster: Cluster) -> None:
     assert desk.core.agreed[0] >= counted[0]
 
 
-def test_a_log_that_never_began_may_be_empty() -> None:
+def test_log_that_never_began_may_be_empty() -> None:
     made = Cluster(3)
     made.settle()
     assert made[1].files.keys() == {"journal.standing"}
@@ -154,7 +154,7 @@ def test_doubt_is_not_resolved_by_one_of_two_others(cluster: Cluster) -> None:
     assert desk.core.agreed == cluster.master().core.agreed
 
 
-def test_a_wiped_disk_gets_back_a_message_that_it_had_acknowledged(cluster: Cluster) -> None:
+def test_wiped_disk_regains_an_acknowledged_message_before_it_votes(cluster: Cluster) -> None:
     """The master has counted on the copy; so the copy must be there again before its holder votes."""
     master, desk = cluster.master(), follower(cluster)
     cluster.kill(next(node for node in cluster.nodes if node not in (desk.node, master.node)))
@@ -173,7 +173,7 @@ def test_a_wiped_disk_gets_back_a_message_that_it_had_acknowledged(cluster: Clus
     assert {agreed.hash for agreed in desk.agreed} >= {counted[1]}
 
 
-def test_on_the_same_boot_a_torn_end_behind_the_jot_is_cut(cluster: Cluster) -> None:
+def test_torn_end_behind_the_hint_is_cut_on_the_same_boot(cluster: Cluster) -> None:
     desk = follower(cluster)
     before = desk.core.agreed
     cluster.kill(desk.node)
@@ -207,7 +207,7 @@ def test_damage_in_the_middle_is_fetched_and_the_vote_stays(cluster: Cluster) ->
     assert desk.core.agreed[0] >= before[0], "the repair is on disk"
 
 
-def test_behind_damage_ones_own_messages_are_used_again(cluster: Cluster) -> None:
+def test_own_messages_behind_damage_are_used_again(cluster: Cluster) -> None:
     """Only what is missing is fetched; and it may come from one who does not know that it is agreed."""
     desk = follower(cluster)
     before = desk.core.agreed[0]
@@ -231,7 +231,7 @@ def test_behind_damage_ones_own_messages_are_used_again(cluster: Cluster) -> Non
     assert len(desk.persists) == written + 1
 
 
-def test_everybody_in_doubt_about_the_last_record_resolves_it_together() -> None:
+def test_cluster_in_which_every_last_record_is_damaged_resolves_it_together() -> None:
     cluster = Cluster(3)
     cluster.run(3)
     cluster.arrive()
@@ -250,7 +250,7 @@ def test_everybody_in_doubt_about_the_last_record_resolves_it_together() -> None
     assert len({desk.core.agreed for desk in cluster.up()}) == 1
 
 
-def test_a_wiped_node_does_not_help_a_doubtful_one() -> None:
+def test_wiped_node_does_not_help_a_doubtful_one() -> None:
     cluster = Cluster(3)
     cluster.run(3)
     for node in cluster.nodes:
@@ -266,7 +266,7 @@ def test_a_wiped_node_does_not_help_a_doubtful_one() -> None:
     assert not [desk for desk in cluster.up() if desk.core.role is Role.MASTER]
 
 
-def test_a_lost_vote_file_is_a_lost_memory(cluster: Cluster) -> None:
+def test_lost_hard_state_counts_as_lost_memory(cluster: Cluster) -> None:
     desk = follower(cluster)
     cluster.kill(desk.node)
     desk.files["journal.standing"][12] ^= 1
@@ -279,7 +279,7 @@ def test_a_lost_vote_file_is_a_lost_memory(cluster: Cluster) -> None:
     assert state(desk) is VotingState.SOUND
 
 
-def test_a_log_shorter_than_its_jot_is_in_doubt(cluster: Cluster) -> None:
+def test_log_shorter_than_its_hint_is_in_doubt(cluster: Cluster) -> None:
     desk = follower(cluster)
     files = {name: bytes(data) for name, data in desk.files.items()}
     jot = decode_sync_hint(files["journal.jot"])
@@ -292,7 +292,7 @@ def test_a_log_shorter_than_its_jot_is_in_doubt(cluster: Cluster) -> None:
     assert not recover("journal", segments_of(files), None, desk.boot, LogPosition(0, 0, 0, genesis("tested"))).doubt
 
 
-def test_a_log_of_another_cluster_is_refused(cluster: Cluster) -> None:
+def test_log_of_another_cluster_is_refused(cluster: Cluster) -> None:
     desk = follower(cluster)
     desk.cluster = Cluster(1)
     settings = desk.settings
@@ -307,7 +307,7 @@ def test_a_log_of_another_cluster_is_refused(cluster: Cluster) -> None:
         SerializerCore(other, identity_of(1), Random(1), CountingExecution((1, 2, 3)), segments=segments_of(files))
 
 
-def test_a_follower_far_behind_reads_what_left_memory() -> None:
+def test_follower_far_behind_receives_messages_read_from_disk() -> None:
     cluster = Cluster(3)
     cluster.run(3)
     desk = follower(cluster)
@@ -321,7 +321,7 @@ def test_a_follower_far_behind_reads_what_left_memory() -> None:
     assert desk.tape.count == cluster.master().tape.count == 40
 
 
-def test_who_is_in_doubt_answers_questions_but_acknowledges_nothing(cluster: Cluster) -> None:
+def test_node_in_doubt_answers_questions_but_acknowledges_nothing(cluster: Cluster) -> None:
     desk = follower(cluster)
     cluster.kill(desk.node)
     desk.files.clear()
@@ -340,7 +340,7 @@ def test_who_is_in_doubt_answers_questions_but_acknowledges_nothing(cluster: Clu
     assert not any(isinstance(message, ProposalAck) for message in desk.said(other))
 
 
-def test_standing_is_regained_only_after_the_log_is_on_disk(cluster: Cluster) -> None:
+def test_vote_is_regained_only_after_the_log_is_synced(cluster: Cluster) -> None:
     """A power cut may tear one `Persist`: the log is synced before the words that vouch for it are written."""
     desk = follower(cluster)
     cluster.kill(desk.node)
@@ -366,7 +366,7 @@ def test_standing_is_regained_only_after_the_log_is_on_disk(cluster: Cluster) ->
     assert any(log for _, log, _ in written[: regained[0]])
 
 
-def test_a_life_that_was_forgotten_too_is_not_used_again(cluster: Cluster) -> None:
+def test_forgotten_incarnation_is_not_used_again(cluster: Cluster) -> None:
     desk = follower(cluster)
     cluster.kill(desk.node)
     desk.files.clear()
@@ -393,7 +393,7 @@ def test_a_life_that_was_forgotten_too_is_not_used_again(cluster: Cluster) -> No
     assert desk.said(others[1])[-1].life == 5  # type: ignore[union-attr]
 
 
-def test_vote_that_was_forgotten_is_not_given_again_after_standing_is_regained(cluster: Cluster) -> None:
+def test_forgotten_vote_is_not_given_again_after_the_vote_is_regained(cluster: Cluster) -> None:
     """A node that lost its memory may have voted in any regime up to the highest that others answer."""
     desk = follower(cluster)
     cluster.kill(desk.node)
@@ -421,7 +421,7 @@ def test_vote_that_was_forgotten_is_not_given_again_after_standing_is_regained(c
     assert [vote.granted for vote in votes[others[1]]] == [True]
 
 
-def test_mark_behind_a_damaged_message_says_how_far_the_log_went(cluster: Cluster) -> None:
+def test_mark_behind_a_damaged_message_tells_how_far_the_log_went(cluster: Cluster) -> None:
     """Also without a jot: nobody is voted for who has less than the mark calls agreed."""
     desk = follower(cluster)
     cluster.run(1)
@@ -434,7 +434,7 @@ def test_mark_behind_a_damaged_message_says_how_far_the_log_went(cluster: Cluste
     assert found.floor[0] == agreed
 
 
-def test_damage_behind_the_last_message_is_doubt(cluster: Cluster) -> None:
+def test_damage_behind_the_last_message_causes_doubt(cluster: Cluster) -> None:
     """A mark or a stamp was there, or a message: something that was synced, and is not known any more."""
     desk = follower(cluster)
     cluster.run(1)
@@ -456,7 +456,7 @@ def test_damage_behind_the_last_message_is_doubt(cluster: Cluster) -> None:
     assert "behind its last message" in found.doubt
 
 
-def test_a_supply_with_a_wrong_payload_is_not_taken(cluster: Cluster) -> None:
+def test_supply_with_a_wrong_payload_is_refused(cluster: Cluster) -> None:
     desk = follower(cluster)
     cluster.kill(desk.node)
     cluster.arrive()
@@ -478,7 +478,7 @@ def test_a_supply_with_a_wrong_payload_is_not_taken(cluster: Cluster) -> None:
     assert desk.core.agreed[0] == before + 1
 
 
-def test_what_is_read_back_must_hang_together(cluster: Cluster) -> None:
+def test_messages_read_back_must_form_a_chain(cluster: Cluster) -> None:
     desk = follower(cluster)
     data = bytes(desk.files[SEGMENT])
     header = read_headers(data).header
@@ -493,7 +493,7 @@ def test_what_is_read_back_must_hang_together(cluster: Cluster) -> None:
     assert [message.index for message in log.read_forward(torn, 2)] == [2]
 
 
-def test_jots_are_checked() -> None:
+def test_hint_round_trips_and_damage_is_malformed() -> None:
     jot = encode_sync_hint(SyncHint(b"b" * 16, 8192, 3))
     assert decode_sync_hint(jot) == SyncHint(b"b" * 16, 8192, 3)
     for bad in (b"", jot[:-1], jot[:5] + b"x" + jot[6:]):

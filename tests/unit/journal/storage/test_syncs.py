@@ -45,7 +45,7 @@ class RecordingDisk(DataDirectory):
         self.syncs.append(self.names[fd])
 
 
-def test_real_files_sync_the_jot_with_every_mark_and_after_a_bounded_number_of_messages(tmp_path: Path) -> None:
+def test_hint_is_synced_with_every_mark_and_after_a_bounded_number_of_messages(tmp_path: Path) -> None:
     cluster = elected()
     desk = cluster.master()
     persists: list[Persist] = []
@@ -96,7 +96,7 @@ def messages_on(media: dict[str, bytearray]) -> dict[int, bytes]:
 
 
 @pytest.mark.parametrize("rolls", [False, True])
-def test_record_that_only_the_page_cache_holds_is_on_disk_before_it_is_acknowledged(rolls: bool) -> None:
+def test_record_only_in_the_page_cache_is_synced_before_it_is_acknowledged(rolls: bool) -> None:
     """The sync of a proposal failed, and the process starts again on the same boot: it reads the record back."""
     cluster = elected()
     desk, master = follower(cluster), cluster.master()

@@ -91,7 +91,7 @@ def test_segment_that_was_truncated_takes_the_vote_until_caught_up(cluster: Clus
     assert_it_catches_up(cluster, desk)
 
 
-def test_segments_that_are_truncated_after_they_were_read_stay_as_they_were(cluster: Cluster, tmp_path: Path) -> None:
+def test_segments_truncated_after_they_were_read_stay_unchanged_in_memory(cluster: Cluster, tmp_path: Path) -> None:
     """A page of a memory map that is gone is a signal which ends the process; of a copy it is nothing."""
     desk = stopped_follower(cluster, tmp_path)
     read = list(segments_of(tmp_path, "journal"))
@@ -99,7 +99,7 @@ def test_segments_that_are_truncated_after_they_were_read_stay_as_they_were(clus
     assert bytes(read[0][1]) == bytes(desk.files[SEGMENT])
 
 
-def test_small_file_that_cannot_be_read_counts_as_damaged_and_not_as_absent(
+def test_unreadable_small_file_counts_as_damaged_and_not_as_absent(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     desk = stopped_follower(cluster, tmp_path)

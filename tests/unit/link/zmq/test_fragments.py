@@ -18,7 +18,7 @@ def reassembler(bytes_max: int = 64 << 20) -> Reassembler:
     return Reassembler(Counter(), bytes_max)
 
 
-def test_the_example_of_the_page():
+def test_fragment_example_matches_the_code():
     block = re.search(r"```\n([0-9a-f\n]+)```", PAGE.read_text())
     assert block is not None
     messages = [bytes.fromhex(line) for line in block[1].split()]
@@ -28,7 +28,7 @@ def test_the_example_of_the_page():
 
 @given(st.sampled_from([0, 1, 100, 65535, 65536, 65537, 131070, 131071, 200_000]), st.binary(max_size=4))
 @settings(deadline=None)
-def test_what_is_cut_joins_again(size, start):
+def test_fragments_join_to_the_original_frame(size, start):
     frame = (b"\x01" + start + bytes(size))[:size]
     messages = cut(frame)
     assert all(len(message) <= PIECE_BYTES_MAX for message in messages)
@@ -40,7 +40,7 @@ def test_what_is_cut_joins_again(size, start):
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.binary(max_size=6).map(lambda b: b + bytes(b and b[0] * 50)))))
 @settings(deadline=None)
-def test_hostile_pieces_never_raise_nor_pass_the_bound(messages):
+def test_hostile_fragments_raise_nothing_and_stay_within_the_bound(messages):
     counts: Counter[str] = Counter()
     taken = Reassembler(counts, 10_000)
     for channel, message in messages:
@@ -49,7 +49,7 @@ def test_hostile_pieces_never_raise_nor_pass_the_bound(messages):
             assert taken.waiting_bytes <= 10_000
 
 
-def test_a_frame_without_end_is_forgotten():
+def test_frame_above_the_limit_is_dropped():
     counts: Counter[str] = Counter()
     taken = Reassembler(counts, 64 << 20)
     taken.take(1, b"\xf1")
@@ -61,7 +61,7 @@ def test_a_frame_without_end_is_forgotten():
     assert taken.waiting_bytes == 0
 
 
-def test_the_longest_waiting_channel_is_forgotten_first():
+def test_longest_waiting_incomplete_frame_is_dropped_first():
     counts: Counter[str] = Counter()
     taken = Reassembler(counts, 1000)
     taken.take(1, b"\xf1" + bytes(400))
@@ -72,7 +72,7 @@ def test_the_longest_waiting_channel_is_forgotten_first():
     assert taken.take(2, b"\xf3") == bytes(800)
 
 
-def test_the_largest_frame_passes_and_a_larger_one_is_the_callers_mistake():
+def test_largest_frame_is_sent_and_a_larger_one_raises():
     largest = b"\x01" * FRAME_BYTES_MAX
     taken = reassembler()
     assert [taken.take(1, message) for message in cut(largest)][-1] == largest

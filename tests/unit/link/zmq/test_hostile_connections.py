@@ -66,7 +66,7 @@ def echoes(caller: Side, seconds: float) -> int:
 
 
 @pytest.mark.parametrize("attack", [kind.__name__ for kind in KINDS])
-def test_strangers_cost_little_and_the_honest_pair_goes_on(attack):
+def test_hostile_connections_cost_little_and_honest_nodes_continue(attack):
     with running("tests.unit.link.zmq.echo_process") as server, Side(b"c" * 16) as caller:
         endpoint = line_of(server)
         caller.dial(1, endpoint, proof=b"right")

@@ -51,7 +51,7 @@ def test_frames_pass_both_ways_in_order():
 
 
 @pytest.mark.skipif(shutil.which("strace") is None, reason="needs strace: `apt-get install strace`")
-def test_the_unit_allows_every_kind_of_socket_that_a_node_asks_for(tmp_path):
+def test_systemd_unit_allows_every_address_family_of_a_node(tmp_path):
     """Where systemd allows fewer, a node cannot listen."""
     script = f"from chaplain.link.zmq.sockets import Sockets; Sockets({SERVER!r}, {ANY!r}).close()"
     trace = ["strace", "-f", "-qq", "-e", "trace=socket", "-o", str(tmp_path / "trace")]
@@ -62,14 +62,14 @@ def test_the_unit_allows_every_kind_of_socket_that_a_node_asks_for(tmp_path):
     assert {"AF_INET"} <= asked <= set(allowed.split())
 
 
-def test_an_interface_stands_for_its_address():
+def test_interface_name_is_replaced_by_its_address():
     with Side(SERVER, "tcp://lo:*") as server, Side(CALLER) as caller:
         assert server.sockets.endpoint.startswith("tcp://127.0.0.1:")
         caller.dial(1, server.sockets.endpoint)
         until(lambda: caller.of(Connected), server, caller)
 
 
-def test_names_and_proofs_are_any_bytes():
+def test_token_names_and_proofs_may_be_any_octets():
     name, proof = bytes(range(255)), bytes(reversed(range(255)))
     with Side(SERVER, ANY, proof=proof) as server, Side(CALLER) as caller:
         caller.dial(1, server.sockets.endpoint, name, proof)
@@ -78,7 +78,7 @@ def test_names_and_proofs_are_any_bytes():
         assert (knock.name, knock.proof, knock.address) == (name, proof, "127.0.0.1")
 
 
-def test_a_wrong_proof_is_refused_and_the_dial_ends():
+def test_wrong_proof_is_refused_and_ends_the_dial():
     with Side(SERVER, ANY) as server, Side(CALLER) as caller:
         caller.dial(1, server.sockets.endpoint, proof=b"wrong")
         until(lambda: caller.of(Disconnected), server, caller)
@@ -86,7 +86,7 @@ def test_a_wrong_proof_is_refused_and_the_dial_ends():
         assert server.sockets.counts["link_refused"] == 1
 
 
-def test_an_unanswered_knock_holds_up_nobody():
+def test_unanswered_admission_request_delays_no_other():
     with Side(SERVER, ANY) as server, Side(CALLER) as slow, Side(b"q" * 16) as quick:
         waiting = []
 
@@ -106,7 +106,7 @@ def test_an_unanswered_knock_holds_up_nobody():
         until(lambda: slow.of(Disconnected), server, slow)
 
 
-def test_a_dial_to_nobody_ends():
+def test_dial_to_a_closed_port_ends():
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         endpoint = f"tcp://127.0.0.1:{free.getsockname()[1]}"
@@ -116,7 +116,7 @@ def test_a_dial_to_nobody_ends():
             assert caller.seen == [Disconnected(3, "nobody answers")]
 
 
-def test_a_dial_to_someone_mute_ends_in_bounded_time(monkeypatch):
+def test_dial_to_a_silent_server_ends_in_bounded_time(monkeypatch):
     for module in (lines, sockets):
         monkeypatch.setattr(module, "DIAL_TIMEOUT_NS", 300_000_000)
     with socket.create_server(("127.0.0.1", 0)) as mute, Side(CALLER) as caller:
@@ -125,14 +125,14 @@ def test_a_dial_to_someone_mute_ends_in_bounded_time(monkeypatch):
         assert [type(event) for event in caller.seen] == [Disconnected]
 
 
-def test_a_bad_endpoint_ends_the_dial_and_nothing_else():
+def test_invalid_endpoint_ends_only_its_dial():
     with Side(CALLER) as caller:
         caller.dial(3, "nonsense")
         until(lambda: caller.seen, caller)
         assert caller.seen[0].reason.startswith("cannot dial nonsense")
 
 
-def test_the_end_of_the_server_is_told_and_nothing_reconnects():
+def test_end_of_the_server_is_reported_and_does_not_reconnect_by_itself():
     with Side(CALLER) as caller:
         with Side(SERVER, ANY) as server:
             endpoint = server.sockets.endpoint
@@ -149,7 +149,7 @@ def test_the_end_of_the_server_is_told_and_nothing_reconnects():
             assert len(again.of(Knocked)) == 1
 
 
-def test_what_arrived_before_the_end_is_told_before_it():
+def test_frames_that_arrived_before_the_end_are_delivered_first():
     with Side(CALLER) as caller:
         with Side(SERVER, ANY) as server:
             caller.dial(1, server.sockets.endpoint)
@@ -166,7 +166,7 @@ def test_what_arrived_before_the_end_is_told_before_it():
         assert caller.seen[-2:] == [Arrived(1, b"last words"), Disconnected(1, "connection lost")]
 
 
-def test_what_arrived_before_a_callers_end_is_taken_in():
+def test_frames_that_arrived_before_the_callers_end_are_delivered():
     """A ROUTER is asked whether it has something: that must not throw away what it has."""
     words = [b"word %d" % number for number in range(20)]
     with Side(SERVER, ANY) as server:
@@ -182,7 +182,7 @@ def test_what_arrived_before_a_callers_end_is_taken_in():
         assert [arrived.frame for arrived in server.of(Arrived)] == words
 
 
-def test_knocks_that_nobody_answers_are_bounded(monkeypatch):
+def test_unanswered_admission_requests_are_bounded(monkeypatch):
     monkeypatch.setattr(zap, "KNOCKS_MAX", 1)
     with Side(SERVER, ANY) as server, Side(CALLER) as caller:
         for dial in (1, 2, 3):
@@ -196,7 +196,7 @@ def test_knocks_that_nobody_answers_are_bounded(monkeypatch):
         assert server.sockets.counts["link_admitted"] == 1
 
 
-def test_a_route_that_went_away_is_told_on_sending():
+def test_lost_route_is_reported_when_sending():
     with Side(SERVER, ANY) as server:
         with Side(CALLER) as caller:
             caller.dial(1, server.sockets.endpoint)
@@ -212,7 +212,7 @@ def test_a_route_that_went_away_is_told_on_sending():
         assert server.of(Disconnected)[0].channel == route_to(server)
 
 
-def test_nobody_can_take_over_the_name_of_anothers_connection():
+def test_routing_id_of_another_connection_cannot_be_taken_over():
     """Even who knows the whole name, and was let in: the first who had it keeps it."""
     with Side(SERVER, ANY) as server, Side(CALLER) as caller:
         caller.dial(1, server.sockets.endpoint)
@@ -236,7 +236,7 @@ def test_nobody_can_take_over_the_name_of_anothers_connection():
         assert b"it is me" not in [each.frame for each in server.of(Arrived)]
 
 
-def test_long_frames_travel_in_pieces_and_arrive_whole():
+def test_long_frames_are_fragmented_and_arrive_complete():
     frame = bytes(range(200)) * 5000
     with Side(SERVER, ANY) as server, Side(CALLER) as caller:
         caller.dial(1, server.sockets.endpoint)
@@ -251,7 +251,7 @@ def test_long_frames_travel_in_pieces_and_arrive_whole():
         assert caller.sockets.queued_bytes == 0
 
 
-def test_one_who_does_not_read_is_cut_off_at_the_bound(monkeypatch):
+def test_peer_that_does_not_read_is_disconnected_at_the_bound(monkeypatch):
     monkeypatch.setattr(sockets, "OUTBOX_BYTES_MAX", 4_000_000)
     with Side(SERVER, ANY) as server, Side(CALLER) as caller:
         caller.dial(1, server.sockets.endpoint)
@@ -266,7 +266,7 @@ def test_one_who_does_not_read_is_cut_off_at_the_bound(monkeypatch):
         assert caller.of(Disconnected) == [Disconnected(1, "it does not keep up")]
 
 
-def test_a_message_of_several_parts_is_discarded_and_does_not_shift_the_next():
+def test_multipart_message_is_discarded_without_affecting_the_next():
     with Side(SERVER, ANY) as server:
         context = zmq.Context()
         dealer = context.socket(zmq.DEALER)
@@ -282,7 +282,7 @@ def test_a_message_of_several_parts_is_discarded_and_does_not_shift_the_next():
         assert server.sockets.counts["link_multipart_discarded"] == 1
 
 
-def test_hanging_up_is_silent_and_final():
+def test_hang_up_reports_nothing_and_is_final():
     with Side(SERVER, ANY) as server, Side(CALLER) as caller:
         caller.dial(1, server.sockets.endpoint)
         until(lambda: caller.of(Connected), server, caller)
@@ -293,7 +293,7 @@ def test_hanging_up_is_silent_and_final():
         assert caller.of(Disconnected) == []
 
 
-def test_a_busy_pair_never_stalls():
+def test_busy_pair_of_sockets_never_stalls():
     """Ping-pong in which each side writes and reads between waits: a swallowed signal would show as a time-out."""
     with Side(SERVER, ANY) as server, Side(CALLER) as caller:
         caller.dial(1, server.sockets.endpoint)
@@ -331,7 +331,7 @@ def test_wake_ends_a_wait_from_another_thread():
         assert caller.sockets.wait(60_000_000_000) == []
 
 
-def test_a_taken_port_is_one_clear_sentence():
+def test_taken_port_is_reported_in_one_sentence():
     with (
         Side(SERVER, ANY) as server,
         pytest.raises(ConfigError, match=r"cannot listen at tcp.*Address already in use; choose another"),
@@ -340,12 +340,12 @@ def test_a_taken_port_is_one_clear_sentence():
 
 
 @pytest.mark.parametrize("endpoint", ["tcp://127.0.0.1", "udp://127.0.0.1:1", "tcp://:5", "tcp://h:70000", "x"])
-def test_a_bad_bind_endpoint_is_one_clear_sentence(endpoint):
+def test_invalid_bind_endpoint_is_reported_in_one_sentence(endpoint):
     with pytest.raises(ConfigError, match=r"endpoint|port"):
         Sockets(CALLER, endpoint)
 
 
-def test_ipv6_by_its_endpoint():
+def test_ipv6_endpoint_can_be_bound():
     try:
         server = Side(SERVER, "tcp://[::1]:*")
     except ConfigError as error:
@@ -356,7 +356,7 @@ def test_ipv6_by_its_endpoint():
         until(lambda: caller.of(Connected), server, caller)
 
 
-def test_frames_that_arrived_before_the_connection_ended_are_read_by_a_slow_reader():
+def test_frames_before_a_lost_connection_reach_a_slow_reader():
     """ZeroMQ looks at its commands with every hundredth message: a lost connection must not take the rest along."""
     count, slowly = 230, 199
     with Side(b"d" * 16) as dialler:

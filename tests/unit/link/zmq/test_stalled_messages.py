@@ -74,7 +74,7 @@ def has_ended(insider: socket.socket) -> bool:
         return True
 
 
-def test_a_message_without_end_ends_its_connection_and_no_other() -> None:
+def test_endless_message_ends_its_connection_and_no_other() -> None:
     with Side(SERVER, ANY) as server, Side(CALLER) as caller, let_in(server) as insider:
         caller.dial(1, server.sockets.endpoint)
         until(lambda: caller.of(Connected), server, caller)
@@ -86,7 +86,7 @@ def test_a_message_without_end_ends_its_connection_and_no_other() -> None:
         assert caller.of(Disconnected) == []
 
 
-def test_what_waits_for_a_loop_that_does_not_turn_stays() -> None:
+def test_connection_waiting_for_a_blocked_loop_is_kept() -> None:
     with Side(SERVER, ANY) as server, let_in(server) as insider:
         limiter = server.sockets._accept_limiter
         assert limiter is not None
@@ -100,7 +100,7 @@ def test_what_waits_for_a_loop_that_does_not_turn_stays() -> None:
         assert server.sockets.counts["link_unfinished_ended"] == 0
 
 
-def test_whom_we_dialled_is_ended_likewise() -> None:
+def test_endless_message_on_an_outgoing_connection_ends_it() -> None:
     """Whoever is at an address can speak ZeroMQ's protocol; that it is no node shows later."""
     with socket.create_server(("127.0.0.1", 0)) as listener, Side(CALLER) as caller:
         caller.dial(1, f"tcp://127.0.0.1:{listener.getsockname()[1]}")
@@ -121,7 +121,7 @@ def test_whom_we_dialled_is_ended_likewise() -> None:
             assert caller.sockets.counts["link_unfinished_ended"] == 1
 
 
-def test_what_has_ended_is_forgotten() -> None:
+def test_ended_connection_is_forgotten() -> None:
     stalled = StalledMessages(Counter(), lambda: None)
     with socket.create_server(("127.0.0.1", 0)) as listener, socket.create_connection(listener.getsockname()):
         accepted, _ = listener.accept()

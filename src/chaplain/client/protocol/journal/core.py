@@ -55,6 +55,7 @@ from chaplain.journal.messages.client import (
     PaidAre,
     ProofIs,
     Receipts,
+    TreePart,
     Wrapped,
     encode,
 )
@@ -294,7 +295,7 @@ class ClientJournal:
 
     def _on_reply(self, pending: _PendingRequest, message: NodeMessage, payload: bytes) -> None:
         match message:
-            case Listed() | Wrapped():
+            case Listed() | Wrapped() | TreePart():
                 self._finish(pending, Returned(pending.command.call, payload))
             case ProofIs():
                 self._finish(pending, Returned(pending.command.call, pack_proof(message, payload)))

@@ -15,6 +15,7 @@ from chaplain.core import Drained, Frozen, Report, Stopping, Woken
 from chaplain.journal.messages.client import (
     AskPaid,
     AskProof,
+    AskTree,
     ClientMessage,
     ListClients,
     ListNodes,
@@ -40,6 +41,13 @@ class Batch(Frozen, frozen=True):
     """The type of the values; 0 is data, other types belong to executors."""
     check: bool = False
     """Ask for a dry run before ordering, so that a request that fails is refused at once. Only for one request."""
+    isolated: bool = False
+    """Make every message a group of its own, so that the proof of one shows no other."""
+
+    @property
+    def pack_kind(self) -> tuple[str, int, bool]:
+        """Only batches of one kind can share a pack."""
+        return self.stream, self.message_type, self.isolated
 
     @property
     def requests(self) -> int:
@@ -108,7 +116,7 @@ class AskCommand(Frozen, frozen=True):
     """Ask a node a question."""
 
     call: int
-    question: ListStreams | ListClients | ListNodes | AskProof | WrapSecret | AskPaid
+    question: ListStreams | ListClients | ListNodes | AskProof | WrapSecret | AskTree | AskPaid
     """Its call number is filled in when it is sent."""
     timeout_ns: int
     payload: bytes = b""

@@ -40,14 +40,14 @@ def packed_bytes(batch: Batch) -> int:
 def choose(waiting: Iterable[Batch], requests_max: int, bytes_max: int = PACK_BYTES) -> int:
     """How many of the waiting batches go into the next pack; 0 if too few ids are left for the first."""
     count = messages = size_bytes = requests = 0
-    kind: tuple[str, int] | None = None
+    kind: tuple[str, int, bool] | None = None
     for batch in waiting:
         number = len(batch.values)
         messages += number
         size_bytes += packed_bytes(batch)
         requests += 1 if batch.transaction else number
-        kind = kind or (batch.stream, batch.message_type)
-        fits = size_bytes <= bytes_max and messages <= PACK_MESSAGES and (batch.stream, batch.message_type) == kind
+        kind = kind or batch.pack_kind
+        fits = size_bytes <= bytes_max and messages <= PACK_MESSAGES and batch.pack_kind == kind
         if (count and not fits) or requests > requests_max:
             break
         count += 1
@@ -70,6 +70,7 @@ def make_pack(client_id: int, first_id: int, batches: Sequence[Batch], signer: P
         message_type=batch.message_type,
         signature_type=kind,
         signature=bytes(SLOT_BYTES[kind]),
+        isolated=batch.isolated,
     )
     return signer.sign(encode_pack(pack), batch.stream)
 
@@ -87,8 +88,7 @@ def _one(batch: Batch) -> _Columns:
 
 
 def _together(batches: Sequence[Batch]) -> _Columns:
-    kind = (batches[0].stream, batches[0].message_type)
-    assert all((batch.stream, batch.message_type) == kind for batch in batches)
+    assert all(batch.pack_kind == batches[0].pack_kind for batch in batches)
     values = tuple(chain.from_iterable(batch.values for batch in batches))
     keys = _column([batch.keys for batch in batches], batches)
     headers = _column([batch.headers for batch in batches], batches)

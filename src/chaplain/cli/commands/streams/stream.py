@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from chaplain.cli.commands.journal import MESSAGE_COLUMNS, message_json, timestamp
+from chaplain.cli.commands.streams.journal import MESSAGE_COLUMNS, message_json, timestamp
 from chaplain.cli.support.broken_pipe import stop_on_closed_output
 from chaplain.cli.support.connection_options import cluster_options, connected, named, reader_options
 from chaplain.cli.support.output import print_json, print_rows, print_table, refuse_table_with_follow

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from chaplain.cli.commands.journal import timestamp
+from chaplain.cli.commands.streams.journal import timestamp
 from chaplain.cli.support.broken_pipe import stop_on_closed_output
 from chaplain.cli.support.connection_options import (
     cluster_options,

@@ -9,7 +9,7 @@ from pathlib import Path
 from chaplain.errors import Malformed, Unproven
 from chaplain.proofs import policy, proof
 
-TOOL = Path(__file__).parents[2] / "tools" / "check_proof.py"
+TOOL = Path(__file__).parents[3] / "tools" / "check_proof.py"
 _SPEC = importlib.util.spec_from_file_location("check_proof", TOOL)
 check_proof = importlib.util.module_from_spec(_SPEC)
 _SPEC.loader.exec_module(check_proof)

@@ -1,0 +1,136 @@
+"""Planted bugs in the tree over the log, its tiles, and the checkpoints that nodes sign."""
+
+from __future__ import annotations
+
+from simulator.mutate import caught_by_tests
+
+LEAVES = "unit/journal/execution/test_leaves.py"
+SIGNED = "unit/journal/tree/test_checkpoints.py"
+
+BUGS = [
+    caught_by_tests(
+        "a leaf names another offset",
+        "journal.execution.leaves",
+        "    ids = (base, heading.messages, heading.client_id, heading.first_id)\n",
+        "    ids = (0, heading.messages, heading.client_id, heading.first_id)\n",
+        LEAVES,
+    ),
+    caught_by_tests(
+        "a staged pack has a leaf before its commit",
+        "journal.execution.state_machine",
+        "        if reason not in _ACCEPTED:\n",
+        "        leaves.write_pack(draft, entry, heading, bytes(32)) if heading.message_type else None\n"
+        "        if reason not in _ACCEPTED:\n",
+        LEAVES,
+    ),
+    caught_by_tests(
+        "the tree of a snapshot continues with another right edge",
+        "journal.model.log_tree",
+        "    tree._edge = tree._tiles.edge()\n",
+        "    tree._edge.size = tree._tiles.size\n",
+        LEAVES,
+    ),
+    caught_by_tests(
+        "the fingerprint leaves out the tree",
+        "journal.model.log_tree",
+        'return LogTreeRecord(self.size.to_bytes(8, "big"), (self.root(),))',
+        "return LogTreeRecord(b'', ())",
+        LEAVES,
+    ),
+    caught_by_tests(
+        "a lease has a leaf",
+        "journal.execution.state_machine",
+        "                if draft.rights_changes != changes:\n",
+        "                if entries[-1].reason is Reason.APPLIED:\n",
+        LEAVES,
+    ),
+    caught_by_tests(
+        "entries of a snapshot are not compared with its tiles",
+        "journal.model.log_tree",
+        "or hashed != tree._tiles.partial(0):",
+        "and hashed != tree._tiles.partial(0):",
+        LEAVES,
+    ),
+    caught_by_tests(
+        "sign before the record is on disk",
+        "journal.tree.signer",
+        "        self.effects.append(Persist(self._ticket, (signed_record.write(self.file, record, self._ticket),)))\n",
+        "        self._publish(record, ask=True)\n"
+        "        self.effects.append(Persist(self._ticket, (signed_record.write(self.file, record, self._ticket),)))\n",
+        SIGNED,
+    ),
+    caught_by_tests(
+        "a restarted node forgets what it signed",
+        "journal.tree.signer",
+        "        self.last = signed_record.read(signed)\n",
+        "        self.last = None\n",
+        SIGNED,
+    ),
+    caught_by_tests(
+        "a restarted node repeats a signature that it has not compared",
+        "journal.tree.signer",
+        "self.last is not None and not self._unconfirmed and not self.refused",
+        "self.last is not None and not self.refused",
+        SIGNED,
+    ),
+    caught_by_tests(
+        "sign whatever another node signed",
+        "journal.tree.signer",
+        "        if boundary.edge.root() != wanted.root:\n            return  # reported when the signature arrived\n",
+        "        boundary = Boundary(wanted.size, 0, wanted.time_s * SECOND_NS, boundary.edge)\n"
+        "        self._next_ns = now_ns\n"
+        "        self._remember(wanted)\n"
+        "        return\n",
+        SIGNED,
+    ),
+    caught_by_tests(
+        "a wrong signature counts",
+        "journal.tree.signer",
+        "        return all(checkpoints.holds(verifier, checkpoint, line) for verifier, line in pairs)\n",
+        "        return any(checkpoints.holds(verifier, checkpoint, line) for verifier, line in pairs)\n",
+        SIGNED,
+    ),
+    caught_by_tests(
+        "a signature counts for the node that brings it",
+        "journal.tree.signer",
+        "        if not self._holds(node, member.key, message):\n",
+        "        if not any(self._holds(one.node, one.key, message) for one in config.nodes):\n",
+        SIGNED,
+    ),
+    caught_by_tests(
+        "one signature counts twice",
+        "journal.tree.signer",
+        "            if not config.quorum.reached(by_node):\n",
+        "            if len(by_node) < 1:\n",
+        SIGNED,
+    ),
+    caught_by_tests(
+        "a torn record loses both slots",
+        "journal.tree.signed_record",
+        "number % 2 * SLOT_BYTES",
+        "0 * SLOT_BYTES",
+        SIGNED,
+    ),
+    caught_by_tests(
+        "bundles of entries are not written",
+        "journal.tree.tiles",
+        "            self._waiting.update((one.tile, one.data) for one in self._tree.take_finished())\n",
+        "            self._waiting.update((one.tile, one.data) for one in self._tree.take_finished()"
+        " if one.tile.level != BUNDLES)\n",
+        SIGNED,
+    ),
+    caught_by_tests(
+        "a snapshot is written before the tiles that it covers",
+        "journal.snapshots.checkpointer",
+        "(*self._before(), Replace(file, data))",
+        "(Replace(file, data),)",
+        SIGNED,
+    ),
+    caught_by_tests(
+        "a checkpoint is returned before it covers the message",
+        "journal.tree.service",
+        "            if index <= self.signer.covers or len(self._waiting) >= WAITING_MAX:\n",
+        "            if self.signer.complete is not None:\n",
+        SIGNED,
+    ),
+]

@@ -1,0 +1,43 @@
+"""Decides which leaves a message adds to the tree over the log.
+
+One leaf for every pack that gets offsets, in the order in which the packs get them, and one for every granted
+configuration entry that changes who may write or who signs. A refused pack and a copy of an applied one have none.
+"""
+
+from __future__ import annotations
+
+from hashlib import sha256
+
+from chaplain.journal.execution.state import StateDraft
+from chaplain.journal.messages import config
+from chaplain.journal.messages.cluster import ConfigEntry
+from chaplain.journal.messages.ingest import IngestEntry
+from chaplain.journal.messages.membership import is_opening
+from chaplain.journal.messages.write_request import Heading
+from chaplain.link.auth.identity import KEY_BYTES
+from chaplain.proofs import leaf
+
+NO_KEY = bytes(KEY_BYTES)
+"""Stands for the signer of a step that the master ordered."""
+
+
+def write_pack(draft: StateDraft, entry: IngestEntry, heading: Heading, key: bytes) -> int:
+    """Append the pack's messages to its stream, and its leaf to the tree. Returns the offset of the first message."""
+    base = draft.write(entry.stream, heading.messages, heading.digest)
+    at = draft.position
+    ids = (base, heading.messages, heading.client_id, heading.first_id)
+    pack = leaf.PackLeaf(at.regime, at.index, at.timestamp_ns, entry.stream, *ids, key, heading.digest)
+    draft.leaves.append(leaf.encode(pack))
+    return base
+
+
+def add_configuration(draft: StateDraft, number: int, entry: ConfigEntry) -> None:
+    """Append the leaf of a configuration entry that changed identities or nodes."""
+    key = NO_KEY
+    if is_opening(entry.entry_type, entry.stage):
+        signer = draft.client(config.decode(entry.entry_type, entry.stage, entry.data).signer)
+        assert signer is not None, "an entry was granted without its signer"
+        key = signer.key
+    at = draft.position
+    named = (number, entry.entry_type, entry.stage, key, sha256(entry.data).digest())
+    draft.leaves.append(leaf.encode(leaf.ConfigurationLeaf(at.regime, at.index, at.timestamp_ns, *named)))

@@ -1,0 +1,1 @@
+"""The tree over the log outside of execution: its files, and the checkpoints that nodes sign."""

@@ -1,0 +1,169 @@
+"""The tree over the log as the rest of the journal sees it: its tiles, signed checkpoints, and answers to questions.
+
+Combines what this node writes (`tiles`) with what it signs (`signer`). Decides only which of the two an input is for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+from chaplain.core import soonest
+from chaplain.errors import Malformed
+from chaplain.journal.events import FileRead, Part, ReadFile
+from chaplain.journal.execution.state_machine import JournalExecution
+from chaplain.journal.messages.peer import TreeSignature
+from chaplain.journal.model.results import AppliedMessage
+from chaplain.journal.settings import JournalSettings
+from chaplain.journal.tree.signer import CheckpointSigner, SignerEffect
+from chaplain.journal.tree.tiles import OnDisk, TileWriter, cut
+from chaplain.link.auth.identity import Identity
+from chaplain.proofs.tiles import Tile, parse_path
+
+READS_MAX = 256
+"""Tiles that are read from disk at a time; more are refused as busy."""
+WAITING_MAX = 1024
+"""Clients that wait for a checkpoint at a time; more get the newest one at once and ask again."""
+CHECKPOINT = "checkpoint"
+"""The name under which the newest complete checkpoint is served; tiles have the names of tlog-tiles."""
+TreeEffect: TypeAlias = SignerEffect | ReadFile
+Answer: TypeAlias = Callable[[bytes | None], None]
+"""Takes the octets, or None if this node does not have them."""
+
+
+def signed_file(settings: JournalSettings) -> str:
+    return f"{settings.tree_folder}signed"
+
+
+class TreeService:
+    """Tile writer and checkpoint signer of one node."""
+
+    def __init__(
+        self,
+        settings: JournalSettings,
+        execution: JournalExecution,
+        identity: Identity,
+        signed: bytes | None,
+        *,
+        may_sign: Callable[[], bool],
+        is_master: Callable[[], bool],
+        durable: Callable[[], int],
+    ) -> None:
+        """`signed` is the content of the file `signed_file`."""
+        self._execution = execution
+        self.tiles = TileWriter(settings.tree_folder, execution)
+        self.signer = CheckpointSigner(
+            settings, execution, identity, signed, may_sign=may_sign, is_master=is_master, durable=durable
+        )
+        self._reads: dict[int, tuple[Tile, Answer]] = {}
+        self._waiting: list[tuple[int, Answer]] = []
+        """Questions for a checkpoint that covers a message."""
+        self._covered = 0
+        """The message up to which `_waiting` was answered."""
+        self._token = 0
+        self._read_effects: list[ReadFile] = []
+
+    @property
+    def size(self) -> int:
+        return self._execution.state.tree.size
+
+    @property
+    def checkpoint_size(self) -> int:
+        """The size of the newest complete checkpoint; 0 if there is none."""
+        complete = self.signer.complete
+        return 0 if complete is None else complete.checkpoint.size
+
+    def checkpoint_age_ns(self, now_ns: int) -> int:
+        """How long ago the newest complete checkpoint became complete at this node; 0 if there is none."""
+        return 0 if self.signer.complete is None else now_ns - self.signer.complete_ns
+
+    @property
+    def due_ns(self) -> int | None:
+        return soonest((self.tiles.due_ns, self.signer.due_ns))
+
+    def on_applied(self, executed: AppliedMessage) -> None:
+        self.tiles.on_applied()
+        self.signer.on_applied(executed.position.index, executed.position.timestamp_ns)
+
+    def on_timer(self, now_ns: int) -> None:
+        self.signer.on_timer(now_ns)
+
+    def on_connected(self, node: int) -> None:
+        self.signer.on_connected(node)
+
+    def on_disconnected(self, node: int) -> None:
+        self.signer.on_disconnected(node)
+
+    def on_signature(self, now_ns: int, node: int, message: TreeSignature) -> None:
+        self.signer.on_signature(now_ns, node, message)
+
+    def on_written(self, now_ns: int, part: Part, ticket: int) -> None:
+        if part is Part.TILES:
+            self.tiles.on_written(ticket)
+        else:
+            self.signer.on_written(now_ns, ticket)
+
+    # Questions.
+
+    def ask(self, name: str, answer: Answer, index: int = 0) -> None:
+        """Answer with a tile, at once or after a read of the disk, or with the newest complete checkpoint, once it
+        covers message `index`. Raises `Malformed` if the name is not one of either.
+        """
+        if name == CHECKPOINT:
+            if index <= self.signer.covers or len(self._waiting) >= WAITING_MAX:
+                self._answer_checkpoint(answer)
+            else:
+                self._waiting.append((index, answer))
+            return
+        found = self.find(name)
+        if not isinstance(found, OnDisk) or len(self._reads) >= READS_MAX:
+            answer(None if isinstance(found, OnDisk) else found)
+            return
+        self._token += 1
+        self._reads[self._token] = (found.tile, answer)
+        self._read_effects.append(ReadFile(self._token, found.file))
+
+    def find(self, name: str) -> bytes | OnDisk | None:
+        """The newest complete checkpoint or a tile, the file that contains the tile, or None if this node has neither.
+        Raises `Malformed` if the name is not one of either.
+        """
+        if name != CHECKPOINT:
+            return self.tiles.find(parse_path(name))
+        complete = self.signer.complete
+        return None if complete is None else complete.text.encode()
+
+    def _answer_checkpoint(self, answer: Answer) -> None:
+        complete = self.signer.complete
+        answer(None if complete is None else complete.text.encode())
+
+    def answer_waiting(self) -> None:
+        """Answer those whose message is covered now. The answers become effects of the parts that asked."""
+        covers = self.signer.covers
+        if self._waiting and covers > self._covered:
+            self._covered = covers
+            ready = [answer for index, answer in self._waiting if index <= covers]
+            self._waiting = [one for one in self._waiting if one[0] > covers]
+            for answer in ready:
+                self._answer_checkpoint(answer)
+
+    def on_file_read(self, event: FileRead) -> None:
+        tile, answer = self._reads.pop(event.token)
+        try:
+            answer(None if event.data is None else cut(tile, event.data))
+        except Malformed:
+            answer(None)  # a damaged file counts as missing: another node has the same tile
+
+    # Effects.
+
+    def take_effects(self, now_ns: int) -> list[tuple[Part, TreeEffect]]:
+        """Remove and return the effects."""
+        signer = self.signer
+        signer.after_step(now_ns)
+        effects: list[tuple[Part, TreeEffect]] = [(Part.TILES, effect) for effect in self.tiles.due(now_ns)]
+        if signer.effects:
+            effects += [(Part.SIGNER, effect) for effect in signer.effects]
+            signer.effects = []
+        if self._read_effects:
+            effects += [(Part.TILES, effect) for effect in self._read_effects]
+            self._read_effects = []
+        return effects

@@ -1,0 +1,89 @@
+"""Proofs of a real cluster: made through it, checked without it, made again after nodes were killed or wiped."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from urllib.request import urlopen
+
+import pytest
+
+from chaplain import Client
+from chaplain.proofs import checkpoint as checkpoints
+from chaplain.proofs import policy, proof
+from chaplain.proofs.checkpoint import Checkpoint
+from tests.integration.journal.support import damage
+from tests.integration.journal.support.scenes import find_master, three, wait_until_same
+from tests.support.process_cluster import Cluster, shell, until
+
+pytestmark = pytest.mark.timeout(280)
+
+CHECK = Path(__file__).parents[3] / "tools" / "check_proof.py"
+MESSAGES = 700
+
+
+def check(cluster: Cluster, found: proof.Proof, value: bytes, folder: Path) -> None:
+    """With the library, and with the stand-alone program in a process that knows nothing of chaplain."""
+    text = shell("checkpoint", "policy", "--cluster", cluster.directory)
+    proven = proof.check(found, policy.parse(text.encode()), value=value)
+    assert proven.is_signed
+    (folder / "cluster.policy").write_text(text)
+    found.save(folder / "one.proof")
+    done = subprocess.run(
+        [sys.executable, "-I", CHECK, folder / "one.proof", folder / "cluster.policy"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert f"offset {found.offset}: proven" in done.stdout
+
+
+def no_forks(seen: dict[int, Checkpoint], *signed: checkpoints.SignedCheckpoint) -> None:
+    for one in signed:
+        assert seen.setdefault(one.checkpoint.size, one.checkpoint) == one.checkpoint
+
+
+def test_proofs_survive_kills_and_a_wiped_node(tmp_path: Path) -> None:
+    seen: dict[int, Checkpoint] = {}
+    with three(tmp_path / "three", "\n[journal]\nsegment_bytes = 65536\n") as cluster:
+        with Client.connect(cluster.directory, timeout=30) as client:
+            journal = client.journal("orders")
+            receipts = [journal.write(b"order %d" % number, isolated=number % 2 == 0) for number in range(MESSAGES)]
+            journal.write_many([b"together %d" % number for number in range(50)])
+            first = client.prove("orders", 0)
+            later = client.prove("orders", MESSAGES + 20)
+            assert (first.value, later.value) == (b"order 0", b"together 20")
+            assert client.prove("orders", receipts[-1].offset).value == b"order %d" % (MESSAGES - 1)
+            assert later.size < 4096
+            no_forks(seen, first.checkpoint, later.checkpoint, client.checkpoint())
+            for one, value in ((first, b"order 0"), (later, b"together 20")):
+                check(cluster, one, value, tmp_path)
+        for node in cluster:
+            node.kill()
+        cluster.start()
+        until(lambda: all(node.ready() for node in cluster), "all serve")
+        find_master(cluster)
+        with Client.connect(cluster.directory, timeout=30) as client:
+            again = client.prove("orders", 300)
+            check(cluster, again, b"order 300", tmp_path)
+            no_forks(seen, again.checkpoint)
+        wait_until_same(cluster)
+        victim = cluster.others(find_master(cluster).number)[0]
+        victim.kill()
+        damage.wipe(victim)
+        for file in sorted((victim.folder / "tree").glob("**/*"), reverse=True):
+            file.unlink() if file.is_file() else file.rmdir()
+        victim.start()
+        until(victim.ready, "the wiped node serves")
+        wait_until_same(cluster)
+        with Client.connect(cluster.directory, timeout=30) as client:
+            client.journal("orders").write(b"after the wipe")
+            last = client.prove("orders", MESSAGES + 50)
+            check(cluster, last, b"after the wipe", tmp_path)
+            no_forks(seen, last.checkpoint)
+        with Client.connect(cluster.directory, node=victim.number, timeout=30) as client:
+            check(cluster, client.prove("orders", 5), b"order 5", tmp_path)
+        with urlopen(f"http://{victim.http}/checkpoint", timeout=10) as page:
+            no_forks(seen, checkpoints.parse(page.read()))
