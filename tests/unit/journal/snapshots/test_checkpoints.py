@@ -36,7 +36,7 @@ from chaplain.journal.storage.offset_index import StreamIndex
 from chaplain.journal.storage.segment_index import SegmentIndex, SegmentSpan
 from chaplain.journal.storage.verdict import Reason
 from simulator.adapters.consensus_node import CountingExecution, identity_of
-from tests.support.execution_stage import BOB, Stage, petition
+from tests.support.execution_stage import BOB, Stage, founding, petition
 
 PAGE = Path(__file__).parents[4] / "docs" / "protocol" / "checkpoints.md"
 EXAMPLES = {
@@ -412,6 +412,21 @@ def test_pieces_that_were_not_asked_for_neither_spoil_a_state_nor_delay_the_next
     assert desk.installer.due_ns == retry_ns
     desk.installer.on_timer(retry_ns)
     assert asked_for(desk) == [3]
+
+
+def test_state_of_valid_form_without_the_trusted_digest_is_not_installed() -> None:
+    desk, made = behind()
+    for node in (2, 3):
+        desk.checkpointer.on_offer(0, node, said(made, first=9))
+    desk.installer.update(0)
+    other = Stage()
+    execute(other, [petition(MakeCheckpoint(0), nonce=b"another request ")])
+    forged = other.execution.state.export()
+    assert load(founding(), forged).position.index == made.index
+    assert len(forged) == len(made.state)
+    assert sha256(forged).digest() != made.digest
+    desk.installer.on_piece(0, 2, StatePiece(made.index, 0, forged))
+    assert not desk.effects(Persist)
 
 
 def test_node_that_sent_a_forged_state_is_asked_no_more_while_others_have_it() -> None:
