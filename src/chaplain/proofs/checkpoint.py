@@ -85,6 +85,10 @@ class SignedCheckpoint(Frozen, frozen=True):
         """The whole note, as files contain it."""
         return Note(self.checkpoint.text, self.signatures).encode()
 
+    def __repr__(self) -> str:
+        names = [signature.name for signature in self.signatures]
+        return f"SignedCheckpoint({self.checkpoint.origin!r}, size={self.checkpoint.size}, signers={names})"
+
 
 def parse(data: bytes) -> SignedCheckpoint:
     """Read a signed checkpoint. Its signatures are not checked; `policy.check` does that."""

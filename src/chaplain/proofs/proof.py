@@ -74,6 +74,9 @@ class Proof(Frozen, frozen=True):
     path: tuple[bytes, ...]
     checkpoint: SignedCheckpoint
 
+    def __repr__(self) -> str:
+        return f"Proof({self.stream!r}, offset={self.offset}, size={self.size})"
+
     @property
     def stream(self) -> str:
         return self.leaf.stream

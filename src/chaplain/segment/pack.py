@@ -32,6 +32,10 @@ _SLOT_FIELD = 9
 """The field of the head that contains the size of the signature."""
 _SIZE = struct.Struct("<I")
 PACK_BYTES_MAX = 1 << 30
+ISOLATED_MAX = 8192
+"""Messages in an isolated pack. Each of them is a leaf of its own, so a pack of a million empty messages would take
+every node seconds to check.
+"""
 Cells = Sequence[bytes | None]
 Words = npt.NDArray[np.uint32]
 

@@ -76,6 +76,13 @@ def test_values_keys_and_neighbours_are_those_that_were_written():
     assert [one.headers for one in found] == [None, None, None]
 
 
+def test_proof_and_checkpoint_are_shown_in_one_line(log):
+    made = log.prove("orders", 7)
+    assert repr(made) == f"Proof('orders', offset=7, size={made.size})"
+    assert len(repr(made.checkpoint)) < 200
+    assert f"size={made.checkpoint.checkpoint.size}" in repr(made.checkpoint)
+
+
 def test_proof_is_saved_as_it_is(log, tmp_path):
     made = log.prove("orders", 3)
     made.save(tmp_path / "order.proof")

@@ -30,6 +30,7 @@ from chaplain.errors import Missing, Misused
 from chaplain.journal.messages.client import AskProof, ListClients, ListStreams, WrapSecret
 from chaplain.journal.messages.config import ACL_BYTES, AddIdentity, RemoveIdentity
 from chaplain.journal.messages.signing import SECRET_BYTES, SignatureType
+from chaplain.segment.pack import ISOLATED_MAX
 
 Item: TypeAlias = bytes | tuple[bytes, bytes | None] | tuple[bytes, bytes | None, Headers | None]
 """A value; or a tuple of value and key; or a tuple of value, key and headers."""
@@ -56,6 +57,8 @@ def single(stream: str, value: bytes, key: bytes | None, headers: Headers | None
 
 def with_isolation(batch: Batch, isolated: bool) -> Batch:
     """The batch, with every message as a group of its own if `isolated` is true."""
+    if isolated and len(batch.values) > ISOLATED_MAX:
+        raise Misused(f"at most {ISOLATED_MAX} isolated messages fit into one request, not {len(batch.values)}")
     return replace(batch, isolated=True) if isolated else batch
 
 

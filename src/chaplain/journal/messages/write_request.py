@@ -21,6 +21,8 @@ from chaplain.errors import Malformed
 from chaplain.segment import headers
 from chaplain.segment.layout import HASH_BYTES, Bytes, Octets, octets, view_of
 from chaplain.segment.pack import (
+    ISOLATED,
+    ISOLATED_MAX,
     NOTHING,
     PACK_HEAD_BYTES,
     PackHead,
@@ -96,6 +98,8 @@ def check_pack(raw: Bytes) -> PackHead:
     Raises `Malformed` unless the sizes in its tables add up and its digest is correct.
     """
     head = _read_head(raw)
+    if head.columns & ISOLATED and head.count > ISOLATED_MAX:
+        raise Malformed(f"request: an isolated pack has at most {ISOLATED_MAX} messages, not {head.count}")
     view = view_of(raw)
     end = _end_of_few(view, head) if head.count <= PYTHON_SUM_MAX else _end_of_many(octets(view), head)
     if end + 7 & -8 != head.end:

@@ -20,7 +20,7 @@ from chaplain.journal.messages.write_request import (
 )
 from chaplain.segment.arrow import to_record_batches
 from chaplain.segment.layout import octets
-from chaplain.segment.pack import Pack, decode_pack, digest_of, encode_pack, read_head
+from chaplain.segment.pack import ISOLATED_MAX, Pack, decode_pack, digest_of, encode_pack, read_head
 from chaplain.segment.record import Kind, Record
 from tests.support.execution_stage import ADMIN, BOB, CLUSTER, WRAPPING, pack, sealed_pack
 
@@ -35,6 +35,16 @@ def check(entry=ENTRY, *, key=ADMIN.key, cluster=CLUSTER, stream="orders", kind=
 def repaired(raw: bytes) -> bytes:
     """The same octets with the digest that they ought to have."""
     return raw[:32] + digest_of(raw) + raw[64:]
+
+
+@pytest.mark.parametrize(("count", "accepted"), [(ISOLATED_MAX, True), (ISOLATED_MAX + 1, False)])
+def test_isolated_pack_has_a_bounded_number_of_messages(count, accepted):
+    raw = encode_pack(Pack(1, 1, (b"",) * count, isolated=True))
+    if accepted:
+        assert check_pack(raw).count == count
+    else:
+        with pytest.raises(Malformed, match="an isolated pack has at most 8192 messages, not 8193"):
+            check_pack(raw)
 
 
 def test_heading_contains_lane_ids_and_digest():
