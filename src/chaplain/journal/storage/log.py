@@ -397,6 +397,8 @@ class ReplicatedLog:
                 self._observe_stored(group)
             elif index <= recovered.agreed and index == self.agreed + 1:
                 self._apply_recovered(group)
+        if self.agreed == recovered.base.index and self.agreed in recovered.groups:
+            self._cache_last_covered(recovered.groups[self.agreed])
         self.durable = recovered.agreed
         # A verdict that waits is written with the first append.
         self.shown = self._covered = self._pending[0].message - 1 if self._pending else self.agreed
@@ -418,6 +420,15 @@ class ReplicatedLog:
             verdict = b"" if group.verdict is None else verdict_of(group.verdict)
             self.execution.cache_stored(message.body, message.payloads, verdict)
         return message
+
+    def _cache_last_covered(self, group: Group) -> None:
+        """Cache the payloads of the last agreed message, which the checkpoint covers. Index-only serializers may know
+        that it is agreed and still lack its payloads; catch-up serves only the messages before it.
+        """
+        with suppress(Malformed):  # an unreadable message is repaired when a reader needs it
+            message = message_of(group)
+            if not message.lacks_payloads:
+                self.execution.cache_stored(message.body, message.payloads)
 
     def _observe_stored(self, group: Group) -> None:
         """Report a message that the checkpoint covers: it is still in the log, so clients can read it."""
