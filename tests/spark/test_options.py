@@ -191,11 +191,14 @@ def test_java_version_is_parsed(text: str, major: int) -> None:
     assert java_version(text) == major
 
 
-def test_unreachable_connect_server_is_reported_at_once() -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))  # and not listening
-        with pytest.raises(Unreachable, match=r"nothing listens at 127\.0\.0\.1:\d+: start a Spark Connect"):
-            local_session(remote=f"sc://127.0.0.1:{taken.getsockname()[1]}/;user_id=ann")
+def test_unreachable_connect_server_is_reported_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(address: tuple[str, int], timeout: float) -> None:
+        raise ConnectionRefusedError(f"{address} within {timeout} s")
+
+    # A free port of a busy machine may be taken, or out of reach, a moment later.
+    monkeypatch.setattr(socket, "create_connection", refuse)
+    with pytest.raises(Unreachable, match=r"nothing listens at 127\.0\.0\.1:15002: start a Spark Connect"):
+        local_session(remote="sc://127.0.0.1:15002/;user_id=ann")
 
 
 def test_durations_and_targets_are_parsed() -> None:

@@ -262,10 +262,9 @@ def test_cluster_without_databases_refuses_statements(tmp_path: Path) -> None:
     bring_up(directory, lambda _: None)
     try:
         with Client.connect(directory, timeout=30) as client:
-            sql = client.sql("main")
-            for write in (sql.execute, sql.writer().execute):
+            for write in (lambda: client.sql("main").execute("create table t(a)"), client.sql("main").writer):
                 with pytest.raises(NotExecutor, match="executes no statements: its database is set to none"):
-                    write("create table t(a)")
+                    write()
             with pytest.raises(Missing):
                 list(client.journal("main").read())
             assert not (directory / "node-1" / "databases").exists()

@@ -308,8 +308,9 @@ def test_compromised_identity_is_refused_and_both_requests_are_returned_as_proof
     assert thief.told(NotWritten)[0].kind == "compromised"
     cluster.agree()
     assert refused(owner, pack(lane, 2, signer=BOB)) == [("compromised", 2)]
-    cluster.rest(20 * MILLISECOND)  # the verdict on the last message is on disk
-    proof, packs = client.ask(AskProof(60, added.acl))
+    client.say(AskProof(60, added.acl))  # at once: the verdict on the last message is not on disk yet
+    cluster.until(lambda: client.told(ProofIs))
+    proof, packs = next(one for one in client.inbox if isinstance(one[0], ProofIs))
     assert isinstance(proof, ProofIs)
     shown = packs[: proof.first_bytes], packs[proof.first_bytes :]
     assert shown == (first.raw, second.raw)

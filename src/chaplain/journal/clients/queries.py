@@ -82,6 +82,8 @@ class ClientQueries:
         self._streams = streams
         self._tree = tree
         self._proof_reads: dict[int, _ProofRead] = {}
+        self._unwritten: list[_ProofRead] = []
+        """Proofs whose next request is in the last message: its verdict is on disk with the next write."""
         self._tokens = tokens or count(1)
         self.effects: list[QueryEffect] = []
 
@@ -182,7 +184,7 @@ class ClientQueries:
         client = self._execution.state.clients.get(ask.acl)
         if proof is None or client is None:
             self._fail(instance, ask.call, "unknown", "nothing is proven against this identity")
-        elif len(self._proof_reads) >= PROOFS_MAX:
+        elif len(self._proof_reads) + len(self._unwritten) >= PROOFS_MAX:
             self._fail(instance, ask.call, "busy", "too many proofs are being read: ask again later")
         else:
             self._read_next(_ProofRead(instance, ask.call, client, (proof.first, proof.second), []))
@@ -191,6 +193,9 @@ class ClientQueries:
         """Read the next request of the proof from the log."""
         position = proof_read.positions[len(proof_read.packs)]
         span = self._locate(position.index, 1)
+        if span is None and position.index == self._execution.applied_index:
+            self._unwritten.append(proof_read)  # `on_log_synced` goes on
+            return
         if span is None:
             why = "the log of this node does not contain the request, not yet or no more: ask later, or another node"
             self._fail(proof_read.instance, proof_read.call, "busy", why)
@@ -198,6 +203,12 @@ class ClientQueries:
         token = next(self._tokens)
         self._proof_reads[token] = proof_read
         self.effects.append(ReadLog(token, *span))
+
+    def on_log_synced(self) -> None:
+        """More of the log may be on disk now: try the proofs that wait for it."""
+        unwritten, self._unwritten = self._unwritten, []
+        for proof_read in unwritten:
+            self._read_next(proof_read)
 
     def on_log_read(self, token: int, records: Sequence[Record]) -> None:
         proof_read = self._proof_reads.pop(token, None)

@@ -138,6 +138,7 @@ class ClientSessions:
         """More of the log may be on disk: parts that wait to read it try again."""
         if self.subscriptions.unwritten:
             self.subscriptions.retry_unwritten()
+        self.queries.on_log_synced()
         if self._execution.state.staged_packs.committed:
             self.commit_replay.replay_next()
 

@@ -19,6 +19,7 @@ from chaplain.journal.messages.config import AddIdentity, LeaseLane, acl_id
 from chaplain.journal.messages.membership import is_opening
 from chaplain.journal.model.results import ConfigVerdict
 from chaplain.journal.storage import verdict as verdicts
+from chaplain.journal.storage.records import verdict_of
 from chaplain.journal.storage.verdict import Reason
 from chaplain.pipeline.source.offset_index import open_index, read_places
 from chaplain.segment.record import Kind, Record
@@ -28,7 +29,7 @@ from chaplain.verification.batches import split_first
 def client_names(cluster: str | Path, path: str | Path) -> dict[int, str]:
     """Return the client's name of each lane that the log of a cluster, or of a node's folder, leased."""
     index = open_index(str(path), str(cluster))
-    places = [place for place in index.places if place.kind == Kind.META]
+    places = [place for place in index.places if place.kind in (Kind.META, Kind.VERDICT)]
     if not places:
         return {}
     found = _Names(Path(places[0].path).parent)
@@ -43,15 +44,20 @@ class _Names:
     def __init__(self, segments: Path) -> None:
         self.names: dict[bytes, str] = {}
         self.lanes: dict[int, bytes] = {}
+        self._bodies: dict[bytes, bytes] = {}
+        """Bodies whose verdict was not read yet, by the hash of their message."""
         with suppress(ChaplainError, OSError):
             founders = sorted(load_node(segments.resolve().parent / NODE_FILE, environment={}).clients)
             self.names = {acl_id(0, 0, number): name for number, name in enumerate(founders, 1)}
 
     def take(self, record: Record) -> None:
-        if record.part:
-            return  # not the first record of its message, which contains body and verdict
-        raw, verdict = split_first(record)
-        body, decided = decode_body(raw), verdicts.decode(verdict)
+        if record.kind == Kind.META and record.part == 0:
+            self._bodies[record.chain_hash] = split_first(record)[0]
+            return
+        raw = self._bodies.pop(record.chain_hash, None)
+        if record.kind != Kind.VERDICT or raw is None:
+            return
+        body, decided = decode_body(raw), verdicts.decode(verdict_of(record))
         for entry, result in zip(body.entries, decided.entries, strict=False):
             if (
                 isinstance(entry, ConfigEntry)
