@@ -12,6 +12,8 @@ STATUS = "unit/node/test_status.py"
 PRINTS = "unit/journal/execution/test_fingerprint.py"
 DOOR = "unit/link/test_strangers_core.py"
 TURNS = "unit/runtime/test_request_scheduler.py"
+CONTENTION = "unit/node/test_contention.py"
+CLIENT_COSTS = "unit/journal/clients/test_costs.py"
 NODE = "unit/node/test_client_turns.py"
 
 BUGS = [
@@ -111,10 +113,34 @@ BUGS = [
     caught_by_tests(
         "a client that costs much stays light",
         "node.core",
-        "            if event.peer.client and self.contended:\n",
-        "            if False:\n",
+        "        if self.contended:\n            self._requests.charge",
+        "        if False:\n            self._requests.charge",
         NODE,
         "busy_node_serves_only_light_clients",
+    ),
+    caught_by_tests(
+        "the client service charges nobody",
+        "client_service.core",
+        "[Charge(client.key, units)] if units else []",
+        "[]",
+        DESK,
+        "charged",
+    ),
+    caught_by_tests(
+        "the statements of a pack cost nothing",
+        "journal.clients.costs",
+        "            return costs.STATEMENT * statements_in(payload)\n",
+        "            return 0\n",
+        CONTENTION,
+        "cost_of",
+    ),
+    caught_by_tests(
+        "the journal charges nobody",
+        "journal.core",
+        "        if units := extra_cost(message, parcel.payload):\n",
+        "        if units := 0:\n",
+        CLIENT_COSTS,
+        "charged",
     ),
     caught_by_tests(
         "what a node says waits for clients",

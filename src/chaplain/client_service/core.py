@@ -66,6 +66,7 @@ from chaplain.client_service.messages import (
 )
 from chaplain.client_service.sessions import ConnectedClient, Listeners, Topic
 from chaplain.core import Report, Requested, Settled, Withdrawn
+from chaplain.costs import Charge
 from chaplain.errors import Malformed
 from chaplain.gossip.events import (
     ALL,
@@ -207,7 +208,9 @@ class ClientServiceCore:
             self.counts["requests_too_often"] += 1
             often = f"every node acts on this, and this client may send {self._settings.spread_per_second_max} a second"
             return [self._fail(client, request.call, "busy", f"{often}: do it again later")]
-        return self._dispatch(client, request, opened.payload)
+        units = messages.extra_cost(request)
+        charged: list[ClientServiceEffect] = [Charge(client.key, units)] if units else []
+        return [*charged, *self._dispatch(client, request, opened.payload)]
 
     def _is_late(self, client: ConnectedClient, request: ClientRequest) -> bool:
         """True if the request has side effects and its client may have given it up, as far as this node knows."""

@@ -7,6 +7,7 @@ from typing import TypeAlias
 
 from chaplain.client_service.limits import Limits
 from chaplain.core import Frozen, Report, Requested, Settled, Withdrawn
+from chaplain.costs import Charge
 from chaplain.gossip.events import (
     Acknowledged,
     AskQuery,
@@ -102,6 +103,7 @@ ClientServiceEffect: TypeAlias = (
     | Shout
     | RotationWanted
     | ForLayer
+    | Charge
     | Report
 )
 

@@ -12,6 +12,7 @@ from typing import TypeAlias, assert_never
 import msgspec
 
 from chaplain.core import Frozen
+from chaplain.costs import APPEND, SPREAD
 from chaplain.errors import Malformed
 from chaplain.wire import parcel
 from chaplain.wire.packed import unpack
@@ -153,6 +154,13 @@ def is_repeatable(request: ClientRequest) -> bool:
 def is_spread(request: ClientRequest) -> bool:
     """True if every node of the cluster has to act on the request, so that its cost exceeds that at this node."""
     return isinstance(request, AskQuestion | FireEvent | FireAndWait | JoinAPool | AnswerQuestions)
+
+
+def extra_cost(request: ClientRequest) -> int:
+    """How much more than its size says the request costs the cluster (`chaplain.costs`)."""
+    if isinstance(request, Instruct) and request.layer == Layer.GRAPH:
+        return APPEND
+    return SPREAD if is_spread(request) else 0
 
 
 class Reply(Frozen, frozen=True, array_like=True, tag=True, forbid_unknown_fields=True):

@@ -16,7 +16,9 @@ from itertools import count
 from typing import assert_never
 
 from chaplain.core import Drained, Halt, Persist, Persisted, PersistFailed, Report, Stopping, Woken
+from chaplain.costs import Charge
 from chaplain.errors import Malformed
+from chaplain.journal.clients.costs import extra_cost
 from chaplain.journal.clients.sessions import SessionEffect, make_client_sessions
 from chaplain.journal.consensus.core import SerializerCore
 from chaplain.journal.consensus.events import (
@@ -619,6 +621,8 @@ class JournalCore:
         if peer.instance not in self._sessions.peers:
             return
         message = client_messages.decode_client(parcel.body)
+        if units := extra_cost(message, parcel.payload):
+            self._out.append(Charge(peer.key, units))
         if type(message) is client_messages.Write:
             written = self._sessions.write(peer, message, parcel.payload)
             if type(written) is PackWritten:

@@ -11,6 +11,7 @@ from enum import IntEnum
 from typing import TypeAlias, final
 
 from chaplain.core import Drained, Frozen, Halt, Persist, Persisted, PersistFailed, Report, Stopping, Woken
+from chaplain.costs import Charge
 from chaplain.gossip.events import Assembled
 from chaplain.journal.consensus.events import (
     ConsensusStarted,
@@ -137,6 +138,7 @@ JournalEffect: TypeAlias = (
     | Admitted
     | AppliedMessage
     | RoleChanged
+    | Charge
     | Report
     | Halt
 )

@@ -34,6 +34,7 @@ from chaplain.core import (
     Report,
     Settled,
 )
+from chaplain.costs import UNIT_BYTES, Charge, size_cost
 from chaplain.errors import Malformed
 from chaplain.gossip import events as gossip
 from chaplain.gossip.core import GossipCore
@@ -56,7 +57,6 @@ from chaplain.mesh.events import Entered, Exited, Expel, Gapped, Whispered
 from chaplain.node import log_lines, status
 from chaplain.node.authorization import Authorization
 from chaplain.node.contention import Contention
-from chaplain.node.costs import UNIT_BYTES, cost_of
 from chaplain.node.fair_queue import FairQueue
 from chaplain.node.keyring_store import NOT_ENCRYPTED, KeyRingStore, beacon_keys
 from chaplain.node.layer_slot import TO_HOST, LayerSlot
@@ -344,6 +344,7 @@ class NodeCore:
         to_service.route(to_gossip, gossip.Fire, gossip.AskQuery, gossip.GiveAnswer)
         to_service.route(to_gossip, gossip.RegisterQuestion, gossip.UnregisterQuestion)
         to_service.route(self._rotate, RotationWanted)
+        to_service.route(self._charge, Charge)
         to_service.route(lambda effect: self._work.append((self._uppers[effect.layer], effect.event)), ForLayer)
         return to_link, to_mesh, to_gossip, to_service
 
@@ -355,6 +356,7 @@ class NodeCore:
         slot.route(lambda persist: self._write(slot, Persisted(persist.ticket), persist.operations), Persist)
         slot.route(self._gossip, gossip.Assembled)
         slot.route(self._on_role_changed, RoleChanged)
+        slot.route(self._charge, Charge)
         slot.route(self._expel, Expel)
         slot.route(lambda effect: self._work.append((self._uppers[Layer.EXECUTOR], effect)), DryRun, AppliedMessage)
         return slot
@@ -462,14 +464,18 @@ class NodeCore:
         request = self._requests.take(self.now_ns, light)
         if request is not None:
             self._contention.see(self.now_ns, request.peer.key)
+            self._charge(Charge(request.peer.key, size_cost(len(request.content))))
             self._route_parcel(request)
             self._run()
+
+    def _charge(self, charge: Charge) -> None:
+        """A client costs the cluster this much. That counts only while several clients use it."""
+        if self.contended:
+            self._requests.charge(self.now_ns, charge.key, charge.units)
 
     def _route_parcel(self, event: Whispered) -> None:
         try:
             opened = parcel.decode(event.content)
-            if event.peer.client and self.contended:
-                self._requests.charge(self.now_ns, event.peer.key, cost_of(opened))
         except Malformed as error:
             name = self.node_id(event.peer.identifier)
             self._out.append(log_lines.refused("parcel malformed", name, str(error)))

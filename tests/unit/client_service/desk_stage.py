@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 
 from chaplain.client_service import messages
@@ -9,6 +10,7 @@ from chaplain.client_service.core import ClientServiceCore
 from chaplain.client_service.events import ClientServiceEffect, ClientServiceSettings, NodeViews
 from chaplain.client_service.limits import Limits
 from chaplain.client_service.messages import ClientRequest, NodeReply
+from chaplain.costs import Charge
 from chaplain.link.events import Peer
 from chaplain.mesh.events import (
     Entered,
@@ -48,11 +50,17 @@ class Desk:
             limits=limits or Limits(),
         )
         self.core = ClientServiceCore(OWN, settings or ClientServiceSettings(), views)
+        self.charges: Counter[bytes] = Counter()
         self.step(Entered(ANN, {}))
         self.step(Entered(BOB, {}))
 
     def step(self, event: object) -> list[ClientServiceEffect]:
-        return self.core.step(0, event)  # type: ignore[arg-type]
+        """The effects of this input. Charges are in `charges`, by key."""
+        effects = self.core.step(0, event)  # type: ignore[arg-type]
+        for charge in effects:
+            if isinstance(charge, Charge):
+                self.charges[charge.key] += charge.units
+        return [effect for effect in effects if not isinstance(effect, Charge)]
 
     def ask(self, peer: Peer, request: ClientRequest, payload: bytes = b"") -> list[ClientServiceEffect]:
         return self.step(Whispered(peer, messages.encode(peer.identifier, request, payload)))

@@ -5,12 +5,14 @@ from __future__ import annotations
 import pytest
 
 from chaplain.client_service import messages
+from chaplain.costs import APPEND, READ, REQUEST, SPREAD, STATEMENT, UNIT_BYTES, size_cost
+from chaplain.journal.clients.costs import extra_cost
 from chaplain.journal.messages import client
+from chaplain.journal.messages.write_request import STATEMENTS
 from chaplain.node.contention import CONTENTION_NS, Contention
-from chaplain.node.costs import APPEND, READ, REQUEST, SPREAD, UNIT_BYTES, cost_of
 from chaplain.node.fair_queue import FairQueue
-from chaplain.wire import parcel
-from chaplain.wire.parcel import Layer, Parcel
+from chaplain.segment.pack import Pack, encode_pack
+from chaplain.wire.parcel import Layer
 
 MIB = 1 << 20
 SECOND = 1_000_000_000
@@ -32,30 +34,42 @@ def test_two_clients_contend_until_one_was_inactive_for_a_while() -> None:
     assert not contention.holds(1 + CONTENTION_NS)
 
 
-def parcel_of(request: messages.ClientRequest, payload: bytes = b"") -> Parcel:
-    return parcel.decode(messages.encode(1, request, payload))
+@pytest.mark.parametrize(
+    ("asked", "cost"),
+    [
+        (messages.GetStatus(1), 0),
+        (messages.AskQuestion(1, "members", 1), SPREAD),
+        (messages.FireEvent(1, "event", None), SPREAD),
+        (messages.JoinAPool(1, "pool"), SPREAD),
+        (messages.Instruct(1, Layer.GRAPH, b""), APPEND),
+        (messages.Instruct(1, Layer.SEQUENCE, b""), 0),
+        (messages.ShoutToPool(1, "pool"), 0),
+    ],
+)
+def test_extra_cost_of_a_request_depends_on_its_kind(asked: messages.ClientRequest, cost: int) -> None:
+    assert messages.extra_cost(asked) == cost
 
 
 @pytest.mark.parametrize(
-    ("opened", "cost"),
+    ("message", "payload", "cost"),
     [
-        (parcel_of(messages.GetStatus(1)), REQUEST),
-        (parcel_of(messages.AskQuestion(1, "members", 1)), SPREAD),
-        (parcel_of(messages.FireEvent(1, "event", None)), SPREAD),
-        (parcel_of(messages.JoinAPool(1, "pool")), SPREAD),
-        (parcel_of(messages.Instruct(1, Layer.GRAPH, b"")), APPEND),
-        (parcel_of(messages.Instruct(1, Layer.SEQUENCE, b"")), REQUEST),
-        (parcel_of(messages.ShoutToPool(1, "pool"), bytes(3 * UNIT_BYTES)), REQUEST + 3),
-        (Parcel(1, Layer.JOURNAL, client.encode(client.Write("s")), bytes(16)), REQUEST),
-        (Parcel(1, Layer.JOURNAL, client.encode(client.Write("s")), bytes(65536)), REQUEST + 16),
-        (Parcel(1, Layer.JOURNAL, client.encode(client.SubmitPetition(1, 1, 1)), b""), SPREAD),
-        (Parcel(1, Layer.JOURNAL, client.encode(client.Read(1, "s", 0, 1)), b""), READ),
-        (Parcel(1, Layer.JOURNAL, b"nonsense", b""), REQUEST),
-        (Parcel(1, Layer.CLIENT, b"nonsense", b""), REQUEST),
+        (client.Write("s"), encode_pack(Pack(1, 1, (b"a", b"b", b"c"))), 0),
+        (client.Write("s"), encode_pack(Pack(1, 1, (b"a", b"b", b"c"), message_type=STATEMENTS)), 3 * STATEMENT),
+        (client.Write("s"), b"", 0),
+        (client.SubmitPetition(1, 1, 1), b"", SPREAD),
+        (client.Grant(1, 1), b"", SPREAD),
+        (client.Read(1, "s", 0, 1), b"", READ),
+        (client.ListNodes(1), b"", 0),
     ],
 )
-def test_cost_of_a_request_depends_on_kind_and_size(opened: Parcel, cost: int) -> None:
-    assert cost_of(opened) == cost
+def test_extra_cost_of_a_journal_message_depends_on_its_kind_and_its_statements(
+    message: client.ClientMessage, payload: bytes, cost: int
+) -> None:
+    assert extra_cost(message, payload) == cost
+
+
+def test_every_request_costs_one_unit_and_one_for_each_unit_of_octets() -> None:
+    assert [size_cost(size) for size in (0, UNIT_BYTES - 1, 3 * UNIT_BYTES)] == [REQUEST, REQUEST, REQUEST + 3]
 
 
 def test_client_is_light_again_after_its_debt_is_paid() -> None:

@@ -36,7 +36,9 @@ from chaplain.wire.primitives import VCHAR, put_string
 
 REQUEST_LABEL = b"chaplain request 1"
 REQUEST_ID_MAX = 0xFFFFFFFF
+_COUNT_AT = 4
 _CLIENT_ID_AT = 8
+_TYPE_AT = 21
 COLUMNS_AT = 23
 """Position of the octet in a pack that lists its columns."""
 RESERVED = "_"
@@ -71,6 +73,11 @@ class Heading(Frozen, frozen=True):
 def client_id_of(raw: bytes) -> int:
     """The client id that the pack claims."""
     return int.from_bytes(raw[_CLIENT_ID_AT : _CLIENT_ID_AT + 4], "little")
+
+
+def statements_in(raw: bytes) -> int:
+    """The number of statements that the pack claims; 0 for a pack of data, or of anything else."""
+    return int.from_bytes(raw[_COUNT_AT : _COUNT_AT + 4], "little") if raw[_TYPE_AT : _TYPE_AT + 1] == b"\1" else 0
 
 
 def read_heading(raw: Bytes) -> Heading:

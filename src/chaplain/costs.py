@@ -1,0 +1,36 @@
+"""The cost of a client's request to the whole cluster, as far as its kind and size say.
+
+The node that serves a request measures only its own step. An event, a question, an append to a graph, a petition or a
+statement makes every node work, most of it later. So a request has a cost in units: a small write costs one unit. The
+node charges `size_cost` for every request, and the layer that decodes the request charges what its kind costs more. The
+charges decide only which clients are light (`node.fair_queue`); the host measures how busy the node really is.
+"""
+
+from __future__ import annotations
+
+from chaplain.core import Frozen
+
+REQUEST = 1
+SPREAD = 10
+"""An event, a question or a petition. Measured on three nodes: five to ten times a small write among others."""
+APPEND = 20
+"""An append to a graph: every node checks its signature and writes it to disk. Measured likewise: 17 times."""
+READ = 20
+"""A read of the journal: a thread reads and unpacks a span of the log. More credit for it costs as much as `SPREAD`."""
+STATEMENT = 2
+"""A statement of a pack, which may contain thousands: every node executes each. An honest writer beside a flood of
+statements keeps as much of its rate as with 4 units."""
+UNIT_BYTES = 4096
+"""Octets of a request that cost as much as a request."""
+
+
+class Charge(Frozen, frozen=True):
+    """Effect: a request of the client with this key costs so much more than its size says."""
+
+    key: bytes
+    units: int
+
+
+def size_cost(size_bytes: int) -> int:
+    """The cost of any request of this size, in units."""
+    return REQUEST + size_bytes // UNIT_BYTES

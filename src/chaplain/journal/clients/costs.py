@@ -1,0 +1,19 @@
+"""How much more than its size says a client's request to the journal costs the cluster (`chaplain.costs`)."""
+
+from __future__ import annotations
+
+from chaplain import costs
+from chaplain.journal.messages import client
+from chaplain.journal.messages.write_request import statements_in
+
+
+def extra_cost(message: client.ClientMessage, payload: bytes) -> int:
+    match message:
+        case client.Write():
+            return costs.STATEMENT * statements_in(payload)
+        case client.Read():
+            return costs.READ
+        case client.SubmitPetition() | client.Grant():
+            return costs.SPREAD
+        case _:
+            return 0
