@@ -119,6 +119,14 @@ BUGS = [
         "busy_node_serves_only_light_clients",
     ),
     caught_by_tests(
+        "statements for one database too many are logged",
+        "journal.ingest.admission",
+        "        if heading.message_type == STATEMENTS and not self._execution.may_have_database(event.stream):\n",
+        "        if False:\n",
+        "unit/journal/ingest/test_precheck.py",
+        "database_too_many",
+    ),
+    caught_by_tests(
         "the client service charges nobody",
         "client_service.core",
         "[Charge(client.key, units)] if units else []",

@@ -195,6 +195,10 @@ class JournalExecution:
             return _inactive_reason(client)
         return self._rights_refusal(client, stream, heading)
 
+    def may_have_database(self, stream: str) -> bool:
+        """True if the stream has a database, or would get one with its first statement."""
+        return stream in self.state.databases or len(self.state.databases) < self._policy.databases_max
+
     def check_of(self, stream: str, raw: bytes | memoryview, heading: Heading) -> PackCheck | None:
         """The signature check that execution would make; None if execution will refuse the pack without it."""
         lane = self.state.lanes.get(heading.client_id)

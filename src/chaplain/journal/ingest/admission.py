@@ -18,7 +18,14 @@ from chaplain.journal.execution.state_machine import JournalExecution
 from chaplain.journal.ingest.flow_control import CreditBook
 from chaplain.journal.messages.client import AlreadyWritten, GoBack, NodeMessage, NotWritten
 from chaplain.journal.messages.ingest import AcceptedPack, IngestEntry
-from chaplain.journal.messages.write_request import COLUMNS_AT, Heading, check_headers, read_heading, request_digest
+from chaplain.journal.messages.write_request import (
+    COLUMNS_AT,
+    STATEMENTS,
+    Heading,
+    check_headers,
+    read_heading,
+    request_digest,
+)
 from chaplain.journal.model.reason import REASONS, kind_of
 from chaplain.journal.model.receipts import answer_of
 from chaplain.journal.model.records import LaneState
@@ -30,6 +37,7 @@ BUSY = "busy"
 DISK_FULL = "disk_full"
 NOT_YOURS = "not_yours"
 NOT_INGEST = "not_ingest"
+DATABASES_FULL = "databases_full"
 DATA = 0
 """The message type of plain data, which no executor executes."""
 INVALID = "invalid"
@@ -113,6 +121,11 @@ class Admission:
         queue = self._queues.get(lane.client_id) or _LaneQueue()
         if (heading.first_id, digest) in queue.taken:
             return None
+        if heading.message_type == STATEMENTS and not self._execution.may_have_database(event.stream):
+            # Execution would log the statements and execute none of them. That still happens to statements for several
+            # new databases that are under way together: then the client learns that its stream has no database.
+            why = "the cluster has as many databases as it may have: execute the statements on a stream that has one"
+            return _not_written(heading, DATABASES_FULL, why, lane.last_id + 1)
         if self.disk_full:
             return _not_written(heading, DISK_FULL, full_reason(self._settings.node), lane.last_id + 1)
         expected = max(lane.last_id, queue.highest) + 1

@@ -6,9 +6,12 @@ from chaplain.core import Stopping
 from chaplain.journal.clients.sessions import LINGER_NS
 from chaplain.journal.messages.client import AlreadyWritten, Credit, GoBack, NotWritten, Open, Opened
 from chaplain.journal.messages.config import AddIdentity, RemoveIdentity
+from chaplain.journal.messages.write_request import STATEMENTS
 from chaplain.journal.model.bootstrap import Policy
 from tests.support.execution_stage import ADMIN_ACL, BOB, pack, petition
 from tests.support.journal_cluster import Client, Cluster, others, refused
+
+SECOND = 10**9
 
 # Courtesy: what is refused early.
 
@@ -24,6 +27,24 @@ def test_early_refusals_name_the_reason(cluster, client):
     assert client.told(GoBack)[-1].expected_id == 1
     assert cluster.nodes[1].core.execution.applied_index == settled, "nothing of this was worth ordering"
     assert cluster.nodes[1].core.ingest.waiting_bytes == 0
+
+
+def test_statements_for_one_database_too_many_are_refused_before_they_are_logged():
+    cluster = Cluster(policy=Policy(databases_max=2))
+    cluster.elect()
+    client = Client(cluster).connect(1)
+    lane = client.lease()
+    for number in (1, 2):
+        client.write(pack(lane, number, stream=f"db{number}", message_type=STATEMENTS))
+        cluster.until(lambda number=number: any(run.first_id == number for run in client.runs))
+    cluster.agree()
+    settled = cluster.nodes[1].core.execution.applied_index
+    assert refused(client, pack(lane, 3, stream="db3", message_type=STATEMENTS)) == [("databases_full", 3)]
+    assert "as many databases" in client.told(NotWritten)[-1].reason
+    cluster.rest(SECOND)
+    assert cluster.nodes[1].core.execution.applied_index == settled
+    client.write(pack(lane, 3, stream="db3"), pack(lane, 4, stream="db2", message_type=STATEMENTS))
+    cluster.until(lambda: sum(run.requests for run in client.runs) == 4)
 
 
 def test_malformed_pack_is_refused(cluster, client):
