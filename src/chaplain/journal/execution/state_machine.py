@@ -438,7 +438,7 @@ def _accept(
 
 
 def _check_result(reason: Reason) -> bool | None:
-    """What the stored reason of a pack says about its signature; None if it says nothing."""
+    """Whether the signature of a pack holds, by its stored reason; None if the reason does not tell."""
     if reason in UNCHECKED:
         return None
     return reason not in INVALID

@@ -86,7 +86,7 @@ class CheckpointSigner:
         self.origin = checkpoints.origin_of(execution.cluster)
         self.file = f"{settings.tree_folder}signed"
         self.last = signed_record.read(signed)
-        """What this node signed last. On disk once `_ticket` is not in `_writing`."""
+        """The checkpoint that this node signed last. It is on disk once `_ticket` is not in `_writing`."""
         self.refused = ""
         """Why this node signs nothing any more: its tree contradicts what it signed."""
         self.complete: SignedCheckpoint | None = None
