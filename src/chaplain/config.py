@@ -504,7 +504,7 @@ def choose_nodes(nodes: Sequence[ClusterNode], only: int | None) -> list[Cluster
 
 
 class ClusterFile(Frozen, frozen=True):
-    """What a client needs to know about a cluster. The file never contains the cluster key."""
+    """A client's description of a cluster. The file never contains the cluster key."""
 
     cluster: str
     seal: str

@@ -1,4 +1,4 @@
-"""What every scene of the demo uses: the list of findings, the type of the progress callback, and waiting."""
+"""Parts that every scene of the demo uses: the list of findings, the type of the progress callback, and waiting."""
 
 from __future__ import annotations
 

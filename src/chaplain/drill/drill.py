@@ -59,7 +59,7 @@ class DrillVerdict(Frozen, frozen=True):
     of stream."""
     breaks: tuple[BrokenPromise, ...]
     left_out: tuple[str, ...]
-    """What could not be checked or injected, and why."""
+    """Checks and faults that could not be made, and why."""
 
     @property
     def acknowledged(self) -> int:

@@ -29,7 +29,7 @@ class KindVerdict(Frozen, frozen=True):
     refused: int
     breaks: tuple[BrokenPromise, ...] = ()
     left_out: tuple[str, ...] = ()
-    """What could not be checked, and why that breaks no promise."""
+    """Something that could not be checked, and why that breaks no promise."""
     lost: int = 0
     """Pools only: broadcasts that at least one listener did not receive, counted for each such listener."""
     reported: int = 0

@@ -67,7 +67,7 @@ class ApplyQueue:
         self.checking = False
         """An integrity check is in flight."""
         self.damage = ""
-        """What was wrong with the database, if it was rebuilt since this node started."""
+        """The defect of the database, if it was rebuilt since this node started."""
         self._executors = executors
         self._queued_through = 0
         self._queue: deque[Work] = deque()

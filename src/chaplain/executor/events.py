@@ -162,7 +162,7 @@ class DatabaseOpened(Frozen, frozen=True):
     read: tuple[tuple[bytes, int, int], ...] = ()
     """Identities and lanes whose results were read, with the last such id of each."""
     damage: str = ""
-    """What was wrong with the database that was here; this one was built in its place."""
+    """The defect of the database that was here before; this one was built in its place."""
     doubtful_rows: int = 0
     """The database's number of rows if it was not closed properly; else 0."""
 

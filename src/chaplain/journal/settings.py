@@ -183,7 +183,7 @@ class JournalSettings(Frozen, frozen=True):
     """
 
     rules: RetentionRules = RetentionRules()
-    """What is retained of the log after a checkpoint covers it."""
+    """The part of the log that is retained after a checkpoint covers it."""
 
     @property
     def pack_bytes_max(self) -> int:

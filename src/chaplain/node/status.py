@@ -130,7 +130,7 @@ def of_tree(node: NodeCore, journal: JournalCore) -> dict[str, object]:
 
 
 def of_log(journal: JournalCore) -> dict[str, object]:
-    """What is stored of the log, and what a checkpoint makes unnecessary."""
+    """The stored part of the log, and the part that a checkpoint makes unnecessary."""
     places, archive = journal.serializer.context.log.segment_index, journal.snapshots.checkpointer
     return {
         "first": places.first,

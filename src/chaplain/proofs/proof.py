@@ -136,7 +136,7 @@ class Proof(Frozen, frozen=True):
 
 
 class Proven(Frozen, frozen=True):
-    """What a proof proves."""
+    """The statement that a proof proves."""
 
     cluster: str
     stream: str

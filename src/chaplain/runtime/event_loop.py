@@ -63,7 +63,7 @@ T = TypeVar("T")
 
 
 class HostedCore(Protocol):
-    """What the event loop needs of a core."""
+    """The interface of a core that the event loop uses."""
 
     @property
     def counts(self) -> Counter[str]: ...

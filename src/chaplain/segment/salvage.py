@@ -12,7 +12,7 @@ import errno
 import os
 
 PAGE_BYTES = 4096
-"""What is skipped after a first failure: the unit in which the system reads."""
+"""The octets that are skipped after a first failure: the unit in which the system reads."""
 SKIP_BYTES_MAX = 1 << 20
 """The skip doubles after each failure up to this size: a drive may take seconds for every sector that it retries."""
 READ_BYTES_MAX = 1 << 30

@@ -34,7 +34,7 @@ ONLY_BATCH_PARTS = 3
 
 
 class AppliedBatch(Frozen, frozen=True):
-    """What was applied of one BATCH record."""
+    """The applied part of one BATCH record."""
 
     part: int
     first_offset: int

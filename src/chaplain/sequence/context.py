@@ -210,8 +210,8 @@ class SequenceContext:
         self.send_all(self.members(), EntryBatch(self.bearing(), last.index - 1, before, last.entry.encoded))
 
     def seq_message(self) -> Seq:
-        """What a joining node needs to replay our window: the window base, or the state after the first entry of the
-        history.
+        """The state from which a joining node can replay our window: the window base, or the state after the first
+        entry of the history.
         """
         log, window_base = self.log, self.window_base
         base, members = log.base, window_base.members

@@ -36,7 +36,7 @@ from chaplain.verification.violations import Break
 TASK_COST = 256 << 20
 """The cost of a task (see `cost_of`), unless the caller chooses another one."""
 MESSAGE_COST_BYTES = 32 << 10
-"""What a message costs beside its octets: checking a short one takes as long as hashing so many octets."""
+"""The cost of a message beside its octets: checking a short one takes as long as hashing so many octets."""
 TASKS_MIN = 4
 TASKS_MAX = 1024
 ATTEMPTS = 3
@@ -44,7 +44,7 @@ ATTEMPTS = 3
 
 
 class VerifyRequest(Frozen, frozen=True):
-    """What to verify; the arguments of `prove`."""
+    """The log and range to verify: the arguments of `prove`."""
 
     path: str = ""
     cluster: str = ""

@@ -21,7 +21,7 @@ LOG = ""
 
 
 class StreamLink(Frozen, frozen=True, array_like=True):
-    """What one message appended to one stream."""
+    """The part of one message that was appended to one stream."""
 
     first_offset: int
     count: int
@@ -57,7 +57,7 @@ class LaneSeen(Frozen, frozen=True, array_like=True):
 
 
 class MessageLink(Frozen, frozen=True, array_like=True):
-    """What a message states about the one before it, and what must not fall: its index, regime and time."""
+    """A message's claims about the one before it, and the values that must not fall: its index, regime and time."""
 
     index: int
     previous: bytes

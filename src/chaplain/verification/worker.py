@@ -26,7 +26,7 @@ from chaplain.verification.record_reader import check
 
 
 class Setup(Frozen, frozen=True):
-    """What all tasks of a verification share."""
+    """Settings that all tasks of a verification share."""
 
     keys: Keys | None
     siblings: tuple[str, ...]

@@ -1,1 +1,1 @@
-"""What commands share: connection options, input, output, and how a closed pipe ends a command."""
+"""Code that commands share: connection options, input, output, and how a closed pipe ends a command."""

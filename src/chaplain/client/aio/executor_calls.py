@@ -1,4 +1,4 @@
-"""What `AsyncSql` asks of executors beside queries: whether there is one, and the results of statements.
+"""Requests of `AsyncSql` to executors beside queries: whether there is one, and the results of statements.
 
 Keep it in step with `chaplain.client.sync.executor_calls`.
 """

@@ -140,7 +140,7 @@ class ThreadEngine:
             act()
 
     def _submitted(self) -> list[ClientInput]:
-        """What callers have submitted until now."""
+        """The inputs that callers have submitted until now."""
         self._awake = True
         if self._acts:
             self._act()

@@ -51,7 +51,7 @@ _is_done = methodcaller("done")
 
 
 class CoalescerContext(Protocol):
-    """What the coalescer needs of its client."""
+    """The interface of the client that the coalescer uses."""
 
     timeout_s: float
     registry: CallRegistry

@@ -25,7 +25,7 @@ from chaplain.journal.messages.client import MembersAre
 
 
 class _EndpointRecord:
-    """What is known about one endpoint."""
+    """The client's knowledge about one endpoint."""
 
     __slots__ = ("failures", "key", "progress", "ready_ns", "reason", "refusals")
 
@@ -149,7 +149,7 @@ class Endpoints:
         )
 
     def advice(self) -> str:
-        """What the user can do, for error messages."""
+        """Advice to the user, for error messages."""
         if any("other version" in record.reason for record in self._records.values()):
             return "use the version of chaplain that the nodes run"
         checks = "check that the cluster is up and knows this client"

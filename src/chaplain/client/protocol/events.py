@@ -72,7 +72,7 @@ class ClientCall(Frozen, frozen=True):
     payload: bytes
     timeout_ns: int
     advice: str = TRY_AGAIN
-    """What the error advises if a node is connected but does not answer in time."""
+    """The advice of the error if a node is connected but does not answer in time."""
 
 
 ClientInput: TypeAlias = HostInput | Connect | Measure | ClientCall | Cancelled | JournalCommand | TakenCommand

@@ -64,7 +64,7 @@ class Pending:
 
     @property
     def name(self) -> str:
-        """What error messages call it."""
+        """The name of the call in error messages."""
         return type(self.call_input).__name__.lower() if self.request is None else describe(self.request)
 
     @property
@@ -105,7 +105,7 @@ class Pending:
 
 
 def describe(request: ClientRequest) -> str:
-    """What error messages call a request."""
+    """The name of a request in error messages."""
     match request:
         case GetStatus():
             return "status"

@@ -83,7 +83,7 @@ class Member(Record, frozen=True):
     identifier: int = 0
     """The node's 32-bit name in messages."""
     headers: dict[str, str] = msgspec.field(default_factory=dict)
-    """What the node says of itself: `[headers]` of its file. Empty if the queried node has not met it."""
+    """The node's description of itself: `[headers]` of its file. Empty if the queried node has not met it."""
 
     def __hash__(self) -> int:
         return hash((self.id, self.uri, self.state, self.incarnation))  # a dict is not hashable

@@ -37,8 +37,9 @@ class FloorMark(Frozen, frozen=True):
 
 
 class TicketContents(Frozen, frozen=True):
-    """What one write (ticket) contains of one stream: positions of new events, numbers of newly read events, and a new
-    floor or 0.
+    """The part of one write (ticket) that belongs to one stream.
+
+    It has the positions of new events, the numbers of newly read events, and a new floor or 0.
     """
 
     stream: str

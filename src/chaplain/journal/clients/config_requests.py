@@ -257,7 +257,7 @@ class ConfigRequests:
                 self._answer(self._end(entry.request_digest), entry)
 
     def session_closed(self, instance: bytes) -> None:
-        """A client disconnected. Its request goes on, and still counts against its bound."""
+        """A client disconnected. Its request continues, and still counts against its bound."""
         for waiting in self.pending.values():
             waiting.askers.pop(instance, None)
 

@@ -116,7 +116,7 @@ class ClientQueries:
             self._fail(instance, ask.call, "malformed", str(wrong))
 
     def replay_progress(self, instance: bytes, call: int) -> None:
-        """How many committed packs there are in all, and how many of them have been replayed, in commit order."""
+        """The number of all committed packs, and the number of those that have been replayed, in commit order."""
         holding = self._execution.state.staged_packs
         answer = PaidAre(call, self._execution.applied_index, holding.committed_total, holding.replayed)
         self.effects.append(ToClient(instance, answer))
@@ -194,7 +194,7 @@ class ClientQueries:
         position = proof_read.positions[len(proof_read.packs)]
         span = self._locate(position.index, 1)
         if span is None and position.index == self._execution.applied_index:
-            self._unwritten.append(proof_read)  # `on_log_synced` goes on
+            self._unwritten.append(proof_read)  # `on_log_synced` continues
             return
         if span is None:
             why = "the log of this node does not contain the request, not yet or no more: ask later, or another node"

@@ -1,8 +1,7 @@
 """Receipts for writers: sent to the sessions that use a lane on this node, after the message was executed here.
 
-Decides what a client is told about each verdict, and which session gets it. Does not decide verdicts. A session
-subscribes to a lane when it writes on it or asks for its state. The receipts come from this node, whichever node
-ordered the request.
+Decides the answer to each verdict, and which sessions get it. Does not decide verdicts. A session subscribes to a lane
+when it writes on it or asks for its state. The receipts come from this node, whichever node ordered the request.
 
 Invariants: only an applied request gets a receipt. The requests of one run have contiguous ids and offsets.
 """

@@ -63,7 +63,8 @@ from chaplain.rights import NO_ROLE, NOT_EXECUTOR, RequiredRight, Right, may_rea
 from chaplain.segment.record import Record
 
 LINGER_NS = 200_000_000
-"""How long sessions of a removed or compromised identity stay open. The client gets an answer that names the reason."""
+"""Sessions of a removed or compromised identity stay open for this time. The client gets an answer that names the
+reason."""
 _LogReader: TypeAlias = Subscriptions | ClientQueries | CommitReplay
 SessionEffect: TypeAlias = ConfigRequestEffect | SubscriptionEffect | QueryEffect | ReplayEffect
 
@@ -108,7 +109,7 @@ class ClientSessions:
         self._master_regime = 0
         """The regime in which this node is master; 0 if it is not."""
         self._members = MembersAre((), ())
-        """The members that clients were told last."""
+        """The members that were last sent to clients."""
 
     def take_effects(self) -> list[tuple[Part, SessionEffect]]:
         """Remove and return the effects of all parts, each with its part."""
@@ -179,7 +180,9 @@ class ClientSessions:
         return Admitted({**active, **{key: name for key, (name, _) in self._lingering.items()}})
 
     def role_changed(self, now_ns: int, changed: RoleChanged) -> Iterator[tuple[bytes, NodeMessage]]:
-        """The node's role or its master changed. Clients hear whether this node is master, and may prefer it."""
+        """The node's role or its master changed. Inform clients whether this node is master, so that they may prefer
+        it.
+        """
         self.config_requests.role_changed(now_ns, changed)
         self.commit_replay.role_changed(now_ns, changed)
         regime = changed.regime if changed.role is Role.MASTER else 0
@@ -281,7 +284,7 @@ class ClientSessions:
             self._lane_subscriptions.subscribe(instance, client_id)
 
     def _refuse_identity(self, peer: Peer, message: ClientMessage, payload: bytes) -> NodeMessage:
-        """Answer a client whose identity is unknown, removed or compromised, by what this node has executed."""
+        """Answer a client whose identity is unknown, removed or compromised according to the executed messages."""
         known = self._execution.client_of_key(peer.key)
         reason = Reason.UNKNOWN_SIGNER
         if known is not None:

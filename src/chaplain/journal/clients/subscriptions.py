@@ -272,7 +272,7 @@ class Subscriptions:
         if reader.next_offset > before:
             self._request_span(reader)
         else:
-            self.unwritten[reader.instance, reader.call] = reader  # `retry_unwritten` goes on
+            self.unwritten[reader.instance, reader.call] = reader  # `retry_unwritten` continues
 
     def _end_span(self, owner: bytes) -> None:
         """A span of this identity is complete: its next queued reader may have one."""

@@ -2,10 +2,10 @@
 
 Decides which of them count. Does not know how messages arrive or what follows.
 
-A node may lose its disk after it voted or acknowledged, and return as a later incarnation that remembers nothing. A
-node does not count if any counted node, or the counting node itself, knows a later incarnation of it: the later
-incarnation may already have learned from those nodes that nothing had happened. docs/protocol/journal-order.md, "Lost
-memory", has the argument.
+A node may lose its disk after it voted or acknowledged, and return as a later incarnation that remembers nothing. The
+messages of an incarnation do not count if any counted node, or the counting node itself, knows a later incarnation of
+the same node: those nodes may already have told the later incarnation that it promised nothing.
+docs/protocol/journal-order.md, "Lost memory", has the argument.
 
 Invariants: a node counts once, and only if it is a voter. The quorum is fixed when the counting begins.
 """
@@ -29,7 +29,7 @@ class AckTally:
         """By node: its incarnation, and the incarnations of other nodes that it knew."""
 
     def add(self, node: int, incarnation: int, incarnations: Lives) -> None:
-        """Add a vote or acknowledgement. Of two incarnations of a node the later one stays."""
+        """Add a vote or acknowledgement. Of two incarnations of a node, the later one counts."""
         if node not in self._voters:
             return
         known = self._acks.get(node)
@@ -46,7 +46,7 @@ class AckTally:
             for node, incarnation in known.items():
                 if incarnation > latest.get(node, 0):
                     latest[node] = incarnation
-        # A node does not count if it spoke as an incarnation that another one here knows to be over.
+        # A node does not count if another node here knows a later incarnation of it.
         return [node for node, (incarnation, _) in self._acks.items() if incarnation >= latest.get(node, 0)]
 
     def reached(self, incarnations: Lives) -> bool:
@@ -72,8 +72,8 @@ class InFlight:
 class PreReplication:
     """A message on its way to the data holders, before index-only serializers receive it.
 
-    A data holder acknowledges after the message and its payloads are on its disk. Each counts once, and only for this
-    proposal.
+    A data holder acknowledges after the message and its payloads are on its disk. Each data holder counts once, and
+    only for this proposal.
     """
 
     def __init__(self, now_ns: int, message: LogEntry, holders: Collection[int], copies: int) -> None:

@@ -12,11 +12,11 @@ supplies another message or verdict is reported by its node id, and the next pee
 rules (`snapshots.retention`).
 
 Invariants: a message before the log's first index that was not backfilled never counts as stored here. A batch counts
-once all of it is on disk. After a restart `storage.recovery` finds backfilled messages by the same hashes, and backfill
+when all of it is on disk. After a restart `storage.recovery` finds backfilled messages by the same hashes, and backfill
 goes on from there.
 
 Bounds: one request under way. A batch has at most `supply_messages_max` messages, and is complete at `supply_bytes_max`
-bytes. After a peer that does not answer, or sends something else, the next one is asked, with a growing pause.
+bytes. If a peer does not answer, or sends another message, backfill asks the next one, with a growing pause.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Backfill:
         self._writing: list[tuple[int, int]] = []
         """Positions at which the batch is being written, its oldest message first."""
         self._turn = self._tries = 0
-        """Which peer is asked, and how many attempts have failed."""
+        """Selects the next peer, and counts failed attempts."""
         self._retention_reached = False
         """Retention would drop the messages further down, so backfill is complete."""
         self._reported = False
@@ -54,7 +54,7 @@ class Backfill:
 
     @property
     def missing(self) -> range:
-        """Indexes right before this log's first that a connected peer has and this node lacks."""
+        """Indexes directly before the first one of this log that a connected peer has."""
         log = self._context.log
         if not log.hash_before_first or self._retention_reached or log.index_only:
             return range(0)
@@ -94,7 +94,7 @@ class Backfill:
         self._ask(now_ns)
 
     def _ask(self, now_ns: int) -> None:
-        """Ask for the next messages further down, or write the batch if it is complete."""
+        """Request the messages before the batch, or write the batch if it is complete."""
         context = self._context
         if not context.log.hash_before_first:  # retention has dropped the message after it meanwhile
             self._reset()

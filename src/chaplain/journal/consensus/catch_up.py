@@ -75,8 +75,8 @@ class Fetcher:
         context.barrier.send_now(chosen, Fetch(self._supplies.next_index_for(chosen), tail))
 
     def probe(self, now_ns: int) -> None:
-        """Ask one serializer whether it has more messages, at most once in `retry_ns`. A node that is not trusted has
-        said so; the probe costs little if that was a lie.
+        """Ask one serializer whether it has more messages, at most once in `retry_ns`. The caller has only the
+        statement of an untrusted node that there are more; if it is false, the probe costs little.
         """
         context = self._context
         if self.due_ns is not None or now_ns < self._probe_ns:
@@ -132,7 +132,7 @@ class Fetcher:
             self._context.barrier.write((), self._context.log_synced_proof())
 
     def hold_unconfirmed(self, index: int, ballot: int) -> None:
-        """Store the message of this index as the tail: one serializer calls it agreed, and no other confirms it."""
+        """Store the message of this index as the tail: only one serializer reports it as agreed."""
         log, first = self._context.log, self._supplies.first()
         if first is None or index != log.agreed + 1 or (index, ballot) < log.last():
             return

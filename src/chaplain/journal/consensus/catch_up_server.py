@@ -1,7 +1,7 @@
 """Catch-up server: answers fetches of agreed messages, recalls of single messages, and recovery questions.
 
 Decides which messages a peer gets: agreed ones, from memory or from the log, and the tail if the peer asks for it. It
-calls only those messages agreed that are agreed here.
+reports a message as agreed only if the message is agreed here.
 
 Bounds: one read of the log at a time for each peer. An answer contains at most `supply_bytes_max` bytes, or one
 message, and at most `supply_messages_max` messages.
@@ -112,8 +112,8 @@ class CatchUpServer:
         context.barrier.send_now(node, Supply(fetch.index, log.agreed, tuple(supplied), ballot))
 
     def _on_recovery_question(self, node: int, question: RecoveryQuestion) -> None:
-        """Answer a node that lost its memory. From now on its earlier incarnations count for nothing here, and that is
-        on disk before the answer leaves.
+        """Answer a node that lost its memory. From now on this node counts no promise of the asker's earlier
+        incarnations. It writes this to disk before the answer leaves.
         """
         hard_state, log = self._context.hard_state, self._context.log
         if question.life > hard_state.now.incarnations.get(node, 0):

@@ -29,7 +29,7 @@ from chaplain.journal.storage.log import ReplicatedLog
 from chaplain.journal.storage.segment_index import SegmentIndex
 
 Retains: TypeAlias = Callable[[SegmentIndex, int, int, int], bool]
-"""Given the segments of the log, the time, an index and a timestamp: True if retention keeps that message here."""
+"""A function of the log's segments, the time, an index and a timestamp: True if this node retains that message."""
 REFERENCES_REPORTED_MAX = 8
 """Number of missing payloads that a report names, as node/journal/index."""
 
@@ -49,8 +49,8 @@ class ConsensusContext:
         retains: Retains | None = None,
         tokens: Iterator[int] | None = None,
     ) -> None:
-        """`last_known_members` is the content of that file, used while it is newer than this log. `tokens` numbers
-        reads of the log.
+        """`last_known_members` is the content of the file `roster`, used while it is newer than this log. `tokens`
+        numbers reads of the log.
         """
         self.settings = settings
         self.chance = chance
@@ -114,14 +114,14 @@ class ConsensusContext:
 
     def may_be_master(self, node: int) -> bool:
         """True if the node is a serializer, or is nominated as one, by what this node knows. Other nodes get no vote,
-        and a regime that only they name has no effect.
+        and a regime in their messages has no effect.
         """
         self._refresh()
         return node in self._candidates or node in self.latest_known_quorum.voters
 
     @property
     def electorates(self) -> tuple[Quorum, ...]:
-        """Sets of serializers. This node believes a statement that a majority of any one of them makes: the sets of
+        """Sets of serializers. This node believes a statement of a majority of any one of them. They are the sets of
         `quorum`, and those of the last-known-members file while the file is ahead of this log.
 
         During a joint configuration one of the two sets is enough here. The old set may have elected the master before

@@ -26,7 +26,7 @@ the protocol and the argument for its safety.
 Invariants, besides those of the parts:
 - A regime has one master. A node obeys a master only after the master proved its election.
 - After the disk has failed, no message that depends on a write leaves this node.
-- A node that is not sound answers recovery questions and fetches, and takes part in nothing else.
+- A node that is not sound only answers recovery questions and fetches.
 """
 
 from __future__ import annotations
@@ -198,12 +198,12 @@ class SerializerCore:
         return not self._context.has_space
 
     def is_confirmed_by(self, nodes: Collection[int]) -> bool:
-        """True if this node accepts a message as agreed when exactly these nodes report it as agreed."""
+        """True if these nodes are enough to confirm a message: this node believes them that it is agreed."""
         return self._fetcher.is_confirmed_by(nodes)
 
     def span(self, index: int, bytes_max: int) -> tuple[int, int] | None:
-        """Positions of the log that contain agreed messages from this index on. None if the first of them is not on
-        disk with its payloads.
+        """Positions of the log that contain agreed messages from this index on. None if the first of these messages is
+        not on disk with its payloads.
         """
         return None if self._context.log.index_only else self._context.log.span(index, bytes_max)
 
@@ -298,7 +298,7 @@ class SerializerCore:
         if found.missing:
             context.report("damaged: messages are missing and will be fetched", 0, range=found.missing)
         # After a failed sync the page cache may hold records that the disk lacks, and a later sync does not write them.
-        # So the node writes every record again that no sync is known to cover, before it votes or acknowledges.
+        # So before it votes or acknowledges, the node writes every record again that no sync is known to cover.
         context.barrier.write(context.log.rewrite(found.unproven))
         check_recovered_log(context, found)
         if context.hard_state.sound:
@@ -383,8 +383,8 @@ class SerializerCore:
     def _prepare_tail(self, now_ns: int) -> None:
         """The tail is on disk: prepare it while this node waits for others.
 
-        A follower does so in the next step, because its acknowledgement leaves with the effects of this one. The
-        proposal of a master left before its own write.
+        A follower does so in the next step, because its acknowledgement leaves with the effects of this step. A master
+        does so in this step, because its proposal has left before its own write.
         """
         if self._master is not None:
             self._context.log.prepare_tail()
@@ -489,7 +489,7 @@ class SerializerCore:
 
         A sender of an earlier regime receives this node's regime, so that it steps down. A sender that has not proved
         its election changes nothing here. It may be the master nevertheless, elected by serializers that this node does
-        not know yet. So this node asks a serializer that it knows whether more messages are agreed.
+        not know yet. This node therefore asks a serializer that it knows for more agreed messages.
         """
         context = self._context
         if regime < context.hard_state.regime:
@@ -530,7 +530,8 @@ class SerializerCore:
 
     def _note_agreed_elsewhere(self, now_ns: int, node: int, agreed: int) -> None:
         """A peer reports that messages up to `agreed` are agreed. If the peer is a serializer, this node fetches them.
-        Any other member only causes a probe of a serializer: it must not start fetches of messages that do not exist.
+        After the report of any other member, this node only probes a serializer, because the reported messages may not
+        exist.
         """
         if self._context.may_be_master(node):
             self._follower.agreed_elsewhere = max(self._follower.agreed_elsewhere, agreed)

@@ -1,6 +1,6 @@
-"""Master election: pre-vote (Canvass), vote (AskVote), and when to start either.
+"""Master election: pre-vote (Canvass), vote (AskVote), and the timer that starts them.
 
-Decides the regime (term) of this node, whom it votes for, and when it campaigns. Does not know what a master does.
+Decides the regime (term) of this node, its votes, and when it campaigns. Does not know what a master does.
 
     follower    no sign of the master for election_ns to 2 election_ns,
                 or its connection closed                ──▶  candidate: pre-vote, which binds no node
@@ -15,9 +15,9 @@ Invariants:
 - A node that hears its master over an open connection grants no pre-vote and no vote, except in a handover.
 - A node that is not sound neither votes nor campaigns.
 - A node that is not a voter by its own configuration does not campaign. It votes if a serializer asks, because the
-  candidate, which counts the vote, may know a newer configuration.
-- A node votes only for serializers and nominated nodes, and takes over a regime number only from those. So a member
-  without a vote cannot raise the regime.
+  candidate counts the votes and may know a newer configuration.
+- A node votes only for serializers and nominated nodes, and accepts a higher regime only from these. A member without a
+  vote therefore cannot raise the regime.
 - A node follows a master only after the master proved its election.
 """
 
@@ -75,7 +75,7 @@ class Election:
         self._reported_unproven = (0, 0)
         """The last regime and sender of a proof that was not sufficient, to report it once."""
         self._handover = False
-        """True if the previous master called this campaign."""
+        """True if the previous master requested this campaign by a handover."""
         self._campaign: tuple[Quorum, tuple[int, int]] = (context.quorum, (0, 0))
         """Quorum and last log position (index, ballot) at the start of the campaign."""
 
@@ -219,7 +219,7 @@ class Election:
         if message.granted:
             self._count_pre_vote(node)
         elif self._pre_votes is not None and now_ns - self._master_lost_ns < self._context.settings.election_ns:
-            # This node saw the master's connection close. The node that refused may see that in a moment.
+            # The master's connection to this node is closed. The node that refused may notice the same in a moment.
             self._retry_soon(now_ns)
 
     def _count_pre_vote(self, node: int) -> None:
@@ -240,7 +240,7 @@ class Election:
     # Vote.
 
     def _begin_election(self, handover: bool) -> None:
-        """Enter the campaign's regime and vote for this node. `on_own_vote_synced` goes on after the sync."""
+        """Enter the campaign's regime and vote for this node. `on_own_vote_synced` continues after the sync."""
         self._pre_votes = None
         self._handover = handover
         # Votes must be counted against the configuration that belongs to the log position in the request. A message
@@ -287,8 +287,8 @@ class Election:
 
     def _may_grant(self, now_ns: int, node: int, message: AskVote) -> bool:
         now = self._context.hard_state.now
-        # A voter that refuses candidates with a shorter log keeps every agreed message: the quorum that agreed on it
-        # shares a node with every quorum that elects a master (Raft's election restriction).
+        # Refusing candidates with a shorter log preserves every agreed message: the quorum that agreed on it shares a
+        # node with every quorum that elects a master (Raft's election restriction).
         if not self._context.hard_state.sound or (message.index, message.ballot) < self._context.log.last():
             return False
         if not self._context.may_be_master(node) or message.regime - now.regime > LEAP_MAX:

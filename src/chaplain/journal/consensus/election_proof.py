@@ -2,13 +2,13 @@
 
 A voter signs (cluster, regime, candidate) with its node key. A master shows the votes that elected it. A node follows a
 master only if a majority of the serializers that the node knows signed for it. Without this check any member could name
-a higher regime, and other nodes would store its messages and call them agreed (docs/decisions/elections.md).
+a higher regime, and other nodes would store its messages and treat them as agreed (docs/decisions/elections.md).
 
 Decides whether a vote's signature is valid, and whether a proof is sufficient. Does not know how votes are collected
 (`election`) and what follows from a proof (`core`).
 
 Invariants: a vote counts for one cluster, one regime and one candidate. Each voter counts once, and only if it is in
-the set. A proof with an invalid signature among those that are checked proves nothing, so a forged proof costs one
+the set. If one of the checked signatures is invalid, the whole proof is rejected, so a forged proof costs one
 verification.
 """
 

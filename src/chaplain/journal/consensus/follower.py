@@ -4,14 +4,14 @@ Decides whether a proposal may be stored and acknowledged. Does not fetch missin
 fetch is necessary.
 
 Under load a majority may be ahead of this node while the payloads that it lacks have already arrived and are being
-verified. So proposals wait in a queue. Only when the first of them makes no progress for `retry_ns`, the messages are
-fetched with their payloads.
+verified. So proposals wait in a queue. This node fetches messages with their payloads only if the first waiting
+proposal makes no progress for `retry_ns`.
 
 An index-only serializer stores a message without its payloads, and executes it after it has received them.
 
-Invariants: a message is stored only after its predecessor is agreed and stored here, and after all its payloads are
-here, unless this node is index-only. A stored tail is replaced only under a later regime. A regime has one body for an
-index. The waiting proposals are of one regime, without gaps.
+Invariants: a node stores a message only after its predecessor is agreed and stored here. All payloads of the message
+must be here, too, unless this node is index-only. A stored tail is replaced only under a later regime. A regime has one
+body for an index. The waiting proposals are of one regime, without gaps.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from chaplain.journal.messages.consensus import AgreedMark, MarkHeard, ProposalA
 from chaplain.journal.model.log_entry import LogEntry
 
 WAITING_MAX = 64
-"""Proposals that wait. If there are more, the first is dropped, and fetched when its turn comes."""
+"""Proposals that wait. If there are more, the first one is dropped, and fetched later."""
 
 
 class Diverged(Exception):
@@ -48,7 +48,7 @@ class Follower:
         self._last_mark_answer: tuple[int, int, int] = (0, 0, 0)
         """The last answered mark: master, regime and time."""
         self.agreed_elsewhere = 0
-        """Other nodes report messages up to this index as agreed."""
+        """The highest index that other nodes reported as agreed."""
 
     def on_proposal(self, now_ns: int, node: int, message: Propose) -> None:
         """Queue a proposal of the master. A repeated proposal is in the queue already."""

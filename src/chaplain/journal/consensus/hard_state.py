@@ -137,7 +137,7 @@ class HardStateStore:
 
     def enter_regime(self, regime: int, vote: int) -> None:
         """Enter a later regime, with this vote in it. From now on the node acknowledges no proposal of an earlier
-        regime: that keeps a deposed master from agreeing on anything with this node's help.
+        regime. A deposed master therefore cannot use this node to reach a quorum.
         """
         # A second entry into a regime could change the vote in it, and so elect two masters.
         assert regime > self.now.regime, "a regime was entered twice, or went back"
@@ -156,7 +156,7 @@ class HardStateStore:
             self._change(log_begun=True)
 
     def downgrade(self, state: VotingState) -> None:
-        """Take the vote from this node, because its log shows that promises may be lost."""
+        """Withdraw this node's vote, because its log shows that promises may be lost."""
         assert state is not VotingState.SOUND
         self._change(state=state)
 

@@ -6,11 +6,11 @@ A new master sends the signed votes that elected it, then proposes. It sends the
 with each heartbeat to a connected node that does not answer.
 
 First it proposes an inherited tail again: the same bytes, under the new regime. Then it proposes one message of its own
-regime, which may be empty. Only then it orders new entries. The next proposal tells followers that the one before is
-agreed; if there is none, an agreed mark does.
+regime, which may be empty. Only then it orders new entries. The next proposal states that the one before is agreed. If
+there is no next proposal, the master sends an agreed mark.
 
-With index-only serializers, a message with payloads goes to the data holders first. After as many of them have it on
-disk as there must be copies, the master writes it down and proposes it to the serializers.
+With index-only serializers, a message with payloads goes to the data holders first. When enough data holders have it on
+disk, the master writes it to its own log and proposes it to the serializers.
 
 `reconfiguration` advances changes of the cluster's nodes, after the first message of the regime.
 
@@ -45,7 +45,7 @@ class Master:
         self._pre_replication: PreReplication | None = None
         """The message that waits for copies on data holders."""
         self._too_few_holders = False
-        """Payloads wait, and too few data holders are reachable; reported once."""
+        """True if payloads wait because too few data holders are reachable. Reported once."""
         self._own_proposed = False
         """A message of this regime has been proposed."""
         self._final_proposed = False
@@ -59,7 +59,7 @@ class Master:
         self.heartbeat_due_ns = now_ns + context.settings.heartbeat_ns
         """When the next heartbeat is due."""
         self._handover_ns: int | None = None
-        """Once the last message is agreed: when to hand over at the latest."""
+        """The latest time of the handover; set when the last message is agreed."""
         self.end_reason = ""
         """Why this node stopped being master; empty while it is."""
         context.broadcast(proof)  # first: nodes ignore proposals of a master that has not proved its election
@@ -245,8 +245,8 @@ class Master:
                 self._hand_over(now_ns)
 
     def _mark_delay_ns(self) -> int:
-        """How long the other nodes may wait for the agreed mark. They get it at once if the message contains
-        configuration, or entries of another ingest node, whose clients wait for their receipts.
+        """The delay before the agreed mark is sent. It is zero if the message contains configuration, or entries of
+        another ingest node, whose clients wait for their receipts.
         """
         tail, settings = self._context.log.tail, self._context.settings
         assert tail is not None
@@ -308,7 +308,7 @@ class Master:
         self._context.barrier.send_now(node, self._proof)
 
     def on_mark_heard(self, now_ns: int, node: int, message: MarkHeard) -> None:
-        """A follower answered a mark, or a node reports a later regime."""
+        """Process the answer to a mark: the follower's last index, or a later regime."""
         if message.regime > self._regime:
             # A member without a vote cannot depose a master: a quorum works without it.
             if node in self._context.other_voters and message.regime - self._regime <= LEAP_MAX:
@@ -360,7 +360,7 @@ class Master:
             return
         voters = context.other_voters
         for peer in context.peers:
-            # Voters must acknowledge this very proposal. For other members it is enough that they have the message.
+            # Voters must acknowledge this proposal. Other members only need the message.
             lacks = peer not in in_flight.tally if peer in voters else self._progress.last_index(peer) < tail.index
             if lacks:
                 context.barrier.send_now(peer, Propose(self._regime, tail.index, tail.raw))

@@ -3,9 +3,10 @@
 Decides which references come next: those of one ingest journal in order and without gaps, journals in turn. Does not
 know what a payload means.
 
-A journal whose node has failed may have a gap that no node can fill, or payloads that only this node has. The queue
-drops the payloads of a journal after it has been silent for `idle_ns`. Ingest nodes send unordered payloads again, so
-silence means that no node waits for them; a proposal that needs one fetches it.
+If the node of a journal has failed, the journal may have a gap that no node can fill, or payloads that only this node
+has. The queue drops the payloads of a journal after it has been silent for `idle_ns`. Ingest nodes send unordered
+payloads again, so silence means that no node waits for them. If a proposal needs a dropped payload, the node fetches
+it.
 
 Invariants: a reference is chosen only if all references before it in its journal are ordered, or chosen with it. The
 queue contains at most `bytes_max` bytes, plus the payloads that a proposal waits for.
@@ -23,7 +24,7 @@ JOURNALS_MAX = 1024
 as a result has no effect, because execution voids it."""
 
 PAYLOAD_OVERHEAD_BYTES = 128
-"""Counted for each payload besides its bytes, so that many empty payloads reach the bound, too."""
+"""Added to the size of each payload, so that many empty payloads reach the bound, too."""
 
 _Journal = tuple[int, int]
 _NONE: dict[int, tuple[bytes, bytes]] = {}

@@ -1,10 +1,10 @@
 """Collects the effects of one step, and delays messages that claim durability until the disk has synced.
 
-Messages without such a claim leave before the step's write starts, so peers work while this disk does. All writes of a
-step become one `Persist`. A delayed message leaves when everything that was written before it is on disk.
+Messages without such a claim leave before the step's write starts, so peers process them during the write. All writes
+of a step become one `Persist`. A delayed message leaves when everything that was written before it is on disk.
 
-Invariant: no message sent with `send_after_sync` leaves while a write before it is not on disk. This is what makes
-votes and acknowledgements survive a crash.
+Invariant: no message sent with `send_after_sync` leaves while a write before it is not on disk. Votes and
+acknowledgements therefore survive a crash.
 """
 
 from __future__ import annotations

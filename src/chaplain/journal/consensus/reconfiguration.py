@@ -1,4 +1,4 @@
-"""Advances configuration changes: which stage of a change is due, and how far each node has come.
+"""Advances configuration changes: selects the stage of a change that is due, and records the progress of each node.
 
 Decides when Catchup becomes Live, Block becomes Drop, Nominate becomes Refuse or Implement, and Implement becomes
 Confirm. Does not know how a stage is ordered (`master`) and what it changes (`model.cluster_config`).

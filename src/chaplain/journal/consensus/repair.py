@@ -5,8 +5,8 @@
 
 Decides what may replace a damaged message: only the message and the verdict with exactly these two hashes. The next
 message of this log contains both; for the last message, the state does. So a peer cannot supply another message or
-another verdict. A peer that tries is reported by its node id, and the next peer is asked. Does not touch messages that
-are not agreed: damage there makes the node doubtful, which `vote_recovery` resolves.
+another verdict. If a peer tries this, it is reported by its node id, and the next peer is asked. Does not touch
+messages that are not agreed: damage there makes the node doubtful, which `vote_recovery` resolves.
 
 Invariants: a replacement has the expected hashes, and its payloads match their digests. The agreed prefix and the state
 do not change. The old position is forgotten only after the new record is on disk.

@@ -1,15 +1,16 @@
 """Fetched messages that are not yet confirmed as agreed, and the nodes that report them as agreed.
 
 Any node can supply a chain of messages that fits the hashes, but only agreed messages may be executed. Decides when a
-supplied message is confirmed: a master that proved its election calls it agreed, or marks a later message of its chain;
-or two serializers of one set call it agreed, or the only serializer of a set. A node that supplies a message calls it
-agreed, and everything before it. Does not know how messages are fetched.
+supplied message is confirmed. A master with a proven election is enough, if it supplies the message or marks a later
+message of its chain. Otherwise two serializers of one set, or the only serializer of a set, must report the message as
+agreed. A node that supplies a message reports this message and all earlier ones as agreed. Does not know how messages
+are fetched.
 
     from A   5 6 7 8            A calls 8 agreed
     from B         8 9 10       B calls 10 agreed, so A and B confirm everything up to 8
     from A            10 11     A and B confirm everything up to 10
 
-Suppliers take turns, and each begins with the last message of the one before it. Nothing else is sent twice.
+Suppliers take turns, and each begins with the last message of the one before it. No other message is sent twice.
 
 If two suppliers differ, one of them lies. The messages of the later supplier replace those of the earlier one from
 there on. In the end the messages of honest serializers are confirmed.
@@ -33,7 +34,7 @@ BATCHES_MAX = 16
 
 
 CONFIRMING_SERIALIZERS_MIN = 2
-"""Serializers of one set that confirm a message together. A single one that lies finds no second."""
+"""Number of serializers of one set that confirm a message together, so that one malicious serializer is not enough."""
 
 
 class SuppliedMessage(Frozen, frozen=True):
@@ -94,8 +95,8 @@ class UnconfirmedSupplies:
         )
 
     def next_index_for(self, node: int) -> int:
-        """The index from which this node is to supply: the last message from others, so that the node confirms it, and
-        then the messages after it.
+        """The first index to request from this node: the last message that others supplied, so that this node confirms
+        it.
         """
         self._drop_agreed()
         following = self._context.log.agreed + 1
@@ -172,7 +173,7 @@ class UnconfirmedSupplies:
         return first if named or marked or self.is_confirmed_by(nodes) else None
 
     def note_mark(self, index: int, digest: bytes) -> None:
-        """A proven master calls this message agreed. That confirms every chain that leads to it."""
+        """A proven master calls this message agreed. This confirms all messages of a chain that ends with it."""
         self._master_mark = (index, digest)
 
     def is_confirmed_by(self, nodes: Collection[int]) -> bool:

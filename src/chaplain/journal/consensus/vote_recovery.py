@@ -17,7 +17,8 @@ Does not decide elections or proposals.
 Invariants:
 - `check_recovered_log` never improves the voting state.
 - A node recovers from a quorum that does not count itself. There is one exception: after a power cut of the whole
-  cluster every node may doubt its last record. If all serializers answer, and none has lost more than that, they go on.
+  cluster, every node may doubt its last record. If all serializers answer, and none has lost more than its last record,
+  they continue.
 - If the fetched messages show a newer configuration, the node asks the voters of that one, too.
 
 docs/protocol/journal-order.md, "Lost memory" and "Everybody in doubt", has the argument.
@@ -78,7 +79,7 @@ class VoteRecovery:
         self._regaining = False
         """The hard state that says "sound" is being written."""
         self._floor = 0
-        """No promise that this node forgot was made in a higher regime."""
+        """The highest regime in which this node may have made a promise that it forgot."""
         self._ask(now_ns)
 
     def _ask(self, now_ns: int) -> None:
@@ -163,8 +164,8 @@ class VoteRecovery:
         counted = self._counted()
         ballots = [answer.ballot % KNOWN_AGREED for answer in counted]
         self._floor = max([0, *ballots, *(answer.regime for answer in counted)])
-        # A message that an answer calls agreed was agreed under the floor or an earlier regime. To store it under the
-        # floor is enough. Whether it is agreed need not be confirmed: perhaps only one serializer knows that.
+        # A message that is agreed by an answer was agreed under the floor or an earlier regime, so this node may store
+        # it under the floor. This needs no confirmation, because perhaps only one serializer knows that it is agreed.
         self._target = max(((answer.index, min(answer.ballot, self._floor)) for answer in counted), default=(0, 0))
         self._patience_end_ns = now_ns + self._context.settings.patience_ns
         self._context.write_mark()  # its sync also covers the records that were found at the start
@@ -178,7 +179,7 @@ class VoteRecovery:
         if self._target is None or self._regaining:
             return
         if supply.tail_ballot > self._floor:
-            # No answer named this ballot. It is newer, or a lie that would exhaust the regime numbers.
+            # No answer contained this ballot. It is newer, or a false one that would exhaust the regime numbers.
             supply = without_tail(supply)
         self._fetcher.on_supply(now_ns, node, supply, floor=self._floor)
         if node in self._answers:

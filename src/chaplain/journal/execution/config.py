@@ -1,13 +1,13 @@
 """Executes the configuration stream: identities and their rights, lane leases, fences, checkpoints, and node changes.
 
-Decides whether a configuration request is granted and what it changes, from the state and the request alone. Refuses to
-know which connection the request came from: only the signature of an identity in the state counts.
+Decides whether a configuration request is granted and what it changes, from the state and the request alone. Does not
+know from which connection the request came: only the signature of an identity in the state counts.
 `model.cluster_config` decides how a node change affects the cluster configuration. Later stages of a node change have
 no signature, because only a master can order them.
 
 A request is valid in the epoch in which it was signed and in the ones that directly follow (`model.epochs`). The
-decision on a request is stored for as long as the request is valid. A copy of it therefore changes nothing, whoever
-sends it and however late.
+decision on a request is stored for as long as the request is valid. A copy of the request therefore never changes
+anything.
 
 | request | allowed for | a copy of it, or the same request signed again |
 |---|---|---|
@@ -169,7 +169,7 @@ def _refused(reason: Reason) -> ConfigVerdict:
 
 
 def _repeated(draft: StateDraft, request: ConfigRequest, known: Decision, epoch: Epoch) -> ConfigVerdict | None:
-    """The answer to a request that was decided before; None if it is safe to decide it again."""
+    """The stored answer to a request that was decided before; None if it may be decided again."""
     if known.reason != Reason.APPLIED:
         return _refused(Reason(known.reason)) if epoch.index <= known.epoch else None
     match request.message:

@@ -7,13 +7,13 @@
     anything else               CONFLICT: two different requests were signed for one id
 
 A lane that was leased for a retry has one request only. All clients that retry the same request get the same lane, and
-they need not know of each other. Any other pack on that lane therefore gets the receipt of the first one. A retired
-lane stays in the state for a while, fenced, so that a client can still ask for its last request
+they need not know of each other. The first pack on that lane is applied, and all others get its receipt. A retired lane
+stays in the state for a while, fenced, so that a client can still ask for its last request
 (docs/decisions/lanes-and-retries.md).
 
 Decides by ids and digests alone; the caller has already verified signatures. A client retains the octets of a request
-until it is answered, and sends the same octets again. A pack that overlaps an applied one with other bounds is
-therefore a conflict, too: no pack is ever applied in part (docs/decisions/write-requests.md).
+until it is answered, and sends the same octets again. No pack is ever applied in part. A pack that overlaps an applied
+one, but has another first or last id, is therefore a conflict, too (docs/decisions/write-requests.md).
 
 Invariants: `last_id` never decreases. A lane that has ended never returns, because client ids are not reused.
 """

@@ -1,7 +1,7 @@
 """Decides which leaves a message adds to the tree over the log.
 
-One leaf for every pack that gets offsets, in the order in which the packs get them, and one for every granted
-configuration entry that changes who may write or who signs. A refused pack and a copy of an applied one have none.
+Each pack that gets offsets adds one leaf, in the order of the offsets. Each granted configuration entry that changes
+identities or nodes also adds one. A refused pack and a copy of an applied pack add none.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 Decides from the executed state alone, and evaluates it again only after the cluster configuration changed. A node that
 is not in the configuration yet has no role. A node that was in it and lost all roles was removed and stops. If it
-already knew this at its start, it stops at once. Otherwise it runs on for `PARTING_NS`, so that other nodes can take
-over its duties elsewhere, such as its seat in the sequence.
+already knew this at its start, it stops at once. Otherwise it continues for `PARTING_NS`, so that other nodes can take
+over its duties in other layers, such as its seat in the sequence.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ SAY_AGAIN_NS = 200_000_000
 """A blocked ingest node repeats its drained notice at this interval until the master drops it."""
 
 PARTING_NS = 5_000_000_000
-"""How long a node runs on after its removal. The sequence needs a second or two to replace it."""
+"""A node continues for this time after its removal. The sequence needs a second or two to replace it."""
 REMOVED = "the cluster removed this node, for ever: do not start it again; `chaplain member add` makes a new one"
 """Tells the operator what to do with a removed node."""
 NO_CLIENT = ""
@@ -69,7 +69,9 @@ class LocalRoles:
 
     @property
     def may_propose(self) -> bool:
-        """True if this node may still send packs to be ordered: those that it accepted before it was blocked count."""
+        """True if this node may still send packs to be ordered, also only those that it accepted before it was
+        blocked.
+        """
         return self.takes_writes or self.blocked
 
     @property
@@ -99,7 +101,7 @@ class LocalRoles:
         return [Halt(REMOVED, removed=True)]
 
     def drained_notice_to(self, now_ns: int, master: int, idle: bool) -> int:
-        """The master, if it is time to tell it that none of this node's messages waits to be ordered; otherwise 0."""
+        """The master, if a notice is due that none of this node's messages waits to be ordered; otherwise 0."""
         if not self.blocked or not idle or now_ns - self._drained_sent_ns < SAY_AGAIN_NS:
             return 0
         self._drained_sent_ns = now_ns

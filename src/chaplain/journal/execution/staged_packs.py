@@ -100,7 +100,7 @@ class StagedPacksDraft:
         self._base = staged_packs
         self._staged: dict[PackKey, Staged | None] = {}
         self._staged_change: Counter[bytes] = Counter()
-        """By how much the number of staged packs of each identity changes."""
+        """Change of the number of staged packs of each identity."""
         self._committed: list[Staged] = []
         self._replayed = 0
         self._transactions: dict[tuple[bytes, str], Transaction] = {}

@@ -230,7 +230,7 @@ def load(bootstrap: ClusterBootstrap, data: bytes) -> ExecutionState:
 
 
 class StreamWrite:
-    """What one message has written to one stream so far."""
+    """The records that one message has written to one stream so far."""
 
     __slots__ = ("chain", "digests", "first_offset", "next_offset")
 

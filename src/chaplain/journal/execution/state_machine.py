@@ -1,7 +1,7 @@
-"""The state machine of the journal: applies agreed messages. Only this module decides what becomes of a request.
+"""The state machine of the journal: applies agreed messages. Only this module decides the outcome of a request.
 
 It is a pure function of the initial configuration and the agreed messages: two executors with the same prefix have the
-same state, whatever else happened to them. The checks of an ingest node only save work; they decide nothing.
+same state. The checks of an ingest node only save work; they decide nothing.
 
 For each pack, in order, execution checks that the lane exists, that its identity is active, that the pack is intact and
 signed by that identity, and that the identity may write to the stream. The results for the same octets never change, so
@@ -332,9 +332,7 @@ class JournalExecution:
     def _refusal(
         self, draft: StateDraft, client: ClientIdentity, entry: IngestEntry, heading: Heading, valid: bool | None
     ) -> Reason:
-        """The reason to refuse a pack whatever its ids are. The order of the checks is fixed, so each
-        result is final.
-        """
+        """The reason to refuse a pack, apart from its ids. The checks have a fixed order, so each result is final."""
         if client.status != IdentityStatus.ACTIVE:
             return _inactive_reason(client)
         if not self._signature_holds(client, entry, valid):
@@ -367,7 +365,7 @@ class JournalExecution:
     def _apply(
         self, draft: StateDraft, lane: LaneState, at: tuple[int, int], entry: IngestEntry, heading: Heading
     ) -> PackVerdict:
-        """Decide by its ids what becomes of a pack that passed all other checks."""
+        """Decide the outcome of a pack by its ids. It has passed all other checks."""
         stream = entry.stream
         digest = request_digest(self.cluster, stream, heading.digest)
         ruling = dedup.classify(lane, heading, digest)
@@ -442,7 +440,7 @@ def _accept(
 
 
 def _check_result(reason: Reason) -> bool | None:
-    """What the stored reason of a pack says about its signature; None if it says nothing."""
+    """Whether the signature of a pack is valid, derived from its stored reason; None if the reason does not show it."""
     if reason in UNCHECKED:
         return None
     return reason not in INVALID

@@ -6,12 +6,12 @@
     STAGED again   a node orders the committed packs a second time (replay); now they get their offsets
 
 Decides which octets are a commit, and whether it is granted. A commit contains the name of a writer of batches (the
-app) and a version. A version that is not above the app's last one was committed before: what the repeated
-commit names is discarded, and nothing else changes. Refuses to
-know which node orders the second copies (`ingest.commit_replay`). Byte table: docs/protocol/journal-requests.md.
+app) and a version. A version that is not above the app's last one was committed before: the packs that the repeated
+commit names are discarded, and nothing else changes. Does not know which node orders the second copies
+(`ingest.commit_replay`). Byte table: docs/protocol/journal-requests.md.
 
 Invariants: a pack is committed once. The versions of an app never decrease while its transaction is stored. One
-identity never uses up the places of all others, and discards only its own packs.
+identity never occupies the space of all others, and discards only its own packs.
 """
 
 from __future__ import annotations
@@ -122,8 +122,8 @@ def stage_decision(draft: StagedPacksDraft, acl: bytes) -> Reason:
 
 
 def commit(draft: StagedPacksDraft, acl: bytes, wanted: Commit, now_ns: int) -> tuple[Reason, int]:
-    """Grant a commit, or return the reason for the refusal. The ticket is the number of replayed packs at which all its
-    packs have offsets.
+    """Grant a commit, or return the reason for the refusal. All packs of the commit have offsets when as many packs are
+    replayed as the ticket states.
     """
     known = draft.transaction(acl, wanted.app) if wanted.app else None
     if known is not None and wanted.version <= known.version:

@@ -1,4 +1,4 @@
-"""Admission control: which packs of clients are accepted for ordering, and which of them still wait for a verdict.
+"""Admission control: accepts packs of clients for ordering, and records which of them still wait for a verdict.
 
 Decides which packs are worth ordering. This is only a first check, which saves the cluster work and the client time:
 execution decides everything again. A pack that may prove its signer's misbehaviour (two packs with one id) is admitted,
@@ -41,7 +41,7 @@ DATABASES_FULL = "databases_full"
 DATA = 0
 """The message type of plain data, which no executor executes."""
 INVALID = "invalid"
-"""Prefix of the kind of an error that a dry run found; a colon and the kind of failure follow."""
+"""Prefix of the kind of an error that a dry run found. A colon and the kind of failure follow."""
 _NO_HEADING = Heading(0, 0, 0, 0, 0, b"", 0)
 
 
@@ -149,7 +149,7 @@ class Admission:
         return not self._queues
 
     def release(self, taken: AcceptedPack) -> None:
-        """The pack has its verdict, or failed its signature check or dry run."""
+        """Remove a pack that has its verdict, or failed its signature check or dry run."""
         self._credit.release(taken.instance, taken.heading.size_bytes)
         queue = self._queues[taken.heading.client_id]
         del queue.taken[taken.heading.first_id, taken.digest]

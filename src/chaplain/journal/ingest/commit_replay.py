@@ -87,8 +87,8 @@ class CommitReplay:
             self.effects.append(ReadLog(self._reading, *span))
 
     def _is_responsible(self) -> bool:
-        """True if this node has to replay: the master does if it is an ingest node; otherwise every ingest node does,
-        because duplicates have no effect.
+        """True if this node has to replay. A master that is an ingest node replays alone. Otherwise every ingest node
+        replays; duplicates have no effect.
         """
         config, node = self._execution.state.cluster_config, self._settings.node
         ingest = [one.node for one in config.nodes if one.ingest == Stage.LIVE]

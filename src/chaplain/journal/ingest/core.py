@@ -7,8 +7,8 @@ node.
 
 A few signatures are checked at once, without a `Verify`.
 
-Decides what goes into ingest messages, and under which reference. Does not know the contents of packs, the master, or
-what is agreed.
+Decides the contents of ingest messages and their references. Does not know the contents of packs, the master, or which
+messages are agreed.
 
 Each run of a node has its own journal id, and takes a new one after 2³² messages. The id is on disk before it is used,
 so no reference is used twice.
@@ -121,7 +121,7 @@ class IngestCore:
 
     @property
     def has_work(self) -> bool:
-        """True if there is something to do at the end of a round."""
+        """True if work waits for the end of a round."""
         replication = self._replication
         return bool(
             self._signatures.pending
@@ -137,7 +137,7 @@ class IngestCore:
 
     @property
     def waiting(self) -> int:
-        """How many packs wait to be answered."""
+        """Number of packs that wait for an answer."""
         return self._credit.waiting
 
     def credit_of(self, instance: bytes) -> int:
@@ -293,7 +293,7 @@ class IngestCore:
         return reference
 
     def _fitting(self, entries: list[IngestEntry]) -> int:
-        """How many of these entries fit into one message."""
+        """Number of these entries that fit into one message."""
         if len(entries) == 1:
             return 1
         size = heads = count = 0
@@ -314,7 +314,9 @@ class IngestCore:
                 self._admission.release(taken)
 
     def _return_packs(self) -> None:
-        """The node may no longer order packs: refuse those that wait, so that clients write them elsewhere."""
+        """The node may no longer order packs: refuse the waiting ones, so that clients write them through other
+        nodes.
+        """
         references = tuple(self._awaiting_order)
         taken = [one for reference in references for one in self._awaiting_order.pop(reference)]
         taken += self._verified_packs + self._dry_runs.clear()

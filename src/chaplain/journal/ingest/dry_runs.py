@@ -1,7 +1,7 @@
 """Dry runs: packs that are executed without effect before they are ordered, and the packs that wait behind them.
 
-Decides only which pack waits for which. Packs of a lane are ordered by id, so none may overtake a pack in its dry run.
-Does not know how a dry run is done, or its result.
+Decides only which packs wait. Packs of a lane are ordered by id, so no pack may overtake one whose dry run is under
+way. Does not know how a dry run is done, or its result.
 
 Invariant: at most one pack of a lane is in a dry run. All later packs of the lane wait behind it.
 """

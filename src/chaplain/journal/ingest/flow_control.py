@@ -1,6 +1,6 @@
 """Flow control for clients: a window of bytes that moves on as requests are answered.
 
-Decides which clients have to wait. It only counts; `admission` refuses what exceeds the credit.
+Decides which clients have to wait. It only counts; `admission` refuses packs that exceed the credit.
 
 Invariants: the unanswered bytes of all clients stay within `bytes_max`. A client's credit never decreases.
 """
@@ -43,7 +43,7 @@ class CreditBook:
         self.released.pop(instance, None)
 
     def spend(self, instance: bytes, size_bytes: int) -> bool:
-        """True if within the credit. Bytes beyond it are counted, too; `release` gives them back."""
+        """True if the bytes are within the credit. Bytes beyond it are counted, too, until `release` subtracts them."""
         account = self._accounts[instance]
         account.used += size_bytes
         self.waiting_bytes += size_bytes

@@ -50,7 +50,7 @@ class PayloadCache:
         return self._waiting[reference][0]
 
     def mark_ordered(self, references: Iterable[Reference]) -> None:
-        """Move messages from the waiting to the recent ones, and evict the oldest of those beyond the bound."""
+        """Move messages from the waiting to the recent ones. Beyond the bound, evict the oldest recent ones."""
         for reference in references:
             kept = self._waiting.pop(reference, None)
             if kept is not None:
@@ -61,14 +61,16 @@ class PayloadCache:
             self._recent_bytes -= len(self._recent.pop(next(iter(self._recent)))[1])
 
     def own_after(self, journal: int, index: int) -> Iterator[tuple[Reference, bytes]]:
-        """Own messages that wait, in order; of `journal` only those after `index`."""
+        """Own messages that wait, in order. Leaves out the messages of `journal` up to `index`."""
         for reference, (_, payload) in self._waiting.items():
             if reference.node == self._node and (reference.journal != journal or reference.index > index):
                 yield reference, payload
 
 
 class ReceivedVector:
-    """Per ingest node: its current journal, and the index up to which this node has received all of it."""
+    """For each ingest node: its current journal, and the index up to which this node has received all messages of the
+    journal.
+    """
 
     def __init__(self) -> None:
         self._reached: dict[int, tuple[int, int]] = {}

@@ -24,7 +24,7 @@ STALE_ROUNDS = 10
 
 
 class PayloadReplication:
-    """Own messages, and what each peer has of them."""
+    """Messages of this node, and the ones that each peer has received."""
 
     def __init__(self, settings: JournalSettings) -> None:
         self._settings = settings

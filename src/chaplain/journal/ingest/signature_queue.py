@@ -1,7 +1,7 @@
 """Queue of signature checks: results come out in the order in which the items went in.
 
-Decides where signatures are checked: a few at once, and many, all that arrived since the last request, by one `Verify`.
-Does not know what follows. An item without a known key has no check.
+Decides where signatures are checked. A few are checked at once. Many are collected, and one `Verify` contains all that
+arrived since the last request. Does not know what happens with the results. An item without a known key has no check.
 
 Invariant: items leave in order, whatever the order of the answers.
 """

@@ -150,8 +150,9 @@ class RecoveryQuestion(Frozen, frozen=True):
 
 
 class RecoveryAnswer(Frozen, frozen=True):
-    """What the answering node has stored and promised, all on its disk. `standing` is its voting state; `asker_life` is
-    the highest life of the asking node that it knows.
+    """The messages that the answering node has stored and the votes that it has given, all on its disk.
+
+    `standing` is its voting state; `asker_life` is the highest life of the asking node that it knows.
     """
 
     nonce: int

@@ -22,11 +22,11 @@ class AgreedEntry(Frozen, frozen=True):
 
 
 class Decision(Frozen, frozen=True):
-    """What execution decided about an agreed message: the content of its VERDICT record."""
+    """The decisions of execution about an agreed message: the content of its VERDICT record."""
 
     verdict: bytes
     batches: tuple[AppliedBatch, ...]
-    """What was applied of each BATCH record of the message, by its number in `storage.record_layout`."""
+    """The applied part of each BATCH record of the message, by its number in `storage.record_layout`."""
 
 
 class Execution(Protocol):

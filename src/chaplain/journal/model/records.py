@@ -110,7 +110,7 @@ class EquivocationEvidence(Frozen, frozen=True, array_like=True):
 
 
 class RetainedFacts(Frozen, frozen=True, array_like=True):
-    """What the state retains about messages that may no longer be in the log."""
+    """The part of the state that describes messages which may no longer be in the log."""
 
     weight_bytes: int = 0
     """Octets of ingest messages since the last checkpoint."""

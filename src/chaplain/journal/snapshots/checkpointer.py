@@ -65,7 +65,7 @@ class Checkpointer:
         self._checkpoints |= {one.index: one for one in replayed}
         self._forget_old()
         self._unwritten: Checkpoint | None = None
-        """A checkpoint that waits until the log contains all verdicts that it covers."""
+        """A checkpoint that waits until the log contains the verdicts of all messages that it covers."""
         self._ticket = 0
         self._writing: dict[int, int] = {}
         """Index of the checkpoint that each ticket writes; 0 for a ticket that deletes segments."""
@@ -212,9 +212,7 @@ class Checkpointer:
 
     @property
     def drops_through(self) -> int:
-        """Segments up to this message will be dropped at some time, under the retention rules and the releases of
-        admins; 0 if none will.
-        """
+        """Retention rules and releases of admins allow the node to drop segments up to this message; 0 if none."""
         rules, released = self._settings.rules, self._execution.state.released
         return self.durable if rules.keep_bytes or rules.keep_ns or released >= self._log.segment_index.first else 0
 
@@ -261,7 +259,7 @@ class Checkpointer:
         self.broadcast_offer()
 
     def retained_bytes(self, now_ns: int, index: int) -> int:
-        """Octets of segments that are retained only because a component needs the messages from this one on."""
+        """Octets of the segments that are retained only because a component needs messages from `message` on."""
         segment_index, released = self._log.segment_index, self._execution.state.released
         droppable_without, droppable_with = (
             droppable(segment_index, self._settings.rules, now_ns, limit=limit, released=released)

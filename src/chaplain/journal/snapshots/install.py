@@ -4,11 +4,11 @@
     ──▶ write it to disk ──▶ restart this node from it
 
 Decides which checkpoint is trusted. A checkpoint is trusted if a quorum of other nodes offers it. If no such quorum is
-reachable for `patience_ns`, weaker evidence is enough: a serializer that says that a quorum confirmed it, or offers of
-nodes that form a quorum together with this node. Those nodes may be all that is left of the cluster, and they may have
-forgotten earlier confirmations. The installer verifies the octets against the trusted digest, so any node may send
-them. It takes all of them from one node, so that it knows which node sent a state that does not fit, and asks that node
-no more. Refuses to know what a state contains.
+reachable for `patience_ns`, weaker evidence is enough: the statement of one serializer that a quorum confirmed it, or
+offers of nodes that form a quorum together with this node. These nodes may be the only remaining ones, and they may
+have forgotten earlier confirmations. The installer verifies the octets against the trusted digest, so any node may send
+them. It takes all octets from one node. If the state does not fit, it therefore knows which node sent it, and does not
+ask that node again. Refuses to know what a state contains.
 
 The restart is deliberate: after it, everything that a node derives from its state comes from its disk, by the same code
 as at any other start.
@@ -63,8 +63,8 @@ class SnapshotInstaller:
         teachers: Callable[[], Quorum] | None = None,
         confirms: Callable[[Collection[int]], bool] | None = None,
     ) -> None:
-        """`teachers` returns the voters whose offers count, if not only those of the cluster configuration. `confirms`
-        returns whether this node accepts messages as agreed on the word of these nodes.
+        """`teachers` returns the voters whose offers count, if they are not the voters of the cluster configuration.
+        `confirms` returns whether these nodes are enough for this node to accept a message as agreed.
         """
         self._settings = settings
         self._execution = execution
@@ -82,7 +82,7 @@ class SnapshotInstaller:
         """Nodes that sent a state without the trusted digest."""
         self._accepts_messages_of = confirms or bool
         self._too_few_since_ns: int | None = None
-        """Since when the next message is available, but from too few serializers to accept it."""
+        """The time since which too few serializers offer the next message for this node to accept it."""
         self._needed_since_ns: int | None = None
         """Since when this node needs a checkpoint."""
         self._writing = False

@@ -2,10 +2,10 @@
 
     lacks messages ──▶ installs a checkpoint and restarts: disconnected ──▶ connected ──▶ has our latest checkpoint
 
-A node that installs a checkpoint disconnects while it restarts. If its peers dropped the messages after that checkpoint
-in the meantime, because no connected member needed them, the node would have to install another checkpoint and restart
-again, for as long as the others make progress. Such a member therefore counts as connected, with its last offer, until
-it has caught up.
+A node that installs a checkpoint disconnects while it restarts. Meanwhile its peers could drop the messages after that
+checkpoint, because no connected member needs them. The node would then have to install another checkpoint and restart
+again, repeatedly while the others make progress. A lagging member therefore counts as connected, with its last offer,
+until it has caught up.
 
 Decides for which members the log is retained. Refuses to know what is dropped (`checkpointer`).
 

@@ -7,9 +7,10 @@ them.
                everything is retained that no admin has released
     needed     by a reader, by a database, or by a staged or committed pack without offsets
 
-Computes with the numbers that it is given. Refuses to know who is connected and who reads (`checkpointer`).
+Computes only with its arguments. Does not know the connected members and the readers (`checkpointer`).
 
-Invariant: no message after the checkpoint is dropped, none from the first needed one on, and never the last segment.
+Invariant: a message is dropped only if the checkpoint covers it and it is before the first needed one. The last segment
+is never dropped.
 """
 
 from __future__ import annotations

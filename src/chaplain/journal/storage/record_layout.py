@@ -183,7 +183,7 @@ class _Batch:
 
 
 class AppliedPacks(Frozen, frozen=True):
-    """What was applied of the packs of one cluster message."""
+    """The applied packs of one cluster message."""
 
     batches: tuple[AppliedBatch, ...]
     records: tuple[Record, ...]
@@ -191,7 +191,7 @@ class AppliedPacks(Frozen, frozen=True):
 
 
 def applied_batches(messages: Sequence[ExecutedIngest]) -> AppliedPacks:
-    """What of the batches that `encode_payloads` makes was applied, by the verdicts on their packs."""
+    """The applied part of the batches that `encode_payloads` makes, by the verdicts on their packs."""
     part = FIRST_BATCH_PART
     batches: list[AppliedBatch] = []
     records: list[Record] = []

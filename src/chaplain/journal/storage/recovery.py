@@ -54,7 +54,7 @@ class OctetRange(Frozen, frozen=True):
 
 
 class Recovered(Frozen, frozen=True):
-    """What recovery found in the log."""
+    """The state of the log as recovery found it."""
 
     survey: Survey
     groups: Mapping[int, Group]

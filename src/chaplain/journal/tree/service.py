@@ -1,6 +1,7 @@
 """The tree over the log as the rest of the journal sees it: its tiles, signed checkpoints, and answers to questions.
 
-Combines what this node writes (`tiles`) with what it signs (`signer`). Decides only which of the two an input is for.
+Combines what this node writes (`tiles`) with what it signs (`signer`). Decides only which of these two parts receives
+an input.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ from chaplain.link.auth.identity import Identity
 from chaplain.proofs.tiles import Tile, parse_path
 
 READS_MAX = 256
-"""Tiles that are read from disk at a time; more are refused as busy."""
+"""Bound of tiles that are read from disk at a time. Further reads are refused as busy."""
 WAITING_MAX = 1024
-"""Clients that wait for a checkpoint at a time; more get the newest one at once and ask again."""
+"""Bound of clients that wait for a checkpoint. Further clients get the newest one at once and ask again."""
 CHECKPOINT = "checkpoint"
 """The name under which the newest complete checkpoint is served; tiles have the names of tlog-tiles."""
 TreeEffect: TypeAlias = SignerEffect | ReadFile
@@ -74,7 +75,7 @@ class TreeService:
         return 0 if complete is None else complete.checkpoint.size
 
     def checkpoint_age_ns(self, now_ns: int) -> int:
-        """How long ago the newest complete checkpoint became complete at this node; 0 if there is none."""
+        """Time since the newest complete checkpoint became complete at this node; 0 if there is none."""
         return 0 if self.signer.complete is None else now_ns - self.signer.complete_ns
 
     @property
@@ -106,8 +107,8 @@ class TreeService:
     # Questions.
 
     def ask(self, name: str, answer: Answer, index: int = 0) -> None:
-        """Answer with a tile, at once or after a read of the disk, or with the newest complete checkpoint, once it
-        covers message `index`. Raises `Malformed` if the name is not one of either.
+        """Answer with a tile, at once or after a read of the disk; or with the newest complete checkpoint, when it
+        covers message `index`. Raises `Malformed` if the name is neither that of a tile nor `CHECKPOINT`.
         """
         if name == CHECKPOINT:
             if index <= self.signer.covers or len(self._waiting) >= WAITING_MAX:
@@ -124,8 +125,8 @@ class TreeService:
         self._read_effects.append(ReadFile(self._token, found.file))
 
     def find(self, name: str) -> bytes | OnDisk | None:
-        """The newest complete checkpoint or a tile, the file that contains the tile, or None if this node has neither.
-        Raises `Malformed` if the name is not one of either.
+        """The newest complete checkpoint, a tile, or the file that contains the tile; None if this node has none of
+        them. Raises `Malformed` if the name is neither that of a tile nor `CHECKPOINT`.
         """
         if name != CHECKPOINT:
             return self.tiles.find(parse_path(name))
@@ -137,7 +138,7 @@ class TreeService:
         answer(None if complete is None else complete.text.encode())
 
     def answer_waiting(self) -> None:
-        """Answer those whose message is covered now. The answers become effects of the parts that asked."""
+        """Answer the questions whose message is covered now. The answers become effects of the parts that asked."""
         covers = self.signer.covers
         if self._waiting and covers > self._covered:
             self._covered = covers

@@ -1,4 +1,4 @@
-"""The file that remembers which checkpoint this node signed last, `tree/signed`.
+"""The file `tree/signed`, which contains the checkpoint that this node signed last.
 
     slot    magic 8 | size 8 | root 32 | time 8 | CRC-32C 4, in a sector of its own
 

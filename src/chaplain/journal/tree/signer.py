@@ -5,18 +5,18 @@
     each:   signatures of a quorum for one size and root ──▶ the checkpoint is complete
 
 The master chooses the size, so that all nodes sign the same one. A node signs a size only after it has executed it and
-has it on its own disk, and only if it computed the same root itself. It does not trust what others signed.
+has it on its own disk, and only if it computed the same root itself. It does not trust the signatures of others.
 
 Decides what this node signs and when a checkpoint is complete. Refuses to know who may vote: `may_sign` says whether
 this node has its vote, which a node with a wiped disk gets back only after it has caught up.
 
 Invariants:
-- the node never signs two roots for one size, and never a smaller size than before: what it signed last is on disk
-  before the signature leaves, and is compared with the tree when a restarted node comes to that size;
+- the node never signs two roots for one size, and never a smaller size than before. A checkpoint is on disk before its
+  signature leaves. A restarted node compares it with the tree when the tree reaches that size;
 - a signature counts once for each node, only if it is right, and only if the node is a serializer now.
 
-Not checked: a node that installs a snapshot of its peers with a larger tree than it signed last compares nothing. It
-trusts the quorum that confirmed the snapshot, as with everything else in it.
+One case is not checked: a node installs a snapshot of its peers whose tree is larger than the tree that the node signed
+last. The node trusts the quorum that confirmed the snapshot, as for all other contents of the snapshot.
 
 Bounds: `SIZES_MAX` sizes of this node's tree, `KEPT_PER_NODE` signatures of each node.
 """
@@ -44,7 +44,8 @@ from chaplain.units import SECOND_NS
 SIZES_MAX = 4096
 """Sizes of the tree after the latest messages, any of which the node can still sign."""
 KEPT_PER_NODE = 4
-"""Signatures of one node, the largest sizes: a slow node may answer when others have signed the next size."""
+"""Bound of the stored signatures of one node; the largest sizes are kept. Several are necessary, because a slow node
+may answer when others have already signed the next size."""
 RETRY_NS = SECOND_NS // 20
 """How soon the master looks again if nothing that it has executed is on its own disk yet."""
 
@@ -86,22 +87,23 @@ class CheckpointSigner:
         self.origin = checkpoints.origin_of(execution.cluster)
         self.file = f"{settings.tree_folder}signed"
         self.last = signed_record.read(signed)
-        """What this node signed last. On disk once `_ticket` is not in `_writing`."""
+        """The checkpoint that this node signed last. It is on disk once `_ticket` is not in `_writing`."""
         self.refused = ""
-        """Why this node signs nothing any more: its tree contradicts what it signed."""
+        """The reason for which this node signs no more checkpoints: its tree contradicts the signed one."""
         self.complete: SignedCheckpoint | None = None
         """The newest checkpoint with the signatures of a quorum."""
         self._covers = 0
-        """At least the last message that it covers; larger sizes leave the memory of `_boundaries` in time."""
+        """The last message that the newest complete checkpoint covers, or a later one if `_boundaries` no longer has
+        the size."""
         self.complete_ns = 0
-        """When it became complete here."""
+        """When the newest complete checkpoint became complete here."""
         self._unconfirmed = self.last is not None
-        """Whether the tree of this restarted node has not come to the size that it signed last."""
+        """True while the tree of this restarted node is smaller than the tree that it signed last."""
         self._boundaries: dict[int, Boundary] = {}
         self._passed = 0
         """The size of the tree before the latest message."""
         self._received: dict[int, dict[int, TreeSignature]] = {}
-        """By node and size; with this node's own signatures."""
+        """Signatures by node and size, including this node's own."""
         self._connected: dict[int, None] = {}
         self._wanted: SignedRecord | None = None
         """The newest checkpoint that another serializer signed and this node may sign, too."""
@@ -111,7 +113,7 @@ class CheckpointSigner:
         self._due_ns: int | None = None
         self.effects: list[SignerEffect] = []
         at = execution.state.position
-        # A tree that is loaded from a snapshot begins behind sizes that it cannot show.
+        # A tree that was loaded from a snapshot does not contain the sizes before it.
         self._passed = max(0, execution.state.tree.size - 1)
         self._note_size(execution.state.tree.size, at.index, at.timestamp_ns)
 
@@ -138,7 +140,7 @@ class CheckpointSigner:
             self._confirm(before, boundary)
 
     def _confirm(self, before: int, boundary: Boundary) -> None:
-        """Compare the tree with what this node signed before it restarted."""
+        """Compare the tree with the checkpoint that this node signed before it restarted."""
         last = self.last
         assert last is not None
         if boundary.size < last.size:
@@ -162,7 +164,7 @@ class CheckpointSigner:
 
     @property
     def due_ns(self) -> int | None:
-        """When this node starts a checkpoint, or signs one that it had to wait for."""
+        """When this node starts a checkpoint, or signs one that was not yet possible."""
         started_ns = self._next_ns if self._has_news() else None
         return soonest((started_ns, self._due_ns))
 
@@ -191,7 +193,7 @@ class CheckpointSigner:
             self._publish(last, ask=True)
 
     def _sign_wanted(self, now_ns: int) -> None:
-        """Sign what another serializer signed, as soon as this node has executed it and has it on disk."""
+        """Sign the size that another serializer signed, as soon as this node has executed it and has it on disk."""
         wanted, last = self._wanted, self.last
         if wanted is None or self.refused:
             return
@@ -222,7 +224,7 @@ class CheckpointSigner:
     # Signing.
 
     def _remember(self, record: SignedRecord) -> None:
-        """Write down what will be signed. The signature follows when this is on disk."""
+        """Write the checkpoint to disk before it is signed. The signature follows after the sync."""
         last = self.last
         assert last is None or record.size > last.size, "signed sizes only grow"
         assert not self.refused, "a node whose tree contradicts its signatures signs nothing"
@@ -251,7 +253,7 @@ class CheckpointSigner:
     # Signatures of others.
 
     def on_connected(self, node: int) -> None:
-        """Send the peer what this node signed last, so that each node can complete the newest checkpoint."""
+        """Send this node's last signature to the peer, so that each node can complete the newest checkpoint."""
         self._connected[node] = None
         can_repeat = self.last is not None and not self._unconfirmed and not self.refused and not self._writing
         if can_repeat and self.last is not None:
@@ -296,7 +298,7 @@ class CheckpointSigner:
         return Signature(as_log.name, as_log.id, message.as_log), Signature(cosigner.name, cosigner.id, stated)
 
     def _holds(self, node: int, key: bytes, message: TreeSignature) -> bool:
-        """Whether the size is possible and both signatures are right."""
+        """True if the size is possible and both signatures are right."""
         if not 0 < message.size <= SIZE_MAX:
             return False
         checkpoint = Checkpoint(self.origin, message.size, message.root)

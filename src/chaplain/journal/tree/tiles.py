@@ -3,9 +3,9 @@
     leaf appended by execution ──▶ tile full ──▶ in memory ──▶ file `tree/tile/…`, in the layout of tlog-tiles
 
 Decides when files are written: once `TILES_WAITING_MAX` tiles wait, `WRITE_NS` after the first of them, and at the
-latest together with the next snapshot. Nothing waits for these writes but proofs. After a restart, execution replays
-the log from the snapshot, and the same tiles become full again. A file of a tile always has the same content, so it may
-be written twice.
+latest together with the next snapshot. Only proofs wait for these writes. After a restart, execution replays the log
+from the snapshot, and the same tiles become full again. A file of a tile always has the same content, so it may be
+written twice.
 
 Invariants: a snapshot is written only after all tiles that were full before it. A segment is dropped only when a
 snapshot covers it, so the leaves of a dropped segment are in files or in the snapshot's open tiles. No file of a tile
@@ -42,7 +42,7 @@ class TileWriter:
         self._waiting: dict[Tile, bytes] = {}
         """Full tiles that no write has taken yet."""
         self._writing: dict[Tile, tuple[bytes, int]] = {}
-        """Full tiles whose write is under way, and the ticket of ours after which they are on disk."""
+        """Full tiles whose write is under way, and the ticket of this writer after which they are on disk."""
         self._ticket = 0
         self.due_ns: int | None = None
         self.written = 0
@@ -58,7 +58,7 @@ class TileWriter:
             self._waiting.update((one.tile, one.data) for one in self._tree.take_finished())
 
     def due(self, now_ns: int) -> list[Persist]:
-        """Write what waits if it is time."""
+        """Write the waiting tiles if a write is due."""
         if not self._waiting:
             return []
         if self.due_ns is None:
@@ -70,9 +70,9 @@ class TileWriter:
         return [Persist(self._ticket, operations)]
 
     def take_operations(self) -> tuple[Operation, ...]:
-        """The writes of all tiles that wait. The caller performs them before whatever it writes itself."""
+        """The writes of all waiting tiles. The caller performs them before its own writes."""
         operations = tuple(Replace(self.file_of(tile), data) for tile, data in self._waiting.items())
-        # Writes complete in order: the next write of ours completes after these.
+        # Writes complete in order: the next write of this writer completes after these.
         self._writing.update((tile, (data, self._ticket + 1)) for tile, data in self._waiting.items())
         self._waiting = {}
         self.due_ns = None

@@ -17,7 +17,7 @@ from chaplain.core import Channel
 from chaplain.wire.limits import FRAME_BYTES_MAX
 
 PIECE_BYTES_MAX = 64 * 1024
-"""What ZeroMQ may allocate for one connection before authentication, and for one queued message afterwards."""
+"""Octets that ZeroMQ may allocate for one connection before authentication, and for one queued message afterwards."""
 
 FIRST, MIDDLE, LAST = b"\xf1", b"\xf2", b"\xf3"
 _MARKS = (FIRST, MIDDLE, LAST)

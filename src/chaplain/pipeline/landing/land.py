@@ -64,7 +64,7 @@ _written = msgspec.msgpack.Decoder(ParquetFile)
 
 
 class LandTask(Frozen, frozen=True):
-    """What a task reads, and the file that it writes."""
+    """The range that a task reads, and the file that it writes."""
 
     folder: str
     name: str

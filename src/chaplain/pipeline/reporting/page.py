@@ -16,7 +16,7 @@ from chaplain.verification.violations import FIELDS, Break
 
 
 class ReportBucket(Frozen, frozen=True):
-    """What was written to one stream in one time interval."""
+    """The messages and octets written to one stream in one time interval."""
 
     stream: str
     start_s: float
@@ -34,7 +34,7 @@ class RegimeSpan(Frozen, frozen=True):
 
 
 class Share(Frozen, frozen=True):
-    """What one client, or one node, wrote to one stream."""
+    """The messages and octets that one client, or one node, wrote to one stream."""
 
     who: str
     """Name of the client, or its lane if no log is given that contains the name."""

@@ -20,7 +20,7 @@ from chaplain.pipeline.source.rows import OffsetRange, Range, ranges, read_range
 
 
 class SourceBackend(Protocol):
-    """What planning needs to know about the streams of a target."""
+    """The facts about a target's streams that planning needs."""
 
     @property
     def streams(self) -> Sequence[str]: ...

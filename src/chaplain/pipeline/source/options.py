@@ -63,7 +63,7 @@ class Bound(Frozen, frozen=True):
     times_ms: dict[str, int] | None = None
     time_ms: int | None = None
     later: Literal["error", "latest"] = "error"
-    """What to do if no message was written at or after the timestamp."""
+    """The choice of a reader if no message was written at or after the timestamp."""
 
 
 JOURNAL = "journal"

@@ -43,7 +43,7 @@ class Broken(Refused):
 
 
 class Freed(Frozen, frozen=True):
-    """What one node dropped."""
+    """The segments that one node dropped."""
 
     node: int
     segments: int

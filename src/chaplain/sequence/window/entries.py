@@ -18,7 +18,7 @@ class HeldEntry(Frozen, frozen=True):
 
 
 class EntryBase(Frozen, frozen=True):
-    """What must be known of the last entry before the window."""
+    """The facts that must be known of the last entry before the window."""
 
     index: int = 0
     hash: bytes = NO_HASH

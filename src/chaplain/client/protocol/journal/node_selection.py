@@ -109,7 +109,7 @@ class NodeSelector:
         self.pack_bytes_max: int | None = None
         """Smallest pack limit of all nodes that we know; None before the first is known."""
         self.disk_full_reason = ""
-        """What a node with a full disk reported; empty once a request has succeeded."""
+        """The report of a node with a full disk; empty once a request has succeeded."""
         self._avoided_ns = 0
         """When the client last switched away from a node that did not accept a write."""
         self._reserved_ready_ns: int | None = None

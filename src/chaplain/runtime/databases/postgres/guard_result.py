@@ -18,7 +18,7 @@ class Weight(msgspec.Struct, frozen=True):
 
 
 class GuardResult(msgspec.Struct, frozen=True):
-    """What the runner must check when it executes an allowed statement."""
+    """Checks that the runner must make when it executes an allowed statement."""
 
     kind: str
     target: str = ""
