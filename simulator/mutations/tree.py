@@ -54,9 +54,9 @@ BUGS = [
     caught_by_tests(
         "sign before the record is on disk",
         "journal.tree.signer",
-        "        self.effects.append(Persist(self._ticket, (signed_record.write(self.file, record, self._ticket),)))\n",
+        "        self.effects.append(Persist(self._ticket, (signed_record.write(self.file, record, self._slot),)))\n",
         "        self._publish(record, ask=True)\n"
-        "        self.effects.append(Persist(self._ticket, (signed_record.write(self.file, record, self._ticket),)))\n",
+        "        self.effects.append(Persist(self._ticket, (signed_record.write(self.file, record, self._slot),)))\n",
         SIGNED,
     ),
     caught_by_tests(
@@ -107,8 +107,29 @@ BUGS = [
     caught_by_tests(
         "a torn record loses both slots",
         "journal.tree.signed_record",
-        "number % 2 * SLOT_BYTES",
+        "slot_number * SLOT_BYTES",
         "0 * SLOT_BYTES",
+        SIGNED,
+    ),
+    caught_by_tests(
+        "a restarted node replaces the record that counts",
+        "journal.tree.signer",
+        "        self._slot = signed_record.free_slot(signed)\n",
+        "        self._slot = 1\n",
+        SIGNED,
+    ),
+    caught_by_tests(
+        "two records are written at a time",
+        "journal.tree.signer",
+        "if newest is None or self._writing or (",
+        "if newest is None or (",
+        SIGNED,
+    ),
+    caught_by_tests(
+        "two records are written at a time on request",
+        "journal.tree.signer",
+        "        if wanted is None or self.refused or self._writing:\n",
+        "        if wanted is None or self.refused:\n",
         SIGNED,
     ),
     caught_by_tests(

@@ -88,6 +88,8 @@ class CheckpointSigner:
         self.file = f"{settings.tree_folder}signed"
         self.last = signed_record.read(signed)
         """The checkpoint that this node signed last. It is on disk once `_ticket` is not in `_writing`."""
+        self._slot = signed_record.free_slot(signed)
+        """The slot for the next record."""
         self.refused = ""
         """The reason for which this node signs no more checkpoints: its tree contradicts the signed one."""
         self.complete: SignedCheckpoint | None = None
@@ -183,20 +185,20 @@ class CheckpointSigner:
         """Begin a checkpoint of the newest size that is on this node's disk, or send the last signature again."""
         durable, last = self._durable(), self.last
         newest = next((one for one in reversed(self._boundaries.values()) if one.index <= durable and one.size), None)
-        if newest is None or (last is not None and newest.size < last.size):
+        if newest is None or self._writing or (last is not None and newest.size < last.size):
             self._next_ns = now_ns + RETRY_NS
             return
         self._next_ns = now_ns + self._settings.sign_ns
         if last is None or newest.size > last.size:
             self._remember(newest.record)
-        elif not self._writing:
+        else:
             self._publish(last, ask=True)
 
     def _sign_wanted(self, now_ns: int) -> None:
         """Sign the size that another serializer signed, as soon as this node has executed it and has it on disk."""
         wanted, last = self._wanted, self.last
-        if wanted is None or self.refused:
-            return
+        if wanted is None or self.refused or self._writing:
+            return  # a write under way: two writes at a time could tear both slots
         if last is not None and wanted.size <= last.size:
             self._wanted = None
             return
@@ -231,7 +233,8 @@ class CheckpointSigner:
         self.last = record
         self._ticket += 1
         self._writing[self._ticket] = record
-        self.effects.append(Persist(self._ticket, (signed_record.write(self.file, record, self._ticket),)))
+        self.effects.append(Persist(self._ticket, (signed_record.write(self.file, record, self._slot),)))
+        self._slot = 1 - self._slot
 
     def on_written(self, now_ns: int, ticket: int) -> None:
         """The record is on disk: sign."""

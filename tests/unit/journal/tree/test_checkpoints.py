@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from chaplain.core import Persist, Woken
+from chaplain.core import Persist, Woken, WriteAt
 from chaplain.errors import Malformed
 from chaplain.journal.execution.state import load
 from chaplain.journal.messages import peer as peer_messages
@@ -24,7 +24,7 @@ from chaplain.proofs.merkle import leaf_hash, root_of
 from chaplain.proofs.tiles import decode_bundle
 from chaplain.wire import parcel
 from tests.support.execution_stage import CLUSTER, NODES, pack
-from tests.support.journal_cluster import Client, Cluster
+from tests.support.journal_cluster import Client, Cluster, Node
 
 SECOND = 10**9
 
@@ -267,7 +267,7 @@ def test_tiles_of_a_long_log_are_files_and_hold_all_leaves():
 def test_record_survives_a_torn_write_of_either_slot():
     file = bytearray(2 * SLOT_BYTES)
     for number in range(1, 6):
-        write = signed_record.write("f", SignedRecord(number, bytes((number,)) * 32, number), number)
+        write = signed_record.write("f", SignedRecord(number, bytes((number,)) * 32, number), number % 2)
         torn = file.copy()
         torn[write.position : write.position + 20] = write.data[:20]
         found = signed_record.read(bytes(torn))
@@ -276,6 +276,55 @@ def test_record_survives_a_torn_write_of_either_slot():
         assert signed_record.read(bytes(file)) == SignedRecord(number, bytes((number,)) * 32, number)
     assert signed_record.read(None) is None
     assert signed_record.read(b"cannot be read") is None
+
+
+def watch_records(node: Node) -> list[WriteAt]:
+    """Collects the writes of the record from now on."""
+    written: list[WriteAt] = []
+    perform = node._perform
+
+    def watched(effect) -> None:
+        if isinstance(effect, Persist):
+            written.extend(one for one in effect.operations if one.file == node.core.tree.signer.file)
+        perform(effect)
+
+    node._perform = watched
+    return written
+
+
+@pytest.mark.parametrize("records", [1, 2])
+def test_first_record_after_a_restart_leaves_the_slot_that_counts(records: int):
+    cluster, client, lane = started()
+    for number in range(1, records + 1):
+        write(cluster, client, lane, number)
+        covered(cluster, number)
+    number = next(number for number in cluster.nodes if number != cluster.master)
+    cluster.kill(number)
+    before = bytes(cluster.disks[number]["tree/signed"])
+    written = watch_records(cluster.start(number))
+    write(cluster, client, lane, records + 1)
+    covered(cluster, records + 1)
+    torn = bytearray(before)
+    torn[written[0].position : written[0].position + 20] = written[0].data[:20]
+    last = signed_record.read(before)
+    assert last is not None
+    assert signed_record.read(bytes(torn)) == last
+    assert last.size == records
+
+
+@pytest.mark.parametrize("of_master", [True, False])
+def test_node_writes_one_record_at_a_time(monkeypatch: pytest.MonkeyPatch, of_master: bool):
+    """A power cut during two writes could tear both slots. Here the end of the first write is never reported."""
+    cluster, client, lane = started()
+    write(cluster, client, lane, 1)
+    covered(cluster, 1)
+    number = next(number for number in cluster.nodes if (number == cluster.master) is of_master)
+    monkeypatch.setattr(cluster.nodes[number].core.tree.signer, "on_written", lambda now_ns, ticket: None)
+    written = watch_records(cluster.nodes[number])
+    for first_id in range(2, 8):
+        write(cluster, client, lane, first_id)
+        cluster.rest(2 * SECOND)
+    assert len(written) == 1
 
 
 @pytest.mark.parametrize("name", ["tile/0/001", "tile/0/000.p/7", "tile/entries/000.p/6", "tile/1/000"])
