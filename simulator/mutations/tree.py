@@ -133,6 +133,13 @@ BUGS = [
         SIGNED,
     ),
     caught_by_tests(
+        "a node without its vote signs what others signed",
+        "journal.tree.signer",
+        "        if boundary.index > self._durable() or not self._may_sign():\n",
+        "        if boundary.index > self._durable():\n",
+        SIGNED,
+    ),
+    caught_by_tests(
         "bundles of entries are not written",
         "journal.tree.tiles",
         "            self._waiting.update((one.tile, one.data) for one in self._tree.take_finished())\n",

@@ -278,6 +278,22 @@ def test_record_survives_a_torn_write_of_either_slot():
     assert signed_record.read(b"cannot be read") is None
 
 
+def test_node_without_its_vote_signs_nothing_until_it_has_it_back(monkeypatch: pytest.MonkeyPatch):
+    cluster, client, lane = started()
+    write(cluster, client, lane, 1)
+    covered(cluster, 1)
+    number = next(number for number in cluster.nodes if number != cluster.master)
+    said = spoken(cluster)
+    with monkeypatch.context() as patch:
+        patch.setattr(cluster.nodes[number].core.tree.signer, "_may_sign", lambda: False)
+        write(cluster, client, lane, 2)
+        covered(cluster, 2)
+        cluster.rest(2 * SECOND)
+        assert number not in {sender for sender, message in said if message.size == 2}
+    write(cluster, client, lane, 3)
+    cluster.until(lambda: number in {sender for sender, message in said if message.size == 3})
+
+
 def watch_records(node: Node) -> list[WriteAt]:
     """Collects the writes of the record from now on."""
     written: list[WriteAt] = []
