@@ -328,7 +328,7 @@ class JournalExecution:
     def _refusal(
         self, draft: StateDraft, client: ClientIdentity, entry: IngestEntry, heading: Heading, valid: bool | None
     ) -> Reason:
-        """The reason to refuse a pack, apart from its ids. The order of the checks is fixed, so each result is final."""
+        """The reason to refuse a pack, apart from its ids. The order of checks is fixed, so each result is final."""
         if client.status != IdentityStatus.ACTIVE:
             return _inactive_reason(client)
         if not self._signature_holds(client, entry, valid):
