@@ -47,8 +47,8 @@ class Write(_Message, frozen=True):
 
     stream: str
     check: bool = False
-    """True for a pack of one request that the node should try out before it is ordered. The writer then hears at once
-    that the request fails, and the request is not ordered.
+    """True for a pack of one request that the node should try out before it is ordered. If the request fails, the
+    writer learns this at once, and the request is not ordered.
     """
 
 
@@ -201,7 +201,7 @@ class Opened(_Message, frozen=True):
 class Leads(_Message, frozen=True):
     """The node became master in this regime, or is no longer master if `regime` is 0.
 
-    Clients prefer the master, because it orders what it receives sooner than another node can.
+    Clients prefer the master, because a write through another node takes one hop more.
     """
 
     regime: int
