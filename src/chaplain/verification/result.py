@@ -32,12 +32,12 @@ class VerifyResult(Frozen, frozen=True):
     others: tuple[int, ...] = ()
     """Nodes whose record headers were compared with that log."""
     went_on: bool = False
-    """Whether the verification continued an earlier one, from its manifest."""
+    """True if the verification continued an earlier one, from its manifest."""
     skipped: tuple[str, ...] = ()
     """Why logs of other nodes were not compared."""
 
     def told(self) -> str:
-        """Return one sentence about what was verified and what was not."""
+        """Return one sentence that states which parts were verified and which were not."""
         whose = f"node {self.node}" if self.node else "the log"
         more = " more than the manifest says" if self.went_on else ""
         what = f"{counted(self.rows, 'message')}{more}, {counted(len(self.state.tails), 'stream')}"
