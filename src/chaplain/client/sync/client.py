@@ -59,10 +59,10 @@ class Client(Connection):
         return self._context.run(calls.members())
 
     def ask(self, question: str, timeout: float | None = None, content: bytes = b"") -> Answer:
-        """Ask every member a question and return the answer that half or more of them give.
+        """Ask every member a question and return the answer that at least half of them give.
 
-        The answer is decided as soon as half or more of the members agree. After `timeout` seconds (5 by default) it is
-        returned undecided. `content` is sent along with the question.
+        The answer is decided as soon as at least half of the members agree. It is returned undecided after `timeout`
+        seconds (5 by default). `content` is sent along with the question.
         """
         return self._context.run(calls.ask(question, timeout, content))
 

@@ -46,7 +46,7 @@ class Answer(Record, frozen=True):
 
     question: str
     value: Any
-    """The answer of half or more of the members; None if undecided."""
+    """The answer of at least half of the members; None if undecided."""
     votes: int
     """How many members gave this value; if undecided, the most votes that any answer got."""
     members: int
