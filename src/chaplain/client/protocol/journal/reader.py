@@ -108,7 +108,7 @@ class StreamReaders:
                 del self._heads[next(iter(self._heads))]
 
     def on_taken(self, command: TakenCommand) -> None:
-        """The caller has consumed bytes: grant them to the node again."""
+        """The caller has consumed this many bytes: grant the node as much new credit."""
         reader = self.readers.get(command.call)
         if reader is None:
             return

@@ -1,4 +1,4 @@
-"""Retry a request that raised `Unknown`, so that it is written once, however often and by whomever it is retried.
+"""Retry a request that raised `Unknown`, so that it is written once, even if several processes retry it several times.
 
     resolve the original ──it is written──▶ its place
        │ it is not, and never will be
@@ -8,10 +8,9 @@
        │
     write it as the first request of the retry lane ──the lane is fenced──▶ start again, with that request as original
 
-Decides under which id a request is written again. The nonce of the lease is derived from the id of the original, so
-everyone who retries it, also in another process, gets the same lane. The first request that is written there is the
-only one, and later retries get its receipt (docs/decisions/lanes-and-retries.md). A request that is still in flight is
-waited for.
+Decides under which id a request is written again. The nonce of the lease is derived from the id of the original, so all
+retries of it, also in other processes, get the same lane. The first request that is written there is the only one, and
+later retries get its receipt (docs/decisions/lanes-and-retries.md). A request that is still in flight is waited for.
 
 Invariants:
 - nothing is written in place of a request that may be written;
