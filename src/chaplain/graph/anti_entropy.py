@@ -4,10 +4,10 @@ Every `sync_ns` a node sends its neighbours the leaves of its durable events. A 
 and has more events pushes them if there are at most `push_max`, else it answers with its own leaves. A receiver that
 lacks one of the leaves fetches from that neighbour, page by page: it sends a sample of its ids (`Model.locator`), and
 the neighbour answers with every event that is not an ancestor of a sampled one. Two sets differ only above their common
-events, so one round finds the difference, however long the partition was and whichever side wrote.
+events. One round therefore finds the difference, even after a long partition with writes on both sides.
 
 Invariants: at most one fetch per stream; a page is requested only after the previous one was added; the quota of a peer
-bounds the bytes it is served; `FETCH_LISTS_MAX` bounds the lists computed for peers.
+bounds the bytes that are sent to it; `FETCH_LISTS_MAX` bounds the lists computed for peers.
 """
 
 from __future__ import annotations
