@@ -6,8 +6,8 @@ This module decides nothing: the core decides what to admit, what a frame means 
 
 ZeroMQ signals through one file descriptor for each socket, and only when something changed since the socket was last
 found empty. So each socket is drained until it is empty, or else is listed in `_to_drain`. Writing to a socket may have
-consumed a signal, so it is drained once more before the next wait. A bound instance does not do so for its DEALERs: its
-peers answer on connections of their own, and finding a DEALER empty costs an exception.
+consumed a signal, so the socket is drained once more before the next wait. An instance with a ROUTER does not do this
+for its DEALERs, because its peers answer on connections of their own, and reading an empty DEALER costs an exception.
 
 Invariants: frames of a channel keep their order in both directions; every dial ends in exactly one `Disconnected`
 unless the core hung up first; `Connected` follows only a finished handshake; no queue exceeds its bound.

@@ -4,8 +4,8 @@ ZeroMQ delivers a message when its last part has arrived. Until then it buffers 
 apply to whole messages and to the length of each part. Our own messages never have a second part. So a peer that was
 admitted, even with a token that it overheard, could fill the memory of a node that never receives a message from it.
 
-A connection is stalled if ZeroMQ has read more from it than any one of our messages contains, and the event loop
-receives no message of it although it drained the socket. The kernel reports how much a connection has sent
+A connection is stalled if ZeroMQ has read more octets from it than the largest of our messages has, and the event loop
+received no message of it although it drained the socket. The kernel reports how much a connection has sent
 (`TCP_INFO`); ZeroMQ reports on which connection a message arrived.
 
 The event loop reports the messages that it receives. The accept limiter's thread checks incoming connections, because
