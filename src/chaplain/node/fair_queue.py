@@ -60,7 +60,7 @@ class FairQueue(Generic[T]):
         return bool(self._owners)
 
     def put(self, owner: bytes, session: bytes, item: T, size_bytes: int) -> bool:
-        """Add a request. Returns False, and does not add it, if too many bytes wait already."""
+        """Add a request. If too many bytes wait already, return False and do not add it."""
         size_bytes += ITEM_BYTES
         found = self._owners.get(owner)
         of_session = self._session_bytes.get(session, 0) + size_bytes
