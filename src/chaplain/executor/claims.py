@@ -1,4 +1,4 @@
-"""Claims: how much of the log is retained for stopped executors, and what happens at that bound.
+"""Claims: the bound of the log that is retained for stopped executors, and the record that is written at that bound.
 
 A node drops no part of its log that one of its databases still has to execute. An executor that stopped, or that waits
 for another node's copy, executes nothing, so without a bound the log would grow until the disk is full. When its claim

@@ -99,7 +99,7 @@ class ExecutorCore(LayerCore):
         given_up: bytes | None = None,
         given_up_file: str = claims.FILE,
     ) -> None:
-        """A bare executor has no databases: it only reports to the others how far this node's log reaches.
+        """A bare executor has no databases: it only reports the end of this node's log to the others.
 
         `stopped_bytes_max` bounds the log that is retained for stopped executors (`claims`); `given_up` is the content
         of the claims file.

@@ -112,7 +112,9 @@ class Connectivity:
             self._dissemination.send(identifier, Compare(buckets, bucket, True, entries))
 
     def on_compare(self, compare: Compare, sender: int) -> None:
-        """Send what our list has newer, request what theirs has newer, and inform members that they have as lost."""
+        """Send the entries that are newer in our list, request those that are newer in theirs, and inform members that
+        are listed as lost there.
+        """
         ours = self._members.bucket(compare.buckets, compare.bucket)
         if len(ours) > COMPARE_ENTRIES_MAX:
             self._dissemination.counts["compares_refused"] += 1

@@ -156,7 +156,7 @@ class FailureDetector:
     def may_lose(self, identifier: int, now_ns: int) -> bool:
         """Whether to believe another node's report that the member is lost: unheard for T, and asked about for T/2.
 
-        T is not extended here: a slow node should doubt its own judgement, not that of the others.
+        T is not extended here: a slow node must not suspect other nodes because of its own delay.
         """
         watch = self._watches.get(identifier)
         return watch is not None and now_ns >= self._listen_until_ns and self._accepts_report(watch, now_ns)

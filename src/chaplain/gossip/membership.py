@@ -180,7 +180,7 @@ class Membership:
                 self._dissemination.report("message_forged", sender, origin=leave.subject)
 
     def on_card(self, card: MemberRecord, sender: int) -> RecordVerdict:
-        """Admit a card or refuse it, whichever peer sent it."""
+        """Admit a card or refuse it. Any peer may have sent it."""
         if card.identifier == self._dissemination.identifier:
             return self._on_own_card(card, sender)
         record = self._members.get(card.identifier)
@@ -375,7 +375,9 @@ class Membership:
             self._on_leave_on_behalf(leave)
 
     def expel(self, keys: frozenset[bytes]) -> None:
-        """The cluster removed these nodes: remove them from the list, whatever they or others say."""
+        """The cluster removed these nodes: remove them from the list, even if they or others claim that they are
+        present.
+        """
         self._members.expelled = keys
         for identifier in list(self._members.present):
             record = self._members.get(identifier)

@@ -34,7 +34,7 @@ class GossipSettings(Frozen, frozen=True):
     strangers_max: int = 256
     """Origins that are not members and whose message ids are remembered. At the bound the least recent is forgotten."""
     window: int = 1_024
-    """How far behind an origin's newest message an older one may be and still be accepted."""
+    """The largest distance of an accepted message to the newest one of its origin."""
     recent_max: int = 512
     """Messages retained for repair; the oldest is dropped first."""
     recent_bytes_max: int = 1024 * 1024

@@ -1,9 +1,9 @@
 """Dissemination of events and confirmations: broadcast, Inv, rebroadcast, and resending unread events.
 
 Decides which events and confirmations each peer receives, and when an event has enough confirmations. In a healthy mesh
-every node receives an event from its author and a confirmation from the member that issued it, so nothing is forwarded
-at once. An event that is still unread after `rebroadcast_ns` is sent to the peers that are not known to have it. This
-module does not know the disk: the core reports which events are durable.
+every node receives an event directly from its author, and a confirmation directly from the confirming member. So a node
+does not forward them at once. An event that is still unread after `rebroadcast_ns` is sent to the peers that are not
+known to have it. This module does not know the disk: the core reports which events are durable.
 
 Invariants: this node confirms only events on its own disk; a confirmation counts only after its signature was verified,
 and only if its issuer is a member.

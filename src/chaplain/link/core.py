@@ -1,10 +1,10 @@
 """The link as one pure core: connections, sessions, and the commands sent in them.
 
-It decides which connections to admit, which endpoints to dial and when, which frames to accept, and what to drop at the
-byte budget. It does not know what a command means: HELLO is the only one it decodes.
+It decides which connections to admit, which endpoints to dial and when, which frames to accept, and which commands to
+drop at the byte budget. It does not interpret commands: HELLO is the only one that it decodes.
 
 Invariants:
-- nothing is sent on a channel before its greeting, and nothing sealed before its session exists;
+- a greeting is the first message on a channel, and frames are sealed only in a session;
 - commands to one peer are sent in the order of their `Say`; none waits beyond the next `Drained` or `Woken`;
 - every command in a `Said` was sealed by that instance for this node, and is delivered once, in the order of sealing;
 - bytes queued on a channel never exceed the budget and its reserve by more than the size of greetings;

@@ -1,7 +1,8 @@
 """The mesh core: turns link sessions into peers, pools, liveness and numbered commands (mesh.txt).
 
 It decides which peers are present and which pools they are in, numbers outgoing commands, reports every gap once, and
-removes silent peers. It does not know keys, sockets or queues (the link's), nor what content means (the layers above).
+removes silent peers. It does not know keys, sockets and queues, which belong to the link. It does not interpret
+content, which belongs to the layers above.
 
 Invariants:
 - every command to a peer carries the next number of its session; each lost or dropped command is reported once on each

@@ -7,7 +7,7 @@ Invariants:
 - `_heard` and `_heard_or_pinged` contain every peer that is present, `_sent_to` every node among them;
 - each queue is ordered by its own time, unless the clock runs backwards (then a peer is late by as much);
 - a peer expires only after a PING to which it had `ping_after_ns` to respond;
-- every received command is a sign of life, whatever it contains. A beacon is not: it proves nothing about the session.
+- every received command is a sign of life. A beacon is not: it proves nothing about the session.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The cost of a client's request to the whole cluster, as far as its kind and size say.
+"""The cost of a client's request to the whole cluster, estimated from its kind and size.
 
 The node that serves a request measures only its own step. An event, a question, an append to a graph or a petition
 makes every node work, most of it later. This module estimates that work in units: a small write costs one unit. The

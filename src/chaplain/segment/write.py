@@ -4,10 +4,10 @@ It decides positions, when to roll, how large a segment is, and which file to re
 synced: the layer passes the operations to its host in a `Persist`, and calls `synced` after `Persisted`.
 
 A record that does not fit in a segment of the configured size gets a larger segment. Nodes of one cluster may have
-different sizes, and each must be able to store what the others agreed on.
+different sizes, and each must be able to store every agreed message.
 
-Invariants: written ≥ proven; a record states as proven only what `synced` confirmed; a segment always has room for the
-ROLL that ends it; after a cut nothing is ever written under the same identity.
+Invariants: written ≥ proven; the proven position of a record is one that `synced` confirmed; a segment always has room
+for the ROLL that ends it; after a cut, the same identity is never used again.
 """
 
 from __future__ import annotations

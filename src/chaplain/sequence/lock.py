@@ -191,7 +191,7 @@ class SequenceLock:
         context.send(peer, LockGranted(context.bearing(), asker.promised, log.decided, before, tail))
 
     def promise(self, ballot: Ballot) -> None:
-        """Accept nothing under a lower ballot from now on."""
+        """From now on accept no entry under a lower ballot."""
         context = self._context
         if ballot <= context.promised:
             return

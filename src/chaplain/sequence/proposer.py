@@ -3,9 +3,8 @@ lock.
 
 Decides the next entry, the seat that it names as the next writer, and whether this node waits for the lock.
 
-Invariants: after an entry that changes the work set nothing is written until that entry is decided, except the first
-entry of a new ballot; such a change is written only when all entries before it are decided; entries without a majority
-are bounded.
+Invariants: while a change of the work set is undecided, only the first entry of a new ballot is written after it; a
+change is written only when all entries before it are decided; entries without a majority are bounded.
 """
 
 from __future__ import annotations

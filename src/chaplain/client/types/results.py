@@ -53,7 +53,7 @@ class Answer(Record, frozen=True):
     """Number of members when the question was decided."""
     decided: bool
     voters: tuple[int, ...] = ()
-    """Members that gave an answer, whichever it was."""
+    """Members that gave any answer."""
     missing: tuple[int, ...] = ()
     """Members that did not answer in time."""
     reason: str = ""

@@ -1,7 +1,7 @@
 """Queue of payloads that have arrived and wait to be ordered.
 
-Decides which references come next: those of one ingest journal in order and without gaps, journals in turn. Does not
-know what a payload means.
+Decides which references are ordered next. The references of one ingest journal are ordered without gaps, and journals
+take turns. Does not know what a payload means.
 
 If the node of a journal has failed, the journal may have a gap that no node can fill, or payloads that only this node
 has. The queue drops the payloads of a journal after it has been silent for `idle_ns`. Ingest nodes send unordered

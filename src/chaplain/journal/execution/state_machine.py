@@ -12,8 +12,8 @@ Results of signature checks are cached per ingest message: an ingest node has ch
 check those of other nodes in threads while they wait to be ordered (`cache_checks`). Execution checks what is not in
 the cache.
 
-Invariants: nothing but `apply` changes the state. Messages are applied in order, each once. The offsets of a stream
-have no gaps. A request is applied once.
+Invariants: only `apply` changes the state. Messages are applied in order, each once. The offsets of a stream have no
+gaps. A request is applied once.
 """
 
 from __future__ import annotations

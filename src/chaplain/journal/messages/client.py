@@ -2,8 +2,8 @@
 
 Each body is a MessagePack array whose first element names the message; the decoder builds these types directly. The
 parcel's payload contains packs, configuration requests or batches. `call` is a number that the client chooses for a
-question; every answer repeats it. A write has no call: nodes answer it by lane and request id, so the answer can come
-from whichever node the client is connected to by then.
+question; every answer repeats it. A write has no call: nodes answer it by lane and request id, so any node to which the
+client is connected can answer.
 """
 
 from __future__ import annotations

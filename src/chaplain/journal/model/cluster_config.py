@@ -1,8 +1,8 @@
 """The cluster configuration as the configuration stream defines it: the nodes, their roles, and the serializer set.
 
 Decides how each configuration message about nodes changes the cluster configuration, from the configuration and the
-message alone. Refuses to know who sent a request (`execution.config` checks signatures) and when a later stage is due
-(the master decides that in `consensus.reconfiguration`).
+message alone. Does not know the sender of a request (`execution.config` checks signatures), or when a later stage is
+due (the master decides that in `consensus.reconfiguration`).
 
 | message | stages, and what they change |
 |---|---|

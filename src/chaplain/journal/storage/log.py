@@ -1,7 +1,7 @@
 """The running log: the agreed prefix, the one message after it (the tail), and the operations that store them.
 
-Decides what is written and in which form. Refuses to decide whether a message is agreed. Every method that writes
-returns its operations, which the caller puts into one `Persist`.
+Decides which records are written, and their form. Refuses to decide whether a message is agreed. Every method that
+writes returns its operations, which the caller puts into one `Persist`.
 
     agreed      index up to which execution has applied all messages
     tail        the stored message after `agreed`; it is not known to be agreed

@@ -197,9 +197,9 @@ def _doubt(survey: Survey, cut: ScanFinding | None, hint: SyncHint | None, boot:
 def _cut_short(survey: Survey, cut: ScanFinding | None, hint: SyncHint | None, boot: bytes) -> str:
     """Why the log has lost a write of this boot; empty if it has not.
 
-    The operating system retains what it received until the machine stops, and a ticket writes the sync hint after its
-    records. A log that ends before the hint's position has therefore lost a write, however clean its end is. That write
-    may have been acknowledged.
+    The operating system retains all written octets until the machine stops, and a ticket writes the sync hint after its
+    records. A log that ends before the hint's position has therefore lost a write, even if its end is intact. That
+    write may have been acknowledged.
     """
     if hint is None or hint.boot != boot:
         return ""

@@ -1,8 +1,8 @@
 """ZeroMQ sockets of a node or client: performs the link's socket effects and turns socket events into inputs.
 
 There is one ROUTER, if an endpoint is given, for incoming connections, and one DEALER for each dial. A DEALER is closed
-at its first disconnection, because a DEALER that reconnects by itself would deliver its queue without a greeting.
-This module decides nothing: the core decides what to admit, what a frame means and how much may be queued.
+at its first disconnection, because a DEALER that reconnects by itself would deliver its queue without a greeting. This
+module decides nothing. The core admits connections, interprets frames and bounds the queues.
 
 ZeroMQ signals through one file descriptor for each socket, and only when something changed since the socket was last
 found empty. So each socket is drained until it is empty, or else is listed in `_to_drain`. Writing to a socket may have

@@ -3,7 +3,7 @@
 All messages of the journal go through one session at a time: the session with a node that is reserved for this client,
 otherwise with the master, otherwise with any node. A node that accepts none of our writes is used only if there is no
 other. The other sessions are opened as well, so that one can take over at once. See docs/decisions/client-routing.md.
-Knows nothing of the contents of messages.
+Does not know the contents of messages.
 
 Invariants: before `Opened`, only `Open` is sent on a session; pending requests have distinct numbers.
 """

@@ -13,7 +13,7 @@ retries of it, also in other processes, get the same lane. The first request tha
 later retries get its receipt (docs/decisions/lanes-and-retries.md). A request that is still in flight is waited for.
 
 Invariants:
-- nothing is written in place of a request that may be written;
+- while a request may still be written, no retry of it is written;
 - at most one request is ever written in its place. For that, the retry lane is never given back, and it is leased
   before the original's lane is checked: the original's lane is older and is forgotten first, so if it is still known,
   so is every retry lane of it.
@@ -127,7 +127,7 @@ class Retrier:
             self._send(now_ns, retry)
 
     def on_timer(self, now_ns: int) -> None:
-        """Resend what is due."""
+        """Send due packs again."""
         due = [retry for retry in self._sent() if now_ns >= retry.due_ns]
         if any(not retry.pausing for retry in due):
             self._selector.rotate()

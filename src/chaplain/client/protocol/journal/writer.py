@@ -11,7 +11,7 @@ of callers (`write_queue`), of matching answers to packs (`lane`) and of choosin
 
 Invariants:
 - at most `PACKS_MAX` packs of a lane are unanswered, fewer than nodes remember receipts of;
-- nothing is signed under a new lane before the outcome of everything under the old lane is known.
+- no request is signed under a new lane before the outcomes of all requests under the old lane are known.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class LaneWriters:
     # Commands and session changes.
 
     def flush(self, now_ns: int) -> None:
-        """Sign and send whatever may be sent now."""
+        """Sign and send all requests that may be sent now."""
         session = self._selector.chosen
         if session is None:
             return
