@@ -1,8 +1,8 @@
 """Dry runs: requests that are tried before they are ordered, on a node reserved for their writer.
 
-A request that would fail here and now is refused without being ordered. A dry run uses this node's own database, once
-it has applied everything agreed that this node knows of. A request that cannot be tried soon is ordered as usual, and
-its execution decides.
+A request that would fail on this node now is refused without being ordered. A dry run uses this node's own database,
+after it has applied all messages that this node knows to be agreed. A request that cannot be tried soon is ordered as
+usual, and its execution decides.
 
 Invariants: every `DryRun` is answered once, within `PATIENCE_NS` plus the time of one request; a database is reserved
 only while it has no other work; at most `WAITING_MAX` requests wait.

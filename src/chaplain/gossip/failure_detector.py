@@ -13,7 +13,7 @@ listens for T/2, and its own T is longer while pauses recur (local health, as in
 Invariants:
 - a member is lost only if it was not known to be alive for 2T (T, after another node's report), and was asked about for
   T/2;
-- a node passes on only what it heard itself, so that reports never confirm each other.
+- a node reports a member only if it heard the member itself, so that reports never confirm each other.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ class FailureDetector:
             watch.reported_lost = False
 
     def on_disconnect(self, identifier: int, now_ns: int) -> bool:
-        """The member's connection broke: suspect it at once, but lose it no sooner.
+        """The member's connection broke: suspect it at once; it is still lost only after 2T of silence.
 
         Returns True if the suspicion is new.
         """

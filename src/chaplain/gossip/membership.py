@@ -4,9 +4,9 @@ It acts on the member list, the failure detector and dissemination.
 
 Invariants:
 - only this module raises this node's incarnation, by one, when another node believes that it is silent or has left;
-- a member leaves the list only by its own signed message, by this node's own timer, by another node's report that this
-  node's timer has been ready to accept for T/2 (`FailureDetector.may_lose`), or by an agreed removal (`expel`). A
-  single malicious member cannot evict others;
+- a member leaves the list only by its own signed message, by this node's own timer, by another node's report if this
+  node's own timer confirms it (`FailureDetector.may_lose`), or by an agreed removal (`expel`). A single malicious
+  member cannot evict others;
 - a member is added only by a card that its own key signed.
 """
 
@@ -324,7 +324,9 @@ class Membership:
             self._on_accusation(identifier, lost=True)
 
     def _on_accusation(self, identifier: int, *, lost: bool) -> None:
-        """Another node suspects a member that we do not hear ourselves: wait T for the member before we believe it."""
+        """Another node suspects a member that we do not hear ourselves: wait T for a sign of the member before this
+        node believes the suspicion.
+        """
         if self._detector.accuse(identifier, self._dissemination.now_ns, lost=lost) and self._members.suspect(
             identifier
         ):

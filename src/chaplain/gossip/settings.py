@@ -23,8 +23,9 @@ class GossipSettings(Frozen, frozen=True):
     """Up to this many members, all members have sessions with each other.
     Above, only ring neighbours at distances 1, 2, 4 … do."""
     always_met: frozenset[int] = frozenset()
-    """Members that get a session in a cluster of any size: the configured ones. An attacker who invents thousands of
-    members must not separate the real ones."""
+    """Members that get a session in a cluster of any size: the configured ones. An attacker that invents thousands of
+    members must not separate the real ones.
+    """
     members_max: int = 16_384
     """Members present. At the bound new members are refused and reported."""
     hearsay_max: int = 4_096
