@@ -1,4 +1,4 @@
-"""chaplain: events in an order that can be proven, without a broker."""
+"""chaplain: events in an order that can be proven."""
 
 from __future__ import annotations
 

@@ -29,9 +29,10 @@ def beside() -> str:
 def simulate(*arguments, hash_seed="0"):
     environment = {**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": beside()}
     command = [sys.executable, "-m", "simulator", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=100, check=False)
+    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=250, check=False)
 
 
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("workload", ["tests.simulation.toy.counter:ToyOnBadDisks", *workloads.names()])
 def test_equal_seeds_give_equal_digests_under_two_hash_seeds(workload):
     seed = QUICK.get(workload, 2)

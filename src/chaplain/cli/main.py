@@ -105,7 +105,7 @@ class LazyCommands(click.Group):
 )
 @click.version_option(__version__, prog_name="chaplain")
 def cli() -> None:
-    """Events in an order that can be proven, for Python and Spark, without a broker."""
+    """Events in an order that can be proven, for Python and Spark."""
 
 
 def main(arguments: list[str] | None = None) -> None:

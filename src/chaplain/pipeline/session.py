@@ -253,13 +253,14 @@ def _check_reachable(remote: str) -> None:
     address = urlsplit(remote)
     if address.scheme != "sc":
         return
-    with suppress(OSError):
-        try:
-            socket.create_connection((address.hostname or "", address.port or CONNECT_PORT), CONNECT_TEST_S).close()
-        except ConnectionRefusedError:
-            raise Unreachable(
-                f"nothing listens at {address.netloc}: start a Spark Connect server there, or give another address"
-            ) from None
+    try:
+        socket.create_connection((address.hostname or "", address.port or CONNECT_PORT), CONNECT_TEST_S).close()
+    except ConnectionRefusedError:
+        raise Unreachable(
+            f"nothing listens at {address.netloc}: start a Spark Connect server there, or give another address"
+        ) from None
+    except OSError:
+        return
 
 
 @contextmanager

@@ -68,7 +68,7 @@ class Fetcher:
         elif first_time and preferred in able:
             chosen = preferred
         else:
-            chosen = context.chance.choice(self._prefer_holders(peers))
+            chosen = context.chance.choice(self._prefer_useful(peers))
         self._asked, self._awaits_answer = chosen, True
         self.due_ns = now_ns + context.settings.retry_ns
         tail = self.include_tail or context.log.expected_next_hash() is not None
@@ -86,9 +86,15 @@ class Fetcher:
             self._probe_ns = now_ns + context.settings.retry_ns
             context.barrier.send_now(context.chance.choice(peers), Fetch(context.log.agreed + 1, False))
 
-    def _prefer_holders(self, peers: list[int]) -> list[int]:
-        """With index-only serializers, mostly return the data holders: only they have the payloads."""
+    def _prefer_useful(self, peers: list[int]) -> list[int]:
+        """With index-only serializers, return those that can send what is missing. If the next message only has to be
+        confirmed, these are the serializers. Otherwise they are mostly the data holders: only they have the payloads.
+        """
         holders = [peer for peer in peers if peer in self._context.data_holders]
+        if holders and self._supplies.awaits_confirmation():
+            # A data holder could only repeat the message. Asking it first takes long if a message fills an answer
+            # (seed 31 of `indexonly`, liveness).
+            return [peer for peer in peers if self._supplies.may_confirm(peer)] or peers
         return holders if holders and self._context.chance.random() < _HOLDER_PROBABILITY else peers
 
     def stop(self) -> None:

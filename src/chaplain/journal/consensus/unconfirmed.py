@@ -106,6 +106,11 @@ class UnconfirmedSupplies:
         last = max(self._entries, default=following)
         return max(following, min(last, self._agreed_at.get(node, last)))
 
+    def awaits_confirmation(self) -> bool:
+        """True if the message after the agreed prefix is here with its payloads, and only has to be confirmed."""
+        first = self.first()
+        return first is not None and not first.without_payloads
+
     def has_confirmed_all(self, node: int) -> bool:
         """True if the node has confirmed every message here. Then another node has to be asked."""
         self._drop_agreed()

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from chaplain.journal.consensus.unconfirmed import UnconfirmedSupplies
 from chaplain.journal.execution.state_machine import JournalExecution
 from chaplain.journal.messages.client import Ended, Open, Opened, Read
 from chaplain.journal.messages.consensus import ProposalAck, Propose, decode
@@ -21,6 +22,7 @@ from tests.support.journal_cluster import Client, Cluster
 
 SERIALIZERS, HOLDERS = (1, 2, 3), (4, 5)
 SECOND = 10**9
+MESSAGES = 20
 VALUE = b"a payload that can be found again on disks"
 
 
@@ -135,6 +137,36 @@ def test_serializer_in_doubt_ignores_messages_never_proposed_to_serializers(clus
 
 
 # Coming back.
+
+
+@pytest.mark.parametrize("order", [{"supply_bytes_max": 1}, {"supply_messages_max": 1}])
+def test_wiped_serializer_asks_serializers_for_confirmations_and_data_nodes_for_payloads(
+    monkeypatch: pytest.MonkeyPatch, order: dict[str, int]
+) -> None:
+    """Each answer contains one message here, as if every message were large. No supply repeats what is known."""
+    cluster = Cluster(5, copies=2, order=order)
+    cluster.elect()
+    client, lane = writer(cluster)
+    for first_id in range(1, MESSAGES + 1):
+        write(client, lane, first_id)
+    cluster.agree()
+    wiped = next(number for number in SERIALIZERS if number != cluster.master)
+    useless: list[tuple[int, int]] = []
+    add = UnconfirmedSupplies.add
+
+    def noted(supplies: UnconfirmedSupplies, node: int, index: int, agreed: int, messages: tuple) -> bool:
+        news = add(supplies, node, index, agreed, messages)
+        if messages and not news:
+            useless.append((node, index))
+        return news
+
+    monkeypatch.setattr(UnconfirmedSupplies, "add", noted)
+    cluster.kill(wiped)
+    cluster.wipe(wiped)
+    node = cluster.start(wiped).core.serializer
+    cluster.until(lambda: node.voting_status == "sound", 3 * SECOND)
+    cluster.agree()
+    assert not useless
 
 
 def test_restarted_serializers_fetch_payloads_from_data_nodes(cluster: Cluster) -> None:
