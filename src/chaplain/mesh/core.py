@@ -9,8 +9,8 @@ Invariants:
   side;
 - the mesh delivers the content of a BROADCAST only while this node is in its pool, and in the order in which it was
   sent;
-- `Entered` precedes and `Exited` follows everything else about a peer, with one exception: `Gapped` for commands to a
-  peer that was removed as silent follows when the link has counted them;
+- `Entered` is the first report about a peer, and `Exited` the last one. There is one exception: for a peer that was
+  removed as silent, `Gapped` (outgoing) follows when the link has counted the commands;
 - `Exited` implies `Left` for every pool the peer was in.
 """
 

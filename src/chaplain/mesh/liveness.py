@@ -30,7 +30,7 @@ class Liveness:
         self._heard_or_pinged: Queue = OrderedDict()
         self._heard: Queue = OrderedDict()
         self._quiet_until_ns = 0
-        """No PING or expiry is due before this time: commands received since can only have postponed it."""
+        """No PING or expiry is due before this time. Commands that were received since then can only postpone it."""
 
     def add(self, now_ns: int, session: MeshSession) -> None:
         """Start watching a peer. The handshake was a sign of life in both directions."""

@@ -1,6 +1,6 @@
 """A cached view of the node as encoded bytes.
 
-Clients may ask for the view as often as they like, so its cost must not depend on how often they ask. A snapshot is
+Clients may request the view as often as they like, so its cost must not depend on the number of requests. A snapshot is
 computed on demand and reused for `FRESH_NS`.
 """
 

@@ -143,7 +143,7 @@ class SegmentWriter:
     def _cut(self, endings: tuple[SegmentEnd, ...], position: int) -> None:
         """Find the segment in which the log is cut, and the position of its ROLL. Later segments are overwritten.
 
-        If the first segment is lost and nothing proves the content of the others, the whole log starts anew.
+        If the first segment is lost and no record proves the content of the others, the whole log starts anew.
         """
         within = [ending for ending in endings if ending.header.records_start <= position]
         self._reusable |= {ending.header.sequence for ending in endings[len(within) :]}

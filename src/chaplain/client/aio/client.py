@@ -50,7 +50,7 @@ class AsyncClient(AsyncConnection):
         return await self._context.run(calls.ping())
 
     async def status(self) -> dict[str, Any]:
-        """Return how the node that serves this client sees itself and the cluster."""
+        """Return the status of the cluster as seen by the node that serves this client."""
         return await self._context.run(calls.status())
 
     async def members(self) -> list[Member]:
@@ -161,7 +161,7 @@ class AsyncClient(AsyncConnection):
         return AsyncGraph(self._context, stream)
 
     async def resolve(self, id: Sequence[int] | None) -> Receipt | None:  # noqa: A002  part of the public API
-        """Find out what became of a write that raised `Unknown`: pass the `id` of the error.
+        """Find out the outcome of a write that raised `Unknown`: pass the `id` of the error.
 
         Returns the receipt, or None if the write is not in the log and never will be. Raises `Unknown` if the write is
         so old that the cluster no longer knows, and `Missing` if no request has this id.

@@ -51,7 +51,7 @@ class Client(Connection):
         return self._context.run(calls.ping())
 
     def status(self) -> dict[str, Any]:
-        """Return how the node that serves this client sees itself and the cluster."""
+        """Return the status of the cluster as seen by the node that serves this client."""
         return self._context.run(calls.status())
 
     def members(self) -> list[Member]:
@@ -162,7 +162,7 @@ class Client(Connection):
         return Graph(self._context, stream)
 
     def resolve(self, id: Sequence[int] | None) -> Receipt | None:  # noqa: A002  part of the public API
-        """Find out what became of a write that raised `Unknown`: pass the `id` of the error.
+        """Find out the outcome of a write that raised `Unknown`: pass the `id` of the error.
 
         Returns the receipt, or None if the write is not in the log and never will be. Raises `Unknown` if the write is
         so old that the cluster no longer knows, and `Missing` if no request has this id.

@@ -102,7 +102,7 @@ class PayloadQueue:
         return any(journal[0] == node for journal in self._payloads)
 
     def gaps(self, references_max: int) -> list[Reference]:
-        """References that are missing before payloads in the queue, the lowest of each journal first."""
+        """The missing references that precede a payload in the queue. Those of one journal are in ascending order."""
         gaps: list[Reference] = []
         for journal, payloads in self._payloads.items():
             for index in range(self._next.get(journal, FIRST_INDEX), max(payloads)):

@@ -242,7 +242,7 @@ def group_messages(records: Iterable[Record]) -> dict[int, Group]:
 
 
 class SyncHint(Frozen, frozen=True):
-    """How far the log was written. Every append rewrites it."""
+    """The position up to which the log was written. Every append rewrites the hint."""
 
     boot: bytes
     position: int

@@ -79,7 +79,7 @@ class DatabaseEngine(Protocol):
 
 @runtime_checkable
 class Rehearses(Protocol):
-    """An engine that can also dry-run a request. It is called as `apply` is, under the same rules."""
+    """An engine that can also dry-run a request. The rules for calling `apply` apply to it, too."""
 
     def rehearse(self, values: Sequence[bytes], timestamp_ns: int) -> StatementError | None:
         """Why these statements would fail now as one request; None if they would succeed, or if the outcome is random.
