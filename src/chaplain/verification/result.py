@@ -50,7 +50,7 @@ class VerifyResult(Frozen, frozen=True):
         return said + "".join(f"; not compared: {reason}" for reason in self.skipped)
 
     def summary(self) -> dict[str, Any]:
-        """Return the same for programs."""
+        """Return the facts of that sentence as a dictionary, for programs."""
         point = self.state.point
         return {
             "node": self.node or None,
