@@ -35,7 +35,7 @@ class Clock:
         self._read_ns, self._base_ns = elapsed_ns(), unix_ns()
         self._to_follow_ns = 0
         self.error_ns = 0
-        """How far the system clock was ahead of this one at the last reading; negative if it was behind."""
+        """The lead of the system clock over this one at the last reading; negative if it was behind."""
 
     def now_ns(self) -> int:
         elapsed_ns = self._elapsed_ns()

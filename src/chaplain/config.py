@@ -519,7 +519,7 @@ msgspec.json.Decoder(ClusterFile)
 
 
 def find_cluster(where: str | Path) -> Path:
-    """The path of the cluster's file, from its own path or from that of its directory."""
+    """The path of the cluster's file, from its own path or from the path of its directory."""
     path = Path(where)
     file = path / CLUSTER_FILE if path.is_dir() else path
     if not file.is_file():

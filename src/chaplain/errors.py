@@ -22,7 +22,7 @@ class Malformed(ChaplainError, ValueError):
 
 
 class Unproven(ChaplainError):
-    """A proof or a checkpoint does not show what it claims, or not by the signatures that a policy demands."""
+    """A proof or a checkpoint is wrong, or lacks the signatures that a policy demands."""
 
 
 class Misused(ChaplainError, ValueError, TypeError):
@@ -56,7 +56,7 @@ class StorageError(ChaplainError):
 class Inaccessible(StorageError):
     """A file or directory cannot be opened or read, so nothing is known about its content.
 
-    It is not damage: a verification that cannot look at a file must neither call it whole nor broken.
+    It is not damage: a verification that cannot read a file must not report it as whole or as broken.
     """
 
 

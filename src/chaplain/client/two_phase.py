@@ -2,7 +2,7 @@
 `discard` makes the cluster forget them.
 
 They serve writers such as the tasks of a Spark batch, whose messages must become visible together or not at all, and
-only once however often the batch is retried. Staged batches that nobody commits expire after an hour. See
+only once even if the batch is retried. Staged batches that nobody commits expire after an hour. See
 docs/decisions/spark-source-and-sink.md.
 """
 

@@ -1,8 +1,8 @@
-"""Token buckets by identity: how often each may do something, or how much it may cost.
+"""Token buckets by identity: bounds for the frequency or the cost of requests.
 
 Each identity gets `per_second` tokens a second and keeps at most `burst_s` seconds' worth. `spend` refuses an action
-for which the identity has no token. `charge` takes tokens for an action that is already done: an identity may owe as
-many tokens as it may keep.
+for which the identity has no token. `charge` takes tokens for an action that is already done: an identity may have a
+debt of as many tokens as it may keep.
 
 Bound: an identity whose bucket is full is not stored, so an identity that was idle for twice `burst_s` takes no memory.
 """

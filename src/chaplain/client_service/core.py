@@ -11,7 +11,7 @@ Invariants:
 - a question is registered exactly while a client of this node listens for it;
 - this node is in a pool exactly while one of its clients listens there, or if it is a permanent pool of the node;
 - a request about a stream is forwarded only for clients that have the right;
-- a request with side effects is executed only if its client cannot have given it up; later ones are refused;
+- a request with side effects is refused if its client may have given it up;
 - the open requests of a client are bounded (`ClientServiceSettings`).
 """
 
@@ -284,7 +284,7 @@ class ClientServiceCore:
         return [make(self._calls.open(client, call, layer, right))]
 
     def _withdraw(self, number: int) -> list[ClientServiceEffect]:
-        """Close a call whose client no longer waits, and tell the layer."""
+        """Close a call whose client no longer waits, and inform the layer."""
         entry = self._calls.close(number)
         return [] if entry is None or entry.layer is None else [ForLayer(entry.layer, Withdrawn(number))]
 

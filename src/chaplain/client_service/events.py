@@ -52,8 +52,7 @@ class ClientServiceSettings(Frozen, frozen=True):
     """Longest timeout of a question; longer ones are shortened."""
     unheard_ns_max: int = 5_500_000_000
     """A request with side effects is executed only if its client heard this node within this time; otherwise it is
-    refused. A client gives up a node that was silent for 6 s and reports that the request may or may not have taken
-    effect.
+    refused. A client gives up a node after 6 s of silence, and then reports that the outcome of the request is unknown.
     """
 
 

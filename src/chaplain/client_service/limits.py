@@ -1,7 +1,7 @@
 """Limits of the layers below, checked here so that a client gets a readable refusal.
 
-A client need not use our library, so everything that it sends is checked before it is forwarded: the layers below raise
-when a limit is exceeded. Each check returns the reason for a refusal, or an empty string.
+The layers below raise an exception when a limit is exceeded. A client may not use our library, so its messages are
+checked before they are forwarded. Each check returns the reason for a refusal, or an empty string.
 """
 
 from __future__ import annotations

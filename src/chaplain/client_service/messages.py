@@ -41,7 +41,7 @@ class GetMembers(Request, frozen=True):
 
 
 class AskQuestion(Request, frozen=True):
-    """Ask the whole cluster a question; answered when half or more of the members agree."""
+    """Ask the whole cluster a question; answered when at least half of the members agree."""
 
     question: str
     timeout_ns: int

@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple
 
 
 class Topic(NamedTuple):
-    """The topic of a subscription: all events, events and changes of nodes, a pool, or a question."""
+    """The topic of a subscription: events, events together with changes of nodes, a pool, or a question."""
 
     kind: Literal["events", "news", "pool", "question"]
     name: str = ""

@@ -49,7 +49,7 @@ def members_agree(cluster: Path, findings: Findings, progress: Progress) -> None
     with Client.connect(str(cluster)) as client:
         answer = client.ask("version")
         findings.add(
-            "a question is decided by half or more",
+            "a question is decided by at least half",
             "decided",
             f"{answer.votes} of {answer.members} votes",
             answer.decided,

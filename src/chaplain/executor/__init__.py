@@ -1,1 +1,1 @@
-"""Executes the journal's SQL requests: all decisions about it, without any database code."""
+"""Executes the journal's SQL requests. This package makes all decisions and contains no database code."""

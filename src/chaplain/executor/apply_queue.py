@@ -170,7 +170,7 @@ class ApplyQueue:
         self._queued_bytes = 0
 
     def mark_damaged(self, damage: str) -> None:
-        """Discard what is known of the database: it starts again from whatever is opened next."""
+        """Discard what is known of the database: it starts again with the database that is opened next."""
         self.stop("")
         self.phase, self.damage, self.keeping = ApplyPhase.DAMAGED, damage, False
         self.applied = self._queued_through = 0

@@ -1,8 +1,8 @@
 """The executor of one node: passes agreed statements to databases, answers clients, and compares itself with other
 executors.
 
-Decides which database gets which message, and when a query may be answered. Every agreed message is an input
-(`AppliedMessage`); those found on disk at the start are passed to `replay`. The host runs the databases; the core
+Decides which messages each database gets, and when a query may be answered. Every agreed message is an input
+(`AppliedMessage`); messages found on disk at the start are passed to `replay`. The host runs the databases; the core
 reaches them through errands. The core does not know SQL.
 
 Invariants: only agreed messages are applied, in order, each once; at most one `Apply` per database is in flight; a
@@ -99,7 +99,7 @@ class ExecutorCore(LayerCore):
         given_up: bytes | None = None,
         given_up_file: str = claims.FILE,
     ) -> None:
-        """A bare executor has no databases: it only reports to the others how far this node's log reaches.
+        """A bare executor has no databases: it only reports the end of this node's log to the others.
 
         `stopped_bytes_max` bounds the log that is retained for stopped executors (`claims`); `given_up` is the content
         of the claims file.

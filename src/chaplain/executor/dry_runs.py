@@ -1,11 +1,11 @@
 """Dry runs: requests that are tried before they are ordered, on a node reserved for their writer.
 
-A request that would fail here and now is refused without being ordered. A dry run uses this node's own database, once
-it has applied everything agreed that this node knows of. A request that cannot be tried soon is ordered as usual, and
-its execution decides.
+A request that would fail on this node now is refused without being ordered. A dry run uses this node's own database,
+after it has applied all messages that this node knows to be agreed. A request that cannot be tried soon is ordered as
+usual, and its execution decides.
 
 Invariants: every `DryRun` is answered once, within `PATIENCE_NS` plus the time of one request; a database is reserved
-only while it has nothing else to do; at most `WAITING_MAX` requests wait.
+only while it has no other work; at most `WAITING_MAX` requests wait.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class DryRuns:
         return values
 
     def run_next(self, now_ns: int, queue: ApplyQueue) -> None:
-        """Try one waiting request on this database, if the database has nothing else to do."""
+        """Try one waiting request on this database, if the database has no other work."""
         if not self._waiting:
             return
         wait = next((wait for wait in self._waiting.values() if wait.stream == queue.stream), None)

@@ -8,9 +8,9 @@
 
 A sum does not depend on the order of changes, so it is updated by adding new rows and subtracting old ones. A consumer
 that has only the latest row of every key, such as a fold of the row changes, gets the same sum. This module decides
-what is summed; it does not know where rows come from.
+which values are summed; it does not know where rows come from.
 
-Invariants: equal rows give equal tallies, whatever the history; a table without rows has the sum zero.
+Invariants: equal rows give equal tallies, also after different histories; a table without rows has the sum zero.
 """
 
 from __future__ import annotations

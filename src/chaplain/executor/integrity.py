@@ -5,9 +5,9 @@
     a query cannot read it ────────────┤                 └──▶ damaged: RemakeDatabase, once nothing writes to it
     its executor stopped ──────────────┘
 
-Fingerprints alone do not find damage: tallies are updated as rows change, and bit rot does not go through an update.
-This module decides when a database is checked, and that a damaged one is rebuilt. It does not know how rows are read. A
-rebuilt database gets its messages from the log or from another executor's copy, as one that is behind does.
+Fingerprints alone do not find damage: tallies are updated as rows change, and bit rot is no update. This module decides
+when a database is checked, and that a damaged one is rebuilt. It does not know how rows are read. A rebuilt database
+gets its messages from the log or from another executor's copy, like a database that is behind.
 
 Invariants: a damaged database answers no query; a database is rebuilt at most once in a process. If it is damaged
 again, the cause is the disk or a defect in the program, and rebuilding does not help.

@@ -1,4 +1,4 @@
-"""The journal as an executor sees it: clients, membership, how far the log reaches, and where it is on disk."""
+"""The journal as an executor sees it: clients, membership, the end of the log, and its positions on disk."""
 
 from __future__ import annotations
 

@@ -2,11 +2,11 @@
 position.
 
 A fresh query sees everything that was agreed when it arrived (linearizable read). The executor asks a quorum of the
-serializers how far their logs reach; every agreed message is held by one of them. This module decides who may ask what,
-and when the query may be answered.
+serializers how far their logs reach; at least one of them has every agreed message. This module decides which client
+may send which query, and when the query may be answered.
 
-Invariants: every call is settled exactly once or withdrawn; a client sees neither the results of another nor a stream
-that it may not read; waiting queries are bounded.
+Invariants: every call is settled exactly once or withdrawn; a client cannot read the results of another client, or a
+stream without the right to read it; waiting queries are bounded.
 """
 
 from __future__ import annotations

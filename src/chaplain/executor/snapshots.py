@@ -4,8 +4,8 @@
     the log lacks the next message of a database ──▶ AskCopy, piece by piece ──▶ the copy replaces the database
 
 Decides when a copy is made, which executor is asked for one, and when to ask another. Does not know databases, or
-whether a copy is correct: the node that makes, sends or installs a copy checks its rows, and executors compare
-fingerprints once it is open.
+whether a copy is correct. The node that makes, sends or installs a copy checks its rows, and executors compare
+fingerprints when it is open.
 
 Bounds: one piece in flight per database; one copy being made per database.
 """

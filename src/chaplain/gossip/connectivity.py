@@ -3,8 +3,8 @@
 Up to `sessions_max` members there is a session with every member. Above that, there are sessions with ring neighbours
 at distances 1, 2, 4 …, so that the graph is connected with logarithmically many sessions. A member that was lost
 without saying good-bye is dialled again with growing pauses: for a day, and without limit at a seed endpoint (`seeds`).
-So the sides of a partition find each other after any time. Then they compare their lists, and each member that the
-other side has as lost is informed and refutes.
+So the sides of a partition find each other after any time. Then they compare their lists. Each member that the other
+side lists as lost is informed and refutes this.
 
 Invariant: `_wanted` and the seeds are exactly what the mesh was asked to keep, beside lost members. A URI is forgotten
 before its member's new one is dialled, and never while another member is wanted there.
@@ -31,8 +31,9 @@ COMPARE_CARDS_MAX = 128
 HEALS_PER_TICK = 4
 """Lost members that are dialled in one tick."""
 LAST_WORDS_NS = 10 * SECOND_NS
-"""How long the connection to a removed node stays open.
-The layers above may still have to inform it, and to agree on continuing without it."""
+"""The connection to a removed node stays open for this time. The layers above may still have to inform it, and to agree
+on continuing without it.
+"""
 
 
 class Connectivity:
@@ -112,7 +113,9 @@ class Connectivity:
             self._dissemination.send(identifier, Compare(buckets, bucket, True, entries))
 
     def on_compare(self, compare: Compare, sender: int) -> None:
-        """Send what our list has newer, request what theirs has newer, and inform members that they have as lost."""
+        """Send the entries that are newer in our list, request those that are newer in theirs, and inform members that
+        are listed as lost there.
+        """
         ours = self._members.bucket(compare.buckets, compare.bucket)
         if len(ours) > COMPARE_ENTRIES_MAX:
             self._dissemination.counts["compares_refused"] += 1

@@ -67,7 +67,7 @@ class QueryAnswer(Frozen, frozen=True):
 
     question: str
     value: bytes | None
-    """The answer of half or more of the members; None if undecided."""
+    """The answer of at least half of the members; None if undecided."""
     votes: int
     """The number of members that gave `value`; if undecided, the highest number of votes of any answer."""
     members: int

@@ -13,7 +13,7 @@ listens for T/2, and its own T is longer while pauses recur (local health, as in
 Invariants:
 - a member is lost only if it was not known to be alive for 2T (T, after another node's report), and was asked about for
   T/2;
-- a node passes on only what it heard itself, so that reports never confirm each other.
+- a node reports a member only if it heard the member itself, so that reports never confirm each other.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ class FailureDetector:
             watch.reported_lost = False
 
     def on_disconnect(self, identifier: int, now_ns: int) -> bool:
-        """The member's connection broke: suspect it at once, but lose it no sooner.
+        """The member's connection broke: suspect it at once; it is still lost only after 2T of silence.
 
         Returns True if the suspicion is new.
         """
@@ -156,7 +156,7 @@ class FailureDetector:
     def may_lose(self, identifier: int, now_ns: int) -> bool:
         """Whether to believe another node's report that the member is lost: unheard for T, and asked about for T/2.
 
-        T is not extended here: a slow node should doubt its own judgement, not that of the others.
+        T is not extended here: a slow node must not suspect other nodes because of its own delay.
         """
         watch = self._watches.get(identifier)
         return watch is not None and now_ns >= self._listen_until_ns and self._accepts_report(watch, now_ns)

@@ -4,9 +4,9 @@ It acts on the member list, the failure detector and dissemination.
 
 Invariants:
 - only this module raises this node's incarnation, by one, when another node believes that it is silent or has left;
-- a member leaves the list only by its own signed message, by this node's own timer, by another node's report that this
-  node's timer has been ready to accept for T/2 (`FailureDetector.may_lose`), or by an agreed removal (`expel`). A
-  single malicious member cannot evict others;
+- a member leaves the list only by its own signed message, by this node's own timer, by another node's report if this
+  node's own timer confirms it (`FailureDetector.may_lose`), or by an agreed removal (`expel`). A single malicious
+  member cannot evict others;
 - a member is added only by a card that its own key signed.
 """
 
@@ -180,7 +180,7 @@ class Membership:
                 self._dissemination.report("message_forged", sender, origin=leave.subject)
 
     def on_card(self, card: MemberRecord, sender: int) -> RecordVerdict:
-        """Admit a card or refuse it, whichever peer sent it."""
+        """Admit a card or refuse it. Any peer may have sent it."""
         if card.identifier == self._dissemination.identifier:
             return self._on_own_card(card, sender)
         record = self._members.get(card.identifier)
@@ -324,7 +324,9 @@ class Membership:
             self._on_accusation(identifier, lost=True)
 
     def _on_accusation(self, identifier: int, *, lost: bool) -> None:
-        """Another node suspects a member that we do not hear ourselves: wait T for the member before we believe it."""
+        """Another node suspects a member that we do not hear ourselves: wait T for a sign of the member before this
+        node believes the suspicion.
+        """
         if self._detector.accuse(identifier, self._dissemination.now_ns, lost=lost) and self._members.suspect(
             identifier
         ):
@@ -375,7 +377,9 @@ class Membership:
             self._on_leave_on_behalf(leave)
 
     def expel(self, keys: frozenset[bytes]) -> None:
-        """The cluster removed these nodes: remove them from the list, whatever they or others say."""
+        """The cluster removed these nodes: remove them from the list, even if they or others claim that they are
+        present.
+        """
         self._members.expelled = keys
         for identifier in list(self._members.present):
             record = self._members.get(identifier)

@@ -11,11 +11,11 @@ current membership. With n members present, of whom m have not answered yet:
     … and no votes          undecided: unknown; the members that answered do not know the question
     the time is up          undecided: timeout
 
-A node's newest answer replaces its earlier one. Answers of nodes that are not members (any more) do not count. "I do
-not know this question" is an answer that supports no value.
+A node's newest answer replaces its earlier one. Answers of nodes that are not members (any more) do not count. The
+answer "I do not know this question" counts as an answer, but not as a vote.
 
-A decided query waits `late_answers_ns` for answers that are on their way, so that the members listed as missing were
-silent, and not only slower than half of the others. Late answers do not change the decision.
+A decided query waits `late_answers_ns` for answers that are on their way. The members listed as missing were therefore
+silent, and not only slower than others. Late answers do not change the decision.
 """
 
 from __future__ import annotations

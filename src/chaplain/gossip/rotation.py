@@ -6,8 +6,8 @@ when it has itself seen all members confirm that they have it. It removes a key 
 confirm that they use the successor. "All" means present members and absent ones that belong to the cluster. So a
 malicious coordinator cannot cut off members by rotating only half of the cluster, or while some are away.
 
-Of two coordinators with different keys, the one with the smaller key id continues. It does not install the other's key,
-so that no member can start to use that one.
+Of two coordinators with different keys, the one with the smaller key id continues. It does not install the key of the
+other, so no member can start to use the other key.
 
 This module does not know how keys are stored: it emits `InstallKey`, `UseKey` and `RemoveKey`, and receives
 `KeyConfirmed` when the change is on disk.
@@ -125,8 +125,8 @@ class Rotation:
                     self._dissemination.out.append(RemoveKey(key.key_id))
 
     def _may_install(self, key_id: bytes) -> bool:
-        """True if this key may be installed: it belongs to our own rotation, or our own rotation gives way to the one
-        that it belongs to.
+        """True if this key may be installed: it is the key of our own rotation, or of a rotation that takes precedence
+        over ours.
         """
         run = self._run
         if run is not None and run.order.key_id > key_id:

@@ -1,8 +1,8 @@
 """Seed endpoints: URIs of nodes of our cluster that the configuration or the layers above supplied.
 
-A seed endpoint is always dialled, whichever node is there, and never given up. It is dialled after a graceful leave,
-because the next run of that node may know no other node, and without a time limit. This module decides which seeds the
-mesh keeps now; `connectivity` decides which members it keeps beside them.
+A seed endpoint is always dialled and never given up, even if another node has the endpoint now. It is dialled without a
+time limit, and also after a graceful leave, because the next run of that node may know no other node. This module
+decides which seeds the mesh keeps now; `connectivity` decides which members it keeps beside them.
 
 Invariant: all seeds are dialled, with two exceptions. A seed pauses until the next tick after its node was forgotten.
 In a large cluster, a seed whose node is a present member is not dialled as a seed: that member is a ring neighbour or

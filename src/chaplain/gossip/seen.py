@@ -2,8 +2,8 @@
 
 Each origin counts its messages within a run (`epoch`). So a window of bits behind its newest counter records them
 exactly. A message behind the window, or of an earlier run, counts as old and is never accepted: forgetting never makes
-a message new again. Only messages with a verified signature may be recorded, or a forger could make a genuine message
-look seen.
+a message new again. Only messages with a verified signature may be recorded. Otherwise a forged message could cause a
+genuine one to be dropped.
 
 Invariants:
 - a message is fresh at most once while its origin is a member;

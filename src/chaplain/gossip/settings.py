@@ -23,8 +23,9 @@ class GossipSettings(Frozen, frozen=True):
     """Up to this many members, all members have sessions with each other.
     Above, only ring neighbours at distances 1, 2, 4 … do."""
     always_met: frozenset[int] = frozenset()
-    """Members that get a session in a cluster of any size: the configured ones. An attacker who invents thousands of
-    members must not separate the real ones."""
+    """Members that get a session in a cluster of any size: the configured ones. An attacker that invents thousands of
+    members must not separate the real ones.
+    """
     members_max: int = 16_384
     """Members present. At the bound new members are refused and reported."""
     hearsay_max: int = 4_096
@@ -34,7 +35,7 @@ class GossipSettings(Frozen, frozen=True):
     strangers_max: int = 256
     """Origins that are not members and whose message ids are remembered. At the bound the least recent is forgotten."""
     window: int = 1_024
-    """How far behind an origin's newest message an older one may be and still be accepted."""
+    """The largest distance of an accepted message to the newest one of its origin."""
     recent_max: int = 512
     """Messages retained for repair; the oldest is dropped first."""
     recent_bytes_max: int = 1024 * 1024

@@ -1,13 +1,14 @@
 """Anti-entropy: nodes detect by SyncEvent that they differ, then converge by pushing a few events or by a bulk fetch.
 
-Every `sync_ns` a node sends its neighbours the leaves of its durable events. A receiver that knows all of these leaves
-and has more events pushes them if there are at most `push_max`, else it answers with its own leaves. A receiver that
-lacks one of the leaves fetches from that neighbour, page by page: it sends a sample of its ids (`Model.locator`), and
-the neighbour answers with every event that is not an ancestor of a sampled one. Two sets differ only above their common
-events, so one round finds the difference, however long the partition was and whichever side wrote.
+Every `sync_ns` a node sends its neighbours the leaves of its durable events. If the receiver knows all of these leaves
+and has more events, it pushes up to `push_max` of them; if it has more than that, it answers with its own leaves. If
+the receiver lacks one of the leaves, it fetches from that neighbour, page by page. It sends a sample of its ids
+(`Model.locator`), and the neighbour answers with every event that is not an ancestor of a sampled one. Two sets differ
+only above their common events. One round therefore finds the difference, even after a long partition with writes on
+both sides.
 
 Invariants: at most one fetch per stream; a page is requested only after the previous one was added; the quota of a peer
-bounds the bytes it is served; `FETCH_LISTS_MAX` bounds the lists computed for peers.
+bounds the bytes that are sent to it; `FETCH_LISTS_MAX` bounds the lists computed for peers.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """State that the parts of the graph share: members, peers, streams, recently used events, and the effects of this step.
 
-Decides who is a member and how many confirmations make an event read. Invariants: all state is bounded by the settings
-or by what is on disk; silence alone never ends a membership.
+Decides which nodes are members, and how many confirmations make an event read. Invariants: all state is bounded by the
+settings or by what is on disk; silence alone never ends a membership.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 Decides only the order of work. `step` collects what the parts add. On `Drained`, when no further input is queued, the
 core writes everything in one `Persist`. An event is acknowledged, broadcast, confirmed or shown to readers only after
-its `Persisted`. The parts decide the rest: `admission` which events are added, `dissemination` which peers receive
-what, `anti_entropy` how nodes converge, `readers` what clients see.
+its `Persisted`. The parts decide the rest: `admission` adds events, `dissemination` sends them to peers, `anti_entropy`
+makes nodes converge, and `reading` answers clients.
 
 Invariants: an acknowledgement follows `Persisted`; tickets complete in order; the effects of a step are those of the
 parts, in the order in which the parts added them.

@@ -1,9 +1,9 @@
 """Dissemination of events and confirmations: broadcast, Inv, rebroadcast, and resending unread events.
 
-Decides which peer receives what, and when an event has enough confirmations. In a healthy mesh every node receives an
-event from its author and a confirmation from the member that issued it, so nothing is forwarded at once. An event that
-is still unread after `rebroadcast_ns` is sent to the peers that are not known to have it. This module does not know the
-disk: the core reports which events are durable.
+Decides which events and confirmations each peer receives, and when an event has enough confirmations. In a healthy mesh
+every node receives an event directly from its author, and a confirmation directly from the confirming member. So a node
+does not forward them at once. An event that is still unread after `rebroadcast_ns` is sent to the peers that are not
+known to have it. This module does not know the disk: the core reports which events are durable.
 
 Invariants: this node confirms only events on its own disk; a confirmation counts only after its signature was verified,
 and only if its issuer is a member.
@@ -193,7 +193,7 @@ class EventDissemination:
     def on_duplicate(
         self, now_ns: int, sender: bytes, ref: EventRef, confirmations: Sequence[tuple[bytes, bytes]], wanted: bool
     ) -> None:
-        """Process an event that this node already has. If `wanted`, tell its sender who has confirmed it."""
+        """Process an event that this node already has. If `wanted`, send the known confirmations to its sender."""
         stream, number = ref
         self.receive_confirmations(now_ns, stream, number, confirmations, sender)
         if wanted and number < stream.durable:
@@ -215,9 +215,7 @@ class EventDissemination:
             self._resend_ns = now_ns + self._context.settings.resend_ns
 
     def _rebroadcast(self, now_ns: int) -> None:
-        """Forward what is still unread: the event to peers that are not known to have it, its confirmations to the
-        others.
-        """
+        """Forward unread events to peers that are not known to have them, and confirmations to the others."""
         waiting, self._to_rebroadcast = self._to_rebroadcast, {}
         batches: dict[bytes, list[Item]] = {}
         invs: dict[tuple[bytes, str], list[Confirmation]] = {}

@@ -30,7 +30,9 @@ TIPS_MAX = 64
 """Branches tracked for one author that forks. Further forks are still flagged."""
 
 _OURS, _THEIRS = 2, 1
-"""Marks used by `beyond`: an event that only this node is known to have; an event that the other side has."""
+"""Marks used by `beyond`: one for events that only this node is known to have, one for events that the other side
+has.
+"""
 
 
 class Model:

@@ -18,7 +18,7 @@ from chaplain.link.auth.identity import identifier_of
 from chaplain.units import SECOND_NS
 
 WAIT_NS_MAX = 30 * SECOND_NS
-"""Longest wait of a call, whatever the client asks for."""
+"""Longest wait of a call, even if the client requests a longer one."""
 EXCLUDED_CACHED = 4
 """Snapshots of other nodes whose excluded events are cached."""
 

@@ -1,4 +1,4 @@
-"""One stream of a node's graph: its Model, its confirmations, and what of it is on disk.
+"""One stream of a node's graph: its Model, its confirmations, and the part of it that is on disk.
 
 Takes no decisions; it keeps these parts consistent. Invariants: exactly the events with numbers below `durable` are on
 disk, and only they are shown to readers, sent to peers or confirmed; `leaves` are the leaves of this durable part.

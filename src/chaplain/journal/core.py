@@ -208,14 +208,14 @@ class JournalCore:
         """Log reads and signature checks under way: by token, the part that requested it."""
         self._out: list[JournalEffect] = []
         self._sessions_called = self._snapshots_called = False
-        """Whether these parts, which have no `step` of their own, were called in this step, and may have effects."""
+        """True if these parts, which have no `step` of their own, were called in this step and may have effects."""
         self._snapshots_due_ns = self.snapshots.due_ns
         self._tree_due_ns = self.tree.due_ns
         self._last_encoded: tuple[object, bytes] = (None, b"")
         """The last message to a peer, and its parcel: the same message usually goes to several peers in a row."""
 
     def _on_applied(self, executed: AppliedMessage) -> None:
-        """Execution has applied a message: update the indexes, and make what needs the state directly
+        """Execution has applied a message: update the indexes, and compute the values that need the state directly
         after it.
         """
         self._streams.add(executed)
@@ -238,11 +238,11 @@ class JournalCore:
 
     @property
     def under_way(self) -> tuple[int, int]:
-        """How many packs and petitions that clients sent to this node are not answered yet, and octets of packs."""
+        """Numbers of unanswered packs and petitions that clients sent to this node, and the octets of these packs."""
         return self.ingest.waiting + self._config_requests.waiting, self.ingest.waiting_bytes
 
     def take_writers(self) -> list[bytes]:
-        """The keys of the clients whose packs were executed since this was asked last."""
+        """The keys of the clients whose packs were executed since the last call."""
         state, writers = self.execution.state, self.writers
         self.writers = set()
         keys: set[bytes] = set()
@@ -259,7 +259,7 @@ class JournalCore:
         return self._streams
 
     def _may_sign(self) -> bool:
-        """Whether this node signs checkpoints of the tree: a serializer that has its vote."""
+        """True if this node signs checkpoints of the tree: it is a serializer and has its vote."""
         if not self._started or self.removed or not self.serializer.context.hard_state.sound:
             return False
         return self.settings.node in self.execution.cluster_config.quorum.voters

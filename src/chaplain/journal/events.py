@@ -83,7 +83,9 @@ class DryRun(Frozen, frozen=True):
 
 
 class DryRunDone(Frozen, frozen=True):
-    """`kind` and `reason` describe the failure. Both are empty if none is expected, or if that is not known."""
+    """`kind` and `reason` describe the failure. Both are empty if no failure is expected, or if the outcome is not
+    known.
+    """
 
     ticket: int
     kind: str = ""

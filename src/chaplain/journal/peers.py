@@ -1,9 +1,9 @@
-"""Peer table: which node each key belongs to, and the session by which it is reached.
+"""Peer table: the node of each key, and the session of that node.
 
 Decides whether a peer is a member, by its key in the cluster configuration; a stranger, which may become a member; or a
-removed node. Provides the members' endpoints to gossip and to clients. Does not know what peers send.
+removed node. Provides the members' endpoints to gossip and to clients. Does not know the messages of peers.
 
-Invariant: a node is up while it is a member and its latest session is open. Every change of that is reported.
+Invariant: a node is up while it is a member and its latest session is open. The table reports every change of this.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Settings of the journal on one node, each with its bound.
 
-Bounds that execution decides by are in `model.bootstrap.Policy`: they must be the same on all nodes.
+Bounds that affect decisions of execution are in `model.bootstrap.Policy`: they must be the same on all nodes.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class ConsensusSettings(Frozen, frozen=True):
 
 
 class RetentionRules(Frozen, frozen=True):
-    """How much of the log a node retains after a checkpoint covers it."""
+    """The part of the log that a node retains although a checkpoint covers it."""
 
     keep_bytes: int = 0
     """Octets of the log to retain; 0: no segment is dropped because of size."""

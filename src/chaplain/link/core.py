@@ -1,10 +1,10 @@
 """The link as one pure core: connections, sessions, and the commands sent in them.
 
-It decides which connections to admit, which endpoints to dial and when, which frames to accept, and what to drop at the
-byte budget. It does not know what a command means: HELLO is the only one it decodes.
+It decides which connections to admit, which endpoints to dial and when, which frames to accept, and which commands to
+drop at the byte budget. It does not interpret commands: HELLO is the only one that it decodes.
 
 Invariants:
-- nothing is sent on a channel before its greeting, and nothing sealed before its session exists;
+- a greeting is the first message on a channel, and frames are sealed only in a session;
 - commands to one peer are sent in the order of their `Say`; none waits beyond the next `Drained` or `Woken`;
 - every command in a `Said` was sealed by that instance for this node, and is delivered once, in the order of sealing;
 - bytes queued on a channel never exceed the budget and its reserve by more than the size of greetings;
@@ -68,7 +68,7 @@ from chaplain.wire.limits import FRAME_BYTES_MAX
 
 
 class LinkCore:
-    """All connections of one process. `now_ns` is Unix time in nanoseconds and never goes back."""
+    """All connections of one process. `now_ns` is Unix time in nanoseconds and never decreases."""
 
     def __init__(
         self,
@@ -113,7 +113,7 @@ class LinkCore:
         return max((outgoing.queued_bytes for outgoing in self._tables.outgoing_channels.values()), default=0)
 
     def unheard_ns(self, now_ns: int, instance: bytes) -> int:
-        """An upper bound for how long a client had received nothing from us when it sealed its last frame.
+        """An upper bound of the time for which a client had received nothing from us when it sealed its last frame.
 
         It is the time since we sent the last command which that frame confirms. 0 if there is no such session.
         """
@@ -266,7 +266,7 @@ class LinkCore:
 
     def _dial_back(self, now_ns: int, channel: Channel) -> None:
         """The peer still uses a session that has ended here, because it did not learn of the end. Dial the peer, so
-        that our greeting tells it.
+        that it learns of the end from our greeting.
         """
         tables = self._tables
         endpoint = tables.ended_endpoints.get(channel, "")

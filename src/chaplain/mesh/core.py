@@ -1,15 +1,16 @@
 """The mesh core: turns link sessions into peers, pools, liveness and numbered commands (mesh.txt).
 
 It decides which peers are present and which pools they are in, numbers outgoing commands, reports every gap once, and
-removes silent peers. It does not know keys, sockets or queues (the link's), nor what content means (the layers above).
+removes silent peers. It does not know keys, sockets and queues, which belong to the link. It does not interpret
+content, which belongs to the layers above.
 
 Invariants:
 - every command to a peer carries the next number of its session; each lost or dropped command is reported once on each
   side;
 - the mesh delivers the content of a BROADCAST only while this node is in its pool, and in the order in which it was
   sent;
-- `Entered` precedes and `Exited` follows everything else about a peer, with one exception: `Gapped` for commands to a
-  peer that was removed as silent follows when the link has counted them;
+- `Entered` is the first report about a peer, and `Exited` the last one. There is one exception: for a peer that was
+  removed as silent, `Gapped` (outgoing) follows when the link has counted the commands;
 - `Exited` implies `Left` for every pool the peer was in.
 """
 

@@ -4,7 +4,7 @@ It does not know sessions; the core tells it which peers are present and which e
 
 Invariants:
 - a beacon never ends a session, because any holder of the cluster key can forge one for another node. A beacon that
-  announces leaving only stops dialling, once there is no session;
+  announces a leave only stops dialling, and only when there is no session;
 - it forgets only endpoints that it requested itself;
 - of each instance it processes only beacons with a later time than the last one;
 - it remembers at most `beacons_max` neighbours, and forgets each after `beacon_age_ns` without a beacon.
@@ -60,7 +60,7 @@ class BeaconDiscovery:
     def on_woken(self, now_ns: int) -> list[DiscoveryEffect]:
         if self._due_ns is None or now_ns < self._due_ns:
             return []
-        # A jitter of up to a tenth of the interval: nodes that started together would send together for ever.
+        # A jitter of up to a tenth of the interval. Otherwise nodes that started together would always send together.
         self._due_ns = now_ns + self._settings.beacon_ns + self._rng.randrange(self._settings.beacon_ns // 10 + 1)
         return [self._cast(now_ns, self._port), *self._expire(now_ns)]
 

@@ -7,7 +7,7 @@ Invariants:
 - `_heard` and `_heard_or_pinged` contain every peer that is present, `_sent_to` every node among them;
 - each queue is ordered by its own time, unless the clock runs backwards (then a peer is late by as much);
 - a peer expires only after a PING to which it had `ping_after_ns` to respond;
-- every received command is a sign of life, whatever it contains. A beacon is not: it proves nothing about the session.
+- every received command is a sign of life. A beacon is not: it proves nothing about the session.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Liveness:
         self._heard_or_pinged: Queue = OrderedDict()
         self._heard: Queue = OrderedDict()
         self._quiet_until_ns = 0
-        """No PING or expiry is due before this time: commands received since can only have postponed it."""
+        """No PING or expiry is due before this time. Commands that were received since then can only postpone it."""
 
     def add(self, now_ns: int, session: MeshSession) -> None:
         """Start watching a peer. The handshake was a sign of life in both directions."""

@@ -3,8 +3,8 @@
 It does not know which peers are in which pool, nor when a command is due.
 
 Invariants:
-- a broadcast is encoded once, whatever the number of receivers; only the sequence number differs between them;
-- JOIN, LEAVE, PING, DECENACK, heartbeats and pool lists are urgent; content is urgent only if the caller says so;
+- a broadcast is encoded once for all receivers; only the sequence number differs between them;
+- JOIN, LEAVE, PING, DECENACK, heartbeats and pool lists are urgent; content is urgent only if the caller marks it;
 - a node whose commands are dropped at the budget still gets a heartbeat every `heartbeat_ns`, so that it sees the gap.
 """
 

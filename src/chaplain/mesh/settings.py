@@ -33,7 +33,9 @@ class MeshSettings(Frozen, frozen=True):
     clients_max: int = 4096
     """Sessions with clients. A further one is reported and ignored."""
     pools_max: int = STRINGS_MAX
-    """Pools that one node may be in, this one as well as each peer. A further one is reported and not joined."""
+    """Pools that one node may be in. The bound applies to this node and to each peer. A further pool is reported and
+    not joined.
+    """
     neighbours_max: int = 1024
     """Endpoints that the layers above may request. A further one is reported and not dialled."""
     content_bytes_max: int = FRAME_BYTES_MAX - 1024

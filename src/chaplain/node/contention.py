@@ -1,4 +1,4 @@
-"""Whether several clients use the cluster at the moment.
+"""Detects whether several clients use the cluster at the moment.
 
 A node sees the clients that it serves itself, and, in the agreed messages of the journal, every client that writes
 anywhere. Clients contend while the node sees two of them within `CONTENTION_NS`. A client alone never contends.
@@ -16,7 +16,7 @@ class Contention:
         self._last = b""
         """The key of the client that was seen last."""
         self._change_ns = -CONTENTION_NS
-        """The last time at which the seen client differed from the one seen before."""
+        """The last time at which two consecutive requests came from different clients."""
 
     def see(self, now_ns: int, key: bytes) -> None:
         """A request of this client was served here or executed."""

@@ -1,9 +1,9 @@
 """A node: one core that contains the cores of all layers.
 
 It only routes: each effect of a layer is either for the host, or an input of another layer. Effects are delivered first
-in, first out, so that the effects of a layer take place in their order. A message on its way out passes the mesh and
-the link at once if nothing else waits; its order is the same. The node also stores the key ring, because it may confirm
-a key to others only when a restart would not lose it.
+in, first out, so that the effects of a layer take place in their order. If no other input waits, an outgoing message
+passes the mesh and the link at once, without a change of the order. The node also stores the key ring, because it may
+confirm a key to others only when a restart would not lose it.
 
 Client requests wait in a fair queue (`fair_queue`) until the host sends `Serve`. So messages of other nodes never wait
 for more client requests than the host has time for.
@@ -183,19 +183,19 @@ class NodeCore:
 
     @property
     def contended(self) -> bool:
-        """Whether several clients used this node, or the journal through any node, lately."""
+        """True if several clients recently used this node, or the journal through any node."""
         return self._contention.holds(self.now_ns)
 
     @property
     def behind(self) -> bool:
-        """Whether many writes and configuration requests that this node took wait to be agreed and executed."""
+        """True if many writes and configuration requests of this node wait to be agreed and executed."""
         if self.journal is None:
             return False
         count, size_bytes = self.journal.under_way
         return size_bytes + count * UNIT_BYTES > self.settings.clients.behind_bytes
 
     def ready(self) -> bool:
-        """Whether the node serves clients: not after the cluster removed it."""
+        """True if the node serves clients; False after the cluster has removed it."""
         return self.journal is None or not self.journal.removed
 
     @property
@@ -267,7 +267,7 @@ class NodeCore:
                 self._work.append((slot, host.Woken()))
 
     def _run(self) -> None:
-        """Step the layers whose inputs wait, and all layers that get inputs by that."""
+        """Step the layers with waiting inputs, and then all layers that get inputs from these steps."""
         work = self._work
         while work:
             self._step(*work.popleft())

@@ -4,7 +4,7 @@ It decides which request is next. A client with a thousand waiting requests gets
 have their turn. So a client with one request waits for one request of each other client, not for all of them.
 
 A client is light unless it was charged more than `light_per_second` units of cost (`costs`) lately. When the node is
-too busy, the host has only light clients served; the others wait.
+too busy, the host serves only light clients; the others wait.
 
 Invariants: requests of one session are served in the order of their arrival; the waiting bytes are bounded for a
 session, for a client (an identity, by its key) and for all clients.
@@ -53,14 +53,14 @@ class FairQueue(Generic[T]):
         self._session_bytes: dict[bytes, int] = {}
         self._budgets = Budgets(light_per_second, LIGHT_BURST_S)
         self._light: tuple[int, bytes] | None = None
-        """When `has_light` last found a light owner, and the owner. None after any change."""
+        """The light owner that `has_light` found last, and the time. None after any change."""
         self.size_bytes = 0
 
     def __bool__(self) -> bool:
         return bool(self._owners)
 
     def put(self, owner: bytes, session: bytes, item: T, size_bytes: int) -> bool:
-        """Add a request. Returns False, and does not add it, if too many bytes wait already."""
+        """Add a request. If too many bytes wait already, return False and do not add it."""
         size_bytes += ITEM_BYTES
         found = self._owners.get(owner)
         of_session = self._session_bytes.get(session, 0) + size_bytes

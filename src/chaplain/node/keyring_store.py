@@ -44,7 +44,7 @@ class KeyRingStore:
     def ring_changes(self, change: InstallKey | UseKey | RemoveKey) -> tuple[InstallKey | UseKey | RemoveKey, ...]:
         """The changes of the ring for one rotation step: a key is retired together with all older ones.
 
-        A key that is newer than the used one belongs to another rotation, which this one must not undo.
+        A key that is newer than the used one belongs to another rotation, and this rotation must not undo that one.
         """
         if not isinstance(change, RemoveKey):
             return (change,)

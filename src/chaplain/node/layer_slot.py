@@ -37,8 +37,8 @@ class LayerSlot:
         self.follows_journal = follows_journal
         """The layer reads what the journal has agreed. So it also gets `Drained` when the journal had a step."""
         self.at_once = at_once
-        """While no other input waits, the layer is stepped as soon as it gets one, before the next effect of the layer
-        that sent it. For the layers below, through which each message passes.
+        """True for the lower layers, through which each message passes. If no other input waits, such a layer is
+        stepped as soon as it gets an input, before the next effect of the sending layer.
         """
         self.routes: dict[type, Route] = {}
         """By type of effect: the layer that gets it, `TO_HOST`, or the function that delivers it."""

@@ -1,6 +1,6 @@
 """A cached view of the node as encoded bytes.
 
-Clients may ask for the view as often as they like, so its cost must not depend on how often they ask. A snapshot is
+Clients may request the view as often as they like, so its cost must not depend on the number of requests. A snapshot is
 computed on demand and reused for `FRESH_NS`.
 """
 
@@ -22,7 +22,7 @@ class Snapshot:
         self._octets = b""
 
     def get(self, now_ns: int, version: object) -> bytes:
-        """The view as JSON. A snapshot of another `version` is never reused, however recent it is."""
+        """The view as JSON. A snapshot of another `version` is never reused, even if it is recent."""
         if version != self._version or now_ns - self._made_ns >= FRESH_NS:
             self._octets = msgspec.json.encode(self._make())
             self._made_ns, self._version = now_ns, version

@@ -1,8 +1,8 @@
 """Checkpoints (C2SP tlog-checkpoint): origin, size and root of a tree, as a note that nodes and witnesses sign.
 
-The origin contains the name of the cluster. Each node signs twice with its own key: as the log, under the name of the
-origin, for tools that expect a log to sign; and as a cosigner, under a name that ends in its id. Cosignatures of enough
-nodes make a checkpoint complete; `policy` decides how many are enough.
+The origin contains the name of the cluster. Each node signs twice with its own key. It signs as the log, under the name
+of the origin, for tools that expect a signature of the log. It also signs as a cosigner, under a name that ends in its
+id. A checkpoint is complete with the cosignatures of enough nodes; `policy` decides how many are enough.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Checkpoint(Frozen, frozen=True):
 
 
 def parse_text(text: str) -> Checkpoint:
-    """Read the text of a checkpoint: three lines. Extension lines, which nobody could audit, are refused."""
+    """Read the text of a checkpoint: three lines. Extension lines are refused, because no tool could audit them."""
     lines = text.split("\n")
     if len(lines) != 4 or lines[3] or not lines[0] or len(lines[0].encode()) > ORIGIN_BYTES_MAX:
         raise Malformed("checkpoint: three lines wanted, with origin, size and root")
@@ -70,7 +70,7 @@ def parse_text(text: str) -> Checkpoint:
 
 
 def parse_number(text: str, what: str) -> int:
-    """Read a decimal number of at most 63 bits in its one spelling."""
+    """Read a decimal number of at most 63 bits, without leading zeros."""
     if not _DECIMAL.fullmatch(text) or int(text) > SIZE_MAX:
         raise Malformed(f"{what}: a decimal number wanted, not {text[:40]!r}")
     return int(text)
@@ -122,6 +122,6 @@ def with_signatures(signed: SignedCheckpoint, more: Iterable[Signature]) -> Sign
 
 
 def holds(key: VerifierKey, checkpoint: Checkpoint, signature: Signature) -> bool:
-    """Return whether this line is a right signature of this key over the checkpoint."""
+    """Return whether this line is a valid signature of this key over the checkpoint."""
     check = cosignature.holds if key.algorithm == COSIGNATURE else note.holds
     return check(key, checkpoint.text, signature)

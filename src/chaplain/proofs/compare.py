@@ -1,7 +1,8 @@
-"""Whether a later checkpoint of a log extends an earlier one, and who signed both if it does not.
+"""Compares two checkpoints of a log: the later one must extend the earlier one, otherwise both are reported with their
+signers.
 
-The hashes between the two come from tiles, which may be wrong: a comparison that succeeds does not depend on their
-origin, and one that fails says whether the tiles or the checkpoints are to blame.
+The hashes between the two come from tiles, which may be wrong. A successful comparison does not depend on the source of
+the tiles. A failed one reports whether the tiles or the checkpoints are wrong.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ class Forked(Unproven):
         self.signers = signers
         """Names in the policy of the keys that signed both."""
         self.evidence = evidence
-        """Both checkpoints with the signatures of these keys, if nothing else is needed to prove the misbehaviour."""
+        """Both checkpoints with the signatures of these keys, if these alone prove the misbehaviour."""
 
 
 class Extended(Frozen, frozen=True):

@@ -1,7 +1,7 @@
-"""Cosignatures (C2SP tlog-cosignature, `cosignature/v1`): a node or a witness says that a checkpoint extends every
+"""Cosignatures (C2SP tlog-cosignature, `cosignature/v1`): a node or a witness states that a checkpoint extends every
 checkpoint that it signed before.
 
-The signature covers a time, which no check here looks at: clocks may be wrong, and a proof does not depend on them.
+The signature covers a time. No check uses it, because clocks may be wrong.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ TIME_MAX = (1 << 63) - 1
 
 
 def signed_octets(time_s: int, text: str) -> bytes:
-    """Return the octets that are signed. They begin like no other content that a node's key signs."""
+    """Return the octets that are signed. No other content that a node's key signs begins in the same way."""
     return f"{_HEADER}{time_s}\n{text}".encode()
 
 
@@ -32,7 +32,7 @@ def time_of(signature: Signature) -> int:
 
 
 def holds(key: VerifierKey, text: str, signature: Signature) -> bool:
-    """Return whether this line is a right cosignature of this key over the text."""
+    """Return whether this line is a valid cosignature of this key over the text."""
     assert key.algorithm == COSIGNATURE
     time_s = time_of(signature)
     if not signature.is_by(key) or len(signature.octets) != _TIME_BYTES + SIGNATURE_BYTES or time_s > TIME_MAX:

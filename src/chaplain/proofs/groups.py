@@ -4,12 +4,13 @@ A proof of one message shows the octets of its group, so a group is small: the l
 1 KiB of values, keys and headers. A message that is larger is a group by itself. In a pack that is marked as isolated
 every message is one.
 
-The octets of a group are its first message and its count, then what the pack contains for these messages: their sizes
-from each table, then their values, keys and headers. They name their own place in the pack, so that nobody can show a
-group as another one. The pack's digest covers the head, the table of requests and the root over the groups.
+The octets of a group are the position of its first message and its count, then the parts of the pack for these
+messages: their sizes from each table, then their values, keys and headers. Because the octets contain the position, a
+group cannot be presented as another one. The pack's digest covers the head, the table of requests and the root over the
+groups.
 
-Invariants: the groups follow from the sizes and the isolation mark alone. All octets of a pack except its digest, its
-signature and its padding, which is zero, are covered by the digest.
+Invariants: the groups follow from the sizes and the isolation mark alone. The digest covers all octets of a pack except
+itself, the signature, and the padding, which is zero.
 """
 
 from __future__ import annotations
@@ -93,7 +94,9 @@ def _add_bounds(bounds: list[int], lengths: list[int], count: int) -> None:
 
 
 def small_root(size: int, value: bytes | memoryview) -> bytes:
-    """Return the root of a pack of one message without key and headers: most packs of interactive writers are."""
+    """Return the root of a pack with one message and without key and headers. Most packs of interactive writers are of
+    this kind.
+    """
     return sha256(b"".join((_LEAF_START.pack(0, 0, 1), _SIZE.pack(size), value))).digest()
 
 

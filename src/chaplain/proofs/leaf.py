@@ -1,9 +1,9 @@
 """The entries of the log's tree: one for each applied pack, and one for each granted change of the configuration.
 
-Every node derives them from the agreed prefix, so every node has the same tree. An entry names all that a proof of a
-message is about: where in the order it is, which offsets of which stream it has, who wrote it, and the digest of the
-pack. Kind 3 is reserved for packs whose messages are committed to by salted hashes, so that a value can be erased
-later. It is refused, because its meaning is not defined yet.
+Every node derives them from the agreed prefix, so every node has the same tree. An entry contains everything that a
+proof of a message states: its position in the order, its stream and offsets, its author, and the digest of its pack.
+Kind 3 is reserved for packs with salted hashes of their messages, so that a value can be erased later. It is refused,
+because its meaning is not defined yet.
 
 Byte table: docs/protocol/proofs.md.
 """
@@ -61,7 +61,7 @@ class ConfigurationLeaf(Frozen, frozen=True):
     entry_type: int
     stage: int
     key: bytes
-    """Public key of the identity that asked for it; zeros if a master ordered it."""
+    """Public key of the identity that requested it; zeros if a master ordered it by itself."""
     digest: bytes
     """SHA-256 of the entry's data."""
 

@@ -141,8 +141,8 @@ def inclusion_proof(index: int, size: int, node: Node) -> list[bytes]:
 
 
 def consistency_proof(old: int, new: int, node: Node) -> list[bytes]:
-    """Prove that the tree of `new` leaves begins with the tree of `old` leaves. Nothing is needed if one is empty or
-    both have one size.
+    """Prove that the tree of `new` leaves begins with the tree of `old` leaves. The proof is empty if one tree is empty
+    or both have the same size.
     """
     if not 0 <= old <= new <= SIZE_MAX:
         raise ValueError(f"a tree of {new} leaves does not begin with one of {old}")

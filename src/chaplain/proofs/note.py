@@ -1,10 +1,10 @@
 """Signed notes (C2SP signed-note): a text, and lines with signatures of keys that have names.
 
-Reads and writes notes and verifier keys, and makes and checks Ed25519 signatures (type 1). Which keys are trusted is
-decided by the caller. A signature of an unknown key is legal and means nothing; every line must still be readable.
+Reads and writes notes and verifier keys, and makes and checks Ed25519 signatures (type 1). The caller decides which
+keys are trusted. A signature of an unknown key is ignored, but its line must be readable.
 
-Invariants: a note has one spelling (base64 is canonical, no line is ignored), and every size is bounded. No `repr`
-shows a secret.
+Invariants: a note has exactly one encoding (base64 is canonical, no line is ignored), and every size is bounded. No
+`repr` shows a secret.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ def key_id(name: str, algorithm: int, key: bytes) -> bytes:
 
 
 def parse_key(text: str) -> VerifierKey:
-    """Read a verifier key: name, key id and key. The id must be the one that follows from the other two."""
+    """Read a verifier key: name, key id and key. The id must follow from the name and the key."""
     parts = text.split("+", 2)
     if len(parts) != 3:
         raise Malformed("verifier key: name+id+key wanted")
@@ -217,7 +217,7 @@ def sign(text: str, name: str, key: bytes, signer: Signer) -> Signature:
 
 
 def holds(key: VerifierKey, text: str, signature: Signature) -> bool:
-    """Return whether this line is a right signature of this key over the text."""
+    """Return whether this line is a valid signature of this key over the text."""
     assert key.algorithm == ED25519
     return signature.is_by(key) and verifies(key.key, text.encode(), signature.octets)
 

@@ -1,13 +1,13 @@
 """Policies (C2SP tlog-policy): which keys may sign the checkpoints of a log, and how many of them are enough.
 
-A policy is all that an auditor needs to trust. It lists the keys of the nodes twice: as `log` lines, one of which must
-have signed, and as `witness` lines, of which a group must have signed. Witnesses of other people are further lines.
+An auditor needs to trust only a policy. It lists the keys of the nodes twice. Of the keys in `log` lines, one must have
+signed. Of the keys in `witness` lines, a group must have signed. Witnesses of other people are further `witness` lines.
 
 A policy that chaplain writes ends in a comment with the hash of everything before it, the seal. A damaged file is
-refused, and one that was edited by hand, too, until the line is removed. Other tools ignore the line.
+refused. A file that was edited by hand is also refused, until the line is removed. Other tools ignore the line.
 
-Invariants: keys count once however often they signed. A wrong signature of a known key makes the whole checkpoint
-invalid.
+Invariants: each key counts once, even if it signed several times. A wrong signature of a known key makes the whole
+checkpoint invalid.
 """
 
 from __future__ import annotations
@@ -149,7 +149,9 @@ class _Reader:
 
 
 def _check_seal(data: bytes, text: str) -> None:
-    """A line that could be a damaged seal is no comment, so that every flipped bit of a sealed policy is noticed."""
+    """Check the seal. A line that could be a damaged seal is refused, so that every flipped bit of a sealed policy is
+    noticed.
+    """
     for line in text.split("\n"):
         if line.lstrip(" \t").startswith("#") and (line.startswith(_SEAL) or _HASH.search(line)):
             before, _, _ = data.rpartition(line.encode("utf-8", "surrogateescape"))
@@ -193,7 +195,7 @@ def cluster_policy(
 
 
 def check(policy: Policy, signed: SignedCheckpoint, assumed: VerifierKey | None = None) -> Signers:
-    """Return who signed. Raises `Unproven` unless the policy accepts the checkpoint. The key `assumed` counts as if it
+    """Return the signers. Raises `Unproven` unless the policy accepts the checkpoint. The key `assumed` counts as if it
     had signed: it is the key of a witness that asks whether it should sign.
     """
     origin = signed.checkpoint.origin

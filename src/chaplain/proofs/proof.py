@@ -1,12 +1,21 @@
 """Proof files (C2SP tlog-proof): one message of one stream, provable to anybody who trusts a policy.
 
-A proof shows, from the message up: the octets of its group; the path from the group to the root of its pack; the pack's
-head, which together with that root gives the pack's digest; the author's signature of that digest; the leaf of the
-log's tree, which contains the digest and the pack's stream and offsets; the path from the leaf to the root of a
-checkpoint; and the checkpoint with its signatures. `check` computes all of it again and believes none of it.
+A proof contains, from the message up:
 
-`parse` accepts one spelling of each proof, and checks a hash over the whole file first, so that damage is named as
-damage. That hash is no protection against an attacker. The signatures and the trees are.
+1. the octets of the message's group, and the path from the group to the root of its pack;
+
+2. the pack's head, from which the pack's digest follows together with that root;
+
+3. the author's signature of that digest;
+
+4. the leaf of the log's tree, which contains the digest and the pack's stream and offsets;
+
+5. the path from the leaf to the root of a checkpoint, and the checkpoint with its signatures.
+
+`check` computes every hash again and trusts none of them.
+
+`parse` accepts exactly one encoding of each proof. It first checks a hash over the whole file, so that damage is
+reported as damage. That hash does not protect against an attacker; the signatures and the trees do.
 
 Byte table: docs/protocol/proofs.md.
 """
@@ -49,7 +58,7 @@ assert _HEAD.size == HEAD_BYTES
 
 
 class PackPart(Frozen, frozen=True):
-    """Those octets of a pack from which its digest follows, and which contain the message."""
+    """The octets of a pack that contain the message and determine the pack's digest."""
 
     head: bytes
     """The first 32 octets of the pack."""
@@ -147,7 +156,7 @@ class Proven(Frozen, frozen=True):
     author: bytes
     """Public key of the identity that wrote the message."""
     is_signed: bool
-    """Whether the author's own signature was checked. Otherwise the nodes say who the author is."""
+    """True if the author's own signature was checked. Otherwise only the nodes state the author."""
     regime: int
     message: int
     """Index of the cluster message that ordered it."""

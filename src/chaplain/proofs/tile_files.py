@@ -1,4 +1,4 @@
-"""Tiles in a directory, in the layout of `tiles`: for reading what a node wrote, or what somebody copied.
+"""Tiles in a directory, in the layout of `tiles`: for reading tiles that a node wrote, or copies of them.
 
 A directory may lack partial tiles, because a node writes only full ones. Those above level 0 are computed from the full
 tiles below them.

@@ -5,8 +5,8 @@ the right side of each level is partial and is replaced when the tree grows. `Ti
 to append leaves and to serve the partial tiles: at most 255 hashes for each level. It returns each tile once, when it
 becomes full. It reads and writes no files.
 
-Invariants: a proof in a tree reads only tiles that this tree has, with the widths that it has them; every hash in a
-proof comes from a tile or is computed from the hashes of one tile.
+Invariants: a proof in a tree reads only tiles of this tree, with their widths in this tree; every hash in a proof comes
+from a tile or is computed from the hashes of one tile.
 """
 
 from __future__ import annotations

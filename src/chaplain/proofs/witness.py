@@ -4,8 +4,9 @@ Decides the answer to an `add-checkpoint` request from the request and the check
 opens no file and no socket: the caller keeps one checkpoint for each origin, serializes the requests, and has the new
 one on disk before it sends the answer.
 
-Invariants: the witness signs only what extends the checkpoint that it signed last, so its signatures are over one
-growing tree; and only what the policy accepts, so a minority of the nodes of a cluster cannot lead it astray.
+Invariants: the witness signs a checkpoint only if it extends the last signed one, so its signatures are over one
+growing tree. The policy must also accept the checkpoint, so a minority of the nodes of a cluster cannot deceive the
+witness.
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ class Witness:
         return tuple(dict.fromkeys(key.name for key in self._policy.logs))
 
     def check(self, request: AddCheckpoint) -> Answer | None:
-        """Return the refusal of a request that is refused whatever was signed before, or None."""
+        """Return the refusal of a request that must be refused regardless of earlier signatures, or None."""
         tree = request.signed.checkpoint
         if tree.origin not in self.origins:
             return Answer(404, f"this witness does not know the log {tree.origin}\n")

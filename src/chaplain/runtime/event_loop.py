@@ -199,7 +199,7 @@ class EventLoop:
 
     @property
     def clock_error_s(self) -> float:
-        """How far the system's clock is ahead of the node's clock, because the clock was set."""
+        """The lead of the system's clock over the node's clock after the clock was set."""
         return self._clock.error_ns / 1e9
 
     def _beacon_counts(self) -> list[Counter[str]]:

@@ -5,9 +5,9 @@ one client uses the cluster, its requests are never delayed.
 
 While several clients contend, the node serves only light clients (`chaplain.node.fair_queue`) in two cases: its loop
 was recently busy for more than `share` of the time, or many writes are in flight. All work of the loop counts,
-including work for requests that other nodes serve: a request that is cheap on the serving node but expensive on the
-others is delayed as well. The other clients wait until the loop has been idle for long enough, but at most
-`REST_NS_MAX`, so that none of them starves.
+including work for requests that other nodes serve. So a request is also delayed if it is cheap on the serving node but
+expensive on the others. The other clients wait until the loop has been idle for long enough, but at most `REST_NS_MAX`,
+so that none of them starves.
 """
 
 from __future__ import annotations

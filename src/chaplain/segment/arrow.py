@@ -4,7 +4,7 @@ A column of a chunk consists of slices of packs: numpy joins and sums the tables
 octets.
 It uses only types that Spark accepts: binary, string, int32, int64, timestamp in microseconds.
 
-Whatever a body contains, the result is either correct or `Malformed`.
+For any body, the result is either correct or `Malformed`.
 """
 
 from __future__ import annotations

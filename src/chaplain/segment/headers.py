@@ -111,7 +111,7 @@ class HeaderSplit(NamedTuple):
 def split(data: Bytes, starts: npt.ArrayLike, sizes: npt.ArrayLike) -> HeaderSplit:
     """Split many cells at once, without a loop: cell i is `sizes[i]` octets of `data` from `starts[i]` on.
 
-    Checks that tables and parts fit their cells, not that names are in order.
+    Checks that tables and parts fit their cells, but not the order of names.
     """
     view = octets(data)
     begin, size = np.asarray(starts, np.int64), np.asarray(sizes, np.int64)

@@ -4,7 +4,7 @@ Wherever there is no valid record it decides whether that is a clean end, a torn
 docs/data-on-disk.md has the table. It does not know which findings a quorum can repair.
 
 Invariants: a record is returned only if both its checksums match; everything invalid before the end becomes a finding;
-nothing is ever cut silently.
+every cut is reported.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class ScanVerdict(StrEnum):
     TORN = "torn"
     """An unfinished write that was never synced. Nothing was promised about it."""
     IN_DOUBT = "in doubt"
-    """A torn write, or damage of something acknowledged: no local evidence can tell."""
+    """A torn write, or damage of an acknowledged record: local evidence cannot distinguish the two."""
     DAMAGED = "damaged"
     """It was synced, and has changed since."""
 

@@ -1,7 +1,8 @@
 """Surveys the segments of one log in order: finds the end of the log and its damage.
 
-A segment alone does not show that its successor is missing, foreign, or was created and never used, nor that a record
-of a later segment proves its content. Segments are added one by one, so that a survey needs the memory of one segment.
+A segment alone does not show the state of its successor, which may be missing, foreign, or created and never used. It
+also does not show whether a record of a later segment proves its content. Segments are added one by one, so that a
+survey needs the memory of one segment.
 
 Invariant: records of a segment count only if identity and base chain it to the segment before.
 """

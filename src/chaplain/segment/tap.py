@@ -3,7 +3,8 @@
 It assigns offsets: dense in each stream, in the order in which this node saw the messages. It makes no promise: a tap
 is one node's own record, not agreed with other nodes, and messages that were not on disk when the node died are
 missing. Its records have the flag SETTLED, so that readers show them at once. With a size limit the oldest segments are
-deleted. The next offset of each stream is written to a file before that, because no record of the stream may remain.
+deleted. Before that, the next offset of each stream is written to a file, because the remaining segments may contain no
+record of the stream.
 
 Invariant: the offsets of a stream continue where the log on disk ends; no offset is assigned twice.
 """
@@ -85,7 +86,9 @@ class Tap:
         return self._heads.get(stream, 0)
 
     def begin(self, stream: str, offset: int) -> None:
-        """The stream has no messages here before this offset, and continues from it unless it is further already."""
+        """The stream has no messages here before this offset. It continues from this offset, unless it has a higher one
+        already.
+        """
         self._heads[stream] = max(offset, self.head(stream))
 
     def write(

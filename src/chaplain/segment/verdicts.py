@@ -11,7 +11,7 @@ A batch without ranges was applied whole. A batch that is not listed was not app
 If the message has one batch and it was applied whole, the head of the VERDICT record has its first offset and count:
 a reader of heads does not need the body.
 
-Decides how readers join batches with verdicts. Does not know what the layer's verdict means.
+Decides how readers join batches with verdicts. Does not interpret the layer's verdict.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class AppliedBatch(Frozen, frozen=True):
     part: int
     first_offset: int
     count: int
-    """Messages that were applied. Their offsets are consecutive, whatever lies between their packs."""
+    """Messages that were applied. Their offsets are consecutive, even if other octets lie between their packs."""
     ranges: tuple[tuple[int, int], ...] = ()
     """The octets of the body that were applied, as start and end; empty: all of them."""
 

@@ -4,10 +4,10 @@ It decides positions, when to roll, how large a segment is, and which file to re
 synced: the layer passes the operations to its host in a `Persist`, and calls `synced` after `Persisted`.
 
 A record that does not fit in a segment of the configured size gets a larger segment. Nodes of one cluster may have
-different sizes, and each must be able to store what the others agreed on.
+different sizes, and each must be able to store every agreed message.
 
-Invariants: written ≥ proven; a record states as proven only what `synced` confirmed; a segment always has room for the
-ROLL that ends it; after a cut nothing is ever written under the same identity.
+Invariants: written ≥ proven; the proven position of a record is one that `synced` confirmed; a segment always has room
+for the ROLL that ends it; after a cut, the same identity is never used again.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ class SegmentWriter:
     def _cut(self, endings: tuple[SegmentEnd, ...], position: int) -> None:
         """Find the segment in which the log is cut, and the position of its ROLL. Later segments are overwritten.
 
-        If the first segment is lost and nothing proves the content of the others, the whole log starts anew.
+        If the first segment is lost and no record proves the content of the others, the whole log starts anew.
         """
         within = [ending for ending in endings if ending.header.records_start <= position]
         self._reusable |= {ending.header.sequence for ending in endings[len(within) :]}

@@ -1,4 +1,4 @@
-"""The acceptor: which entries of other members are accepted, which are missing, and which of ours are sent on request.
+"""The acceptor: accepts entries of other members, requests missing ones, and sends entries on request.
 
 A log under the promised or a higher ballot is accepted entirely, because the ballot of its last entry identifies the
 log. Any other log is accepted only up to its decided part.
@@ -129,7 +129,7 @@ class Acceptor:
     def on_fill(self, peer: SequencePeer, asker: Bearing) -> None:
         """Send entries after the asker's decided index, as many as fit into one message.
 
-        Either all undecided entries are sent or none, because the ballot of the last one identifies the log.
+        It sends either all undecided entries or none, because the ballot of the last one identifies the log.
         """
         context = self._context
         log = context.log

@@ -6,8 +6,8 @@ Pages taken so far stay valid, because decided entries are the same on every nod
 
 Decides which member is asked, and when to give up. Does not know what a page contains.
 
-Invariant: the node asks for a seat only after it has held everything that its source held at one moment (decision
-0141).
+Invariant: the node asks for a seat only after it has received all entries that its source had at one moment
+(docs/decisions/sequence-members.md).
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ class CatchUp:
         self._awaits_page = False
         """A page was requested and has not arrived."""
         self._source_seen_ns = 0
-        """When there last was a source."""
+        """The last time at which there was a source."""
         self._seat_request_ns: int | None = None
-        """When to ask for a seat again. None until the source once had no entry that we lacked; from then on only few
+        """When to ask for a seat again. None until the source has had no entry that we lack. From then on only few
         entries are missing.
         """
 

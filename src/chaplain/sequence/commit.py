@@ -1,9 +1,9 @@
-"""The commit rule: which entries are decided, and what follows from that: numbers, hashes, deliveries.
+"""The commit rule: decides entries, numbers and hashes their events, and delivers them.
 
-An index is decided when two conditions hold. First, the entry there was written under the promised ballot. Second, a
-quorum of every work set, from that after the last decided entry to that before the index, holds the log of this ballot
-up to the index. All entries before it are decided with it. So the old set decides a change of the work set, and both
-sets decide the entries after an undecided change.
+An index is decided when two conditions hold. First, the entry there was written under the promised ballot. Second, each
+work set, from the one after the last decided entry to the one before the index, has a quorum that stores the log of
+this ballot up to the index. All entries before the index are decided with it. So the old set decides a change of the
+work set, and both sets decide the entries after an undecided change.
 
 Invariant: an event's number is one more than the count of its stream's earlier events in the agreed order. So numbers
 have no gaps, and every node that knows the order knows the numbers.
@@ -65,7 +65,7 @@ class CommitRule:
         return index if at is not None and at.entry.ballot == self._context.promised else 0
 
     def _held(self, members: WorkSet) -> dict[int, int]:
-        """By seat: up to which index each member holds the log of the promised ballot."""
+        """By seat: the index up to which the member stores the log of the promised ballot."""
         context = self._context
         held: dict[int, int] = {}
         for member in members:

@@ -27,8 +27,8 @@ from chaplain.wire import parcel
 from chaplain.wire.parcel import Layer, Parcel
 
 _TWO_SUFFICE = 3
-"""In a work set of at most this size two members are a majority: a node that receives an entry from another holder
-knows that it is decided.
+"""In a work set of at most this size, two members are a majority. A node that receives an entry from a member therefore
+knows that the entry is decided.
 """
 
 
@@ -45,7 +45,7 @@ class SequenceContext:
         self.counts: Counter[str] = Counter()
         self.out: list[SequenceEffect] = []
         self.now_ns = 0
-        """The sequence's own clock: it never goes back, and a step adds at most one second."""
+        """The sequence's own clock. It never decreases, and a step adds at most one second."""
         self.state = SequenceState.DSC
         self.reason = "looking for others"
         self.since_ns = 0
@@ -125,8 +125,8 @@ class SequenceContext:
     def dead(self, members: WorkSet) -> Collection[int]:
         """The seats that lost their memory, for the rule that half of a work set may decide (see `work_set`).
 
-        Only a member of the deciding half may apply this rule: the information of other nodes may be outdated. While
-        this member keeps its memory, the other half cannot have gone on without it.
+        Only a member of the deciding half may apply this rule: the information of other nodes may be outdated. As long
+        as this member keeps its memory, the other half cannot have decided anything without it.
         """
         return self.peers.dead if self.me in members else ()
 

@@ -1,7 +1,7 @@
 """The sequence core of one node: one agreed, gapless order of events, replicated in the memory of a work set.
 
 Decides which entries are accepted, which are decided (committed), and the node's state. The other parts decide the
-rest: `lock` who writes, `reconfiguration` and `discovery` who is in the work set. The core does not know clients,
+rest: `lock` selects the writer, `reconfiguration` and `discovery` select the work set. The core does not know clients,
 readers or disks. docs/protocol/sequence.md explains why histories do not fork and no acknowledged event is lost.
 
 Invariants, asserted here or in the parts: decided entries never change and have no gaps; an entry is accepted only

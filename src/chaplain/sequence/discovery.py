@@ -1,4 +1,4 @@
-"""Discovery: how a node without a history gets one. It joins the existing history or helps to found one.
+"""Discovery: a node without a history joins the existing one, or takes part in founding one.
 
 The listed nodes are the members of the cluster and those known from gossip, without removed nodes. The first entry of a
 history names all listed nodes as its first work set, and a majority of that set must hold the entry. So nodes that kept

@@ -1,11 +1,11 @@
 """The lock: the right to write the next entry.
 
 The member that the last entry names in `next` holds the lock. A member that waits for the lock sets `wants` in its
-bearing and gets its turn. A member that waits and sees no progress takes the lock with a new ballot from a majority,
-whatever the holder does; this is phase 1 of Paxos.
+bearing and gets its turn. A member that waits and sees no progress takes the lock with a new ballot from a majority. It
+does not need the holder for this (phase 1 of Paxos).
 
-Decides when to take the lock, to whom it is promised, and which log its new holder adopts. Does not know what is
-written.
+Decides when to take the lock, to which member it is promised, and which log its new holder adopts. Does not know the
+content of entries.
 
 Invariants: a promise is never broken; a lock is granted only to a member that knows everything that the granter knows
 to be decided; the new holder adopts the longest log of the highest ballot among its own and those of its granters, and
@@ -191,7 +191,7 @@ class SequenceLock:
         context.send(peer, LockGranted(context.bearing(), asker.promised, log.decided, before, tail))
 
     def promise(self, ballot: Ballot) -> None:
-        """Accept nothing under a lower ballot from now on."""
+        """From now on accept no entry under a lower ballot."""
         context = self._context
         if ballot <= context.promised:
             return

@@ -1,7 +1,7 @@
 """The other nodes: their sessions, their latest bearings, and the seats that are known to be dead.
 
-Invariants: only a node's current session may speak for it; a seat is dead once its node has shown a later seat, and
-stays dead; an acknowledgement counts for as long as its seat lasts.
+Invariants: only messages of a node's current session count; a seat is dead when its node has sent a later seat, and
+stays dead; an acknowledgement counts while its seat is alive.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class SequencePeers:
         self.wanting = 0
         """How many peers wait for the lock, by their latest bearings."""
         self._expected: dict[int, int] = {}
-        """Members that were never heard: since when this node waits for them, by seat."""
+        """By seat: the time since which this node waits for a member that it has never heard."""
 
     # Sessions.
 
@@ -119,7 +119,9 @@ class SequencePeers:
         return None
 
     def heard_ns(self, identifier: int, seat: int, now_ns: int) -> int:
-        """When a member was last heard. For a member that was never heard: when this was first asked."""
+        """The time at which a member was last heard. For a member that was never heard, the time of the first call of
+        this method.
+        """
         peer = self.by_id.get(identifier)
         if peer is not None and peer.bearing.seat == seat and peer.heard_ns is not None:
             self._expected.pop(seat, None)

@@ -1,11 +1,10 @@
 """The proposer: while this node holds the lock, it writes changes of the work set first, then events, then passes the
 lock.
 
-Decides what the next entry is, which seat it names as the next writer, and whether this node waits for the lock.
+Decides the next entry, the seat that it names as the next writer, and whether this node waits for the lock.
 
-Invariants: after an entry that changes the work set nothing is written until that entry is decided, except the first
-entry of a new ballot; such a change is written only when all entries before it are decided; entries without a majority
-are bounded.
+Invariants: while a change of the work set is undecided, only the first entry of a new ballot is written after it; a
+change is written only when all entries before it are decided; entries without a majority are bounded.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ class Proposer:
         self._undecided_ns: int | None = None
         """Since when there are undecided entries."""
         self._notified = (0, 0)
-        """The lock holder that was last told that we wait, and the log index at that time."""
+        """The lock holder that was last informed that we wait, and the log index at that time."""
 
     def reset(self) -> None:
         self._change_due_ns = self._undecided_ns = None
@@ -177,7 +176,7 @@ class Proposer:
         return any(context.now_ns - since > staggered_ns for since in due)
 
     def wait_for_lock(self) -> None:
-        """Tell the lock holder at once that we wait; the other members learn it from our next message."""
+        """Inform the lock holder at once that we wait; the other members learn it from our next message."""
         context = self._context
         context.wants = self._should_wait()
         self._lock.wait(wants=context.wants)
@@ -187,7 +186,7 @@ class Proposer:
                 context.send(holder, Beat(context.bearing()))
 
     def _was_notified(self, holder: SequencePeer) -> bool:
-        """True if this holder was already told at this log index; records that it is."""
+        """True if this holder was already informed at this log index; records that it is informed now."""
         key = (holder.identifier, self._context.log.head.index)
         asked, self._notified = self._notified == key, key
         return asked

@@ -3,10 +3,10 @@
 Decides the content of a batch: all waiting events up to a bound. Adjacent events of one stream and publisher form one
 run.
 
-An entry of ours can be displaced from our log by another entry at its index, and still be decided later: other nodes
-may hold it, and a ballot that never reached a majority displaces nothing for good. The entry that is decided at that
-index settles it. If it is our entry, its events are numbered. If it is another entry, ours can never be decided,
-because its hash depends on its predecessors.
+Another entry at the same index can displace an entry of ours from our log. Our entry may still be decided later: other
+nodes may store it, and a ballot without a majority displaces nothing permanently. The entry that is decided at that
+index determines the outcome. If it is our entry, its events are numbered. If it is another entry, ours can never be
+decided, because its hash depends on its predecessors.
 
 Invariants: a token is settled once; events return to the front of the queue only when they certainly cannot be decided
 at their old place.

@@ -1,10 +1,10 @@
-"""Reconfiguration: which change of the work set is due. Changes happen one at a time.
+"""Reconfiguration: selects the change of the work set that is due. Changes happen one at a time.
 
 - A member whose node shows a new seat has lost its memory and leaves at once.
 - A member that was silent for `silence_ns` leaves.
 - A member that was removed from the cluster leaves while it is still connected, and gets no seat again. Until then its
   acknowledgements count, because it may not know of its removal (docs/decisions/removed-nodes.md).
-- A node that asks for a seat joins, once its former seat has left and it holds what the members hold.
+- A node that asks for a seat joins when its former seat has left and it stores the same entries as the members.
 
 Only a decided entry changes the work set.
 """

@@ -1,8 +1,8 @@
 """The work set: the members whose memories count, and which of them form a quorum.
 
-A quorum is more than half of the members. Half of them is a quorum, too, if every member of the other half is known to
-have lost its memory and all of this half agree: every earlier majority contained one of this half, and the other half
-can never answer again. A vacant seat never had a memory, so it counts as lost.
+A quorum is more than half of the members. Exactly half of them is a quorum, too, if all of this half agree, and every
+member of the other half is known to have lost its memory. This is safe: every earlier majority contained a member of
+this half, and the other half can never answer again. A vacant seat never had a memory, so it counts as lost.
 
 Invariant: two quorums of one work set share a member, provided that only a member of the set counts dead seats. Quorums
 of different work sets need not share one, even if the sets differ by one member (docs/decisions/sequence-order.md).

@@ -1,9 +1,9 @@
-"""Opens files of a log for a verification, and tells a file that cannot be read from one whose content is wrong.
+"""Opens files of a log for a verification, and distinguishes a file that cannot be read from one with wrong content.
 
-This module decides which failures are no statement about the log: missing rights, a folder that is not mounted here, a
-file that vanished, a failing device. They become `Inaccessible`, which ends the verification, because a break must
-name a fault of the log. Octets that a node can repair stay damage: an unreadable sector behind a readable header is
-read as zeros (`segment.salvage`), and a copy of the record further on replaces it.
+This module decides which failures say nothing about the content of the log: missing rights, a folder that is not
+mounted here, a file that vanished, a failing device. They become `Inaccessible`, which ends the verification, because a
+break must name a fault of the log. Octets that a node can repair stay damage: an unreadable sector behind a readable
+header is read as zeros (`segment.salvage`), and a copy of the record further on replaces it.
 """
 
 from __future__ import annotations

@@ -118,8 +118,8 @@ class Batches:
         return self._references(body, [*expected.values()])
 
     def _applied(self) -> tuple[AppliedBatch, ...]:
-        """What the VERDICT record says about each batch. If it cannot be read, assume that all packs were applied, at
-        the offsets that follow: then the messages behind are not reported for the same cause.
+        """The verdict on each batch by the VERDICT record. If it cannot be read, assume that all packs were applied at
+        the next offsets. The later messages are then not reported for the same cause.
         """
         last = self._parts[-1]
         if isinstance(last, Record):
@@ -139,7 +139,7 @@ class Batches:
         return tuple(applied)
 
     def _as_shown(self, applied: Sequence[AppliedBatch]) -> dict[int, MessagePart]:
-        """The batches of which packs were applied, by part, as readers see them."""
+        """The batches with applied packs, by part, as readers see them."""
         shown: dict[int, MessagePart] = {}
         for batch in applied:
             if not FIRST_BATCH_PART <= batch.part < len(self._parts) - 1:
@@ -157,8 +157,8 @@ class Batches:
     def _expected(
         self, body: Body, verdict: ExecutionVerdict, shown: Mapping[int, MessagePart]
     ) -> dict[int, ExpectedBatch] | None:
-        """The batches of which packs were applied, by part, from the message and its verdict. None if the message does
-        not say which packs its batches contain.
+        """The batches with applied packs, by part, from the message and its verdict. None if the message does not state
+        which packs its batches contain.
         """
         first = self._parts[0]
         assert isinstance(first, Record), "a body was decoded from the first part"

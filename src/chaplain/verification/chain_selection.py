@@ -7,8 +7,8 @@ reports missing messages. `checker` verifies the content of the messages.
 A node that finds a damaged message writes it again at the end of the log (docs/decisions/repair-of-damaged-records.md).
 So a message may have several copies.
 
-Invariants: each index has at most one message; a hole is reported once, whatever its cause and size; the last message
-is left out unless a mark or another node confirms that it was committed.
+Invariants: each index has at most one message; a hole is reported once; the last message is left out unless a mark or
+another node confirms that it was committed.
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@
     digests         every pack matches its digest; on request, also the signature of the lane's owner
     lanes           every client's requests are numbered without a gap
 
-This module defines what a break is. It reports causes rather than consequences: a statement in a broken message is not
-used against its neighbours. It does not know where records come from or who runs the check.
+This module defines breaks. It reports causes and not consequences: a statement in a broken message is not compared with
+the neighbours of that message. It does not know the source of records, or the caller.
 """
 
 from __future__ import annotations

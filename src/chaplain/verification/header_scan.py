@@ -1,8 +1,8 @@
 """Scans the record headers of a log, file by file, and reports where no header can be read.
 
-The scan does not read bodies and judges nothing: an unreadable range is reported as a `Gap`, as a record is reported
-as a `ScannedRecord`. It does not know which records form a message. A file that cannot be opened is not a gap: the scan
-ends with an error, because nothing is known about the content of the file (see `access`).
+The scan does not read bodies. It reports a record as a `ScannedRecord` and an unreadable range as a `Gap`, and judges
+neither. It does not know which records form a message. A file that cannot be opened is not a gap: the scan ends with an
+error, because nothing is known about the content of the file (see `access`).
 
 Invariants: records are reported in the order of the files; any octets between two records that are not a record are
 reported as a gap.

@@ -36,11 +36,11 @@ from chaplain.verification.violations import Break
 TASK_COST = 256 << 20
 """The cost of a task (see `cost_of`), unless the caller chooses another one."""
 MESSAGE_COST_BYTES = 32 << 10
-"""The cost of a message beside its octets: checking a short one takes as long as hashing so many octets."""
+"""The cost of a message beside its octets: checking a short one takes as long as hashing this many octets."""
 TASKS_MIN = 4
 TASKS_MAX = 1024
 ATTEMPTS = 3
-"""How often a log is read if the running node drops segments in the meantime."""
+"""Number of attempts to read a log while the running node drops segments."""
 
 
 class VerifyRequest(Frozen, frozen=True):
@@ -233,7 +233,8 @@ def _manifest_claim(point: Point | None) -> list[Claim]:
 def _siblings(log: _Log) -> tuple[list[_Log], list[str]]:
     """Return the logs of the other local nodes, if the folder belongs to a cluster's directory.
 
-    The second list says which cannot be read. The user asked for one node's log only, and may have no rights to others.
+    The second list names those that cannot be read. The user requested one node's log only, and may have no rights to
+    others.
     """
     own = log.folder.resolve()
     logs: list[_Log] = []

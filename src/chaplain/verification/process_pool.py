@@ -2,11 +2,11 @@
 
     plan the tasks ──▶ start workers ──▶ give each the next task when it returns a result ──▶ join the results
 
-This module decides how tasks get to processes. It starts the workers itself instead of through `multiprocessing`, whose
-start methods either fork a process that may have threads, or import the caller's main module again in every worker: a
-script without a guard would then run twice, and one from standard input not at all.
+This module distributes tasks to processes. It starts the workers itself and does not use `multiprocessing`. The start
+methods of `multiprocessing` either fork a process that may have threads, or import the caller's main module again in
+every worker: a script without a guard would then run twice, and one from standard input not at all.
 
-A small log is verified in this process, because workers need longer to start than it takes.
+A small log is verified in this process, because the start of workers would take longer than the verification.
 
 Bounds: `TASK_COST` in a task, and one task in each worker. A worker reads one record at a time, so the
 memory that it needs does not depend on the size of the log. Workers are in process groups of their own: Ctrl-C reaches
@@ -39,18 +39,18 @@ TASK_COST = 32 << 20
 SMALL_COST = 256 << 20
 """A log up to this cost (see `plan.cost_of`) is verified without workers: they would not save the time to start."""
 TASKS_PER_WORKER = 4
-"""At least so many tasks for each worker, so that all of them end at about the same time."""
+"""At least this many tasks for each worker, so that all of them end at about the same time."""
 ALLOCATOR = {"MALLOC_TRIM_THRESHOLD_": str(64 << 20), "MALLOC_MMAP_THRESHOLD_": str(32 << 20)}
 """Settings of glibc for workers. Without them it returns the memory of each record to the system, and the page faults
 of the next record take a third of the processor time. Other C libraries ignore them."""
 STOP_S = 30.0
-"""How long a worker that has no task may need to end before it is killed."""
+"""A worker without a task is killed if it does not end within this time."""
 
 _outcomes = msgspec.msgpack.Decoder(Outcome)
 
 
 class Progress(NamedTuple):
-    """How far a verification is."""
+    """The progress of a verification."""
 
     done: int
     """Cost of the finished tasks; see `plan.cost_of`."""

@@ -3,8 +3,8 @@
 This module decides whether one segment continues another. `checker` decides, by the same rules, what is valid within a
 segment. Neither knows where messages come from.
 
-Invariant: a segment contains the first and the last value of everything that its neighbours must continue. So it does
-not matter where a log is split: no split hides a break or adds one.
+Invariant: a segment contains the first and the last value of everything that its neighbours must continue. A log may
+therefore be split anywhere: no split hides a break or adds one.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Point(Frozen, frozen=True, array_like=True):
 
 
 class LaneSeen(Frozen, frozen=True, array_like=True):
-    """Where a segment first saw a lane, and with which request id."""
+    """The first message of a segment with requests of a lane, and the first request id there."""
 
     stream: str
     offset: int

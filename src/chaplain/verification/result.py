@@ -32,12 +32,12 @@ class VerifyResult(Frozen, frozen=True):
     others: tuple[int, ...] = ()
     """Nodes whose record headers were compared with that log."""
     went_on: bool = False
-    """Whether the verification continued an earlier one, from its manifest."""
+    """True if the verification continued an earlier one, from its manifest."""
     skipped: tuple[str, ...] = ()
     """Why logs of other nodes were not compared."""
 
     def told(self) -> str:
-        """Return one sentence about what was verified and what was not."""
+        """Return one sentence that states which parts were verified and which were not."""
         whose = f"node {self.node}" if self.node else "the log"
         more = " more than the manifest says" if self.went_on else ""
         what = f"{counted(self.rows, 'message')}{more}, {counted(len(self.state.tails), 'stream')}"
@@ -50,7 +50,7 @@ class VerifyResult(Frozen, frozen=True):
         return said + "".join(f"; not compared: {reason}" for reason in self.skipped)
 
     def summary(self) -> dict[str, Any]:
-        """Return the same for programs."""
+        """Return the facts of that sentence as a dictionary, for programs."""
         point = self.state.point
         return {
             "node": self.node or None,

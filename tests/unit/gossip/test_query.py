@@ -35,7 +35,7 @@ def tally_of(answers: dict[int, bytes | None]) -> AnswerTally:
 
 
 def final(answers: dict[int, bytes | None]) -> bytes | None:
-    """The document's rule, said plainly, once all have answered: the one answer of half or more, if it is one."""
+    """The document's rule, said plainly, once all have answered: the one answer of at least half, if it is one."""
     counts = {value: list(answers.values()).count(value) for value in VALUES if value is not None}
     winners = [value for value, votes in counts.items() if votes and 2 * votes >= len(answers)]
     return winners[0] if len(winners) == 1 else None

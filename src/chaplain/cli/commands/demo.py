@@ -73,7 +73,7 @@ def _scenes(*, with_spark: bool) -> list[Scene]:
 
 
 def _clear(out: Path, directory: Path) -> None:
-    """Remove the results of an earlier demo, and nothing else."""
+    """Remove only the results of an earlier demo."""
     from chaplain.runtime.cluster.local import bring_down  # noqa: PLC0415
 
     if (directory / "cluster.toml").exists():

@@ -46,7 +46,7 @@ class AsyncClientContext(NotPicklable):
     def hand_over(self, act: Callable[[], None]) -> None:
         """Call a function and process what it submits, now.
 
-        A program that only awaits results that are already there never returns to its loop.
+        This is necessary because a program that awaits only available results never returns to its loop.
         """
         act()
         self.engine.flush_now()

@@ -122,7 +122,9 @@ class AsyncPool:
             joined.end()
 
     async def broadcast(self, value: bytes) -> None:
-        """Send a message to every client that has joined the pool, including this one if it has."""
+        """Send a message to every client that has joined the pool. If this client has joined, it receives the message,
+        too.
+        """
         await self._context.run(calls.broadcast(self.name, value))
 
     def listen(self, timeout: float | None = None) -> AsyncListener[PoolMessage]:

@@ -95,7 +95,7 @@ class AsyncSql:
         """Return and delete the stored results of this identity's requests, oldest first.
 
         The results that `execute` has returned are included: only this method deletes results. With `through`, the id
-        of a request, it returns only the results of that lane up to this request, and those of requests that were
+        of a request, it returns only the results of that lane up to this request, and the results of requests that were
         executed together with it. With `delete=False` it deletes nothing, and returns only the oldest results: as many
         as fit into one answer of a node.
         """

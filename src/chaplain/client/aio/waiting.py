@@ -23,7 +23,7 @@ class AsyncNotifier:
         self._changed.set()
 
     async def wait_for(self, take: Callable[[], T | None], timeout_s: float | None) -> T | None:
-        """Return what `take` returns as soon as that is not None, or None after `timeout_s` seconds."""
+        """Return the result of `take` as soon as it is not None, or None after `timeout_s` seconds."""
         if (taken := take()) is not None:
             return taken
         try:

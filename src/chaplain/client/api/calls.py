@@ -44,7 +44,7 @@ PAYLOAD_BYTES_MAX = FRAME_BYTES_MAX - 4096
 ANSWER_TIMEOUT_S = 5.0
 """Default time limit of a question and of an acknowledged event."""
 GRACE_S = 5.0
-"""How much longer than the node the client waits, so that the node's answer can arrive."""
+"""The client waits for this much longer than the node, so that the node's answer can arrive."""
 _NS = 1_000_000_000
 
 

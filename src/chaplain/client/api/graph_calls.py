@@ -24,7 +24,7 @@ from chaplain.wire.parcel import Layer
 WAIT_S = 2.0
 """How long a node waits for new events before it answers with none."""
 NO_PROGRESS_MAX_S = 30.0
-"""How long a reader waits for a node that does not have yet what was read at another node."""
+"""A reader waits for this time if a node does not have all events yet that were read at another node."""
 
 
 class GraphEvent(Record, frozen=True):

@@ -1,7 +1,7 @@
 """Makes a proof of one message from parts that nodes serve: the message's pack, a signed checkpoint, and tiles.
 
-The client does the work: nodes only serve files. It computes the root again from what it was given, so that it never
-returns a proof that does not hold; a policy still has to say whose signatures are enough.
+The client does the work: nodes only serve files. It computes the root again from the received octets, so that it never
+returns a wrong proof; a policy still has to say whose signatures are enough.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ A second thread would compete with the program's coroutines for the interpreter 
 inputs submitted since the last turn and all data that arrived. See docs/decisions/client-engines.md.
 
 The engine decides when a turn is due: after a submission, when a socket is readable, and at the core's deadline. It
-ends as the thread engine does.
+ends in the same way as the thread engine.
 
 Invariants:
 - one thread uses the sockets at a time: the loop's while the loop runs;
@@ -80,7 +80,7 @@ class LoopEngine:
             self._schedule_turn()
 
     def flush_now(self) -> None:
-        """Run a turn now, before the other callbacks that are ready. Only for the loop's own thread."""
+        """Run a turn now, before the other callbacks that are ready. Call this only in the loop's own thread."""
         if not self._in_turn:
             self._turn()
 

@@ -1,7 +1,7 @@
 """Maps the number of each pending call to the sink that receives its outcome.
 
-The registry numbers calls and delivers outcomes. A sink holds a future of whichever kind its client uses; the registry
-does not depend on it. Any thread may use the registry.
+The registry numbers calls and delivers outcomes. A sink contains a future of the kind that its client uses; the
+registry does not depend on this kind. Any thread may use the registry.
 
 A registry belongs to the process that created it. In the child of a fork no thread would deliver an outcome, and a lock
 that another thread held stays locked forever. There every call raises `Closed` before it touches a lock.

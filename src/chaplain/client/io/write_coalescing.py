@@ -4,15 +4,15 @@ Without coalescing, each of thousands of coroutines that write one message would
 submission is most of the cost of such a write. Each message remains a request of its own, with its own id and receipt.
 
 A coroutine that gets a receipt usually writes again. Receipts are therefore resolved in slices, so that the program and
-its loop run in between. The writes that these coroutines make meanwhile are submitted as one batch: when it is full, or
-when all futures of an acknowledged batch are resolved. The cluster works on one batch while the futures of the next are
-being resolved.
+its loop run in between. Meanwhile the new writes of these coroutines are collected in one batch. The batch is submitted
+when it is full, or when all futures of an acknowledged batch are resolved. So the cluster works on one batch while the
+client resolves the futures of another.
 
 Invariants:
 - messages are submitted in the order in which they were written;
 - every future is resolved;
 - a message whose future was cancelled before its batch was submitted is not submitted;
-- no message waits while more than `RESOLVED_LEAST` other futures, plus the rest of one batch, are resolved.
+- a message waits at most until `RESOLVED_LEAST` other futures and the rest of one batch are resolved.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class WriteCoalescer:
         self._context.flush_now()
 
     def submit_batch(self) -> None:
-        """Submit the messages written so far."""
+        """Submit the collected messages as one batch."""
         futures, values = self._futures, self._values
         self._futures, self._values, self._size_bytes, self._resolved = [], [], 0, 0
         if any(map(_is_done, futures)):

@@ -1,4 +1,4 @@
-"""How calls end, whatever they ask for."""
+"""The outcomes of calls, which are the same for all kinds of requests."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""Keep sessions with three nodes (`sessions_warm`) open, whatever happens to the nodes.
+"""Keep sessions with three nodes (`sessions_warm`) open, and replace nodes that fail.
 
 Owns the link core and decides which endpoints it connects to. An endpoint is replaced when its node disconnects,
 refuses us, falls silent, does not complete the handshake, or was removed from the cluster. Knows nothing of calls:
 events for the layer above are queued in `session_events`, in order, and effects for the host in `effects`.
 
-Invariants: every session's endpoint is wanted; sessions are listed in the order in which they came up, so the first one
-serves and the others are spare.
+Invariants: every session's endpoint is wanted; sessions are listed in the order in which they began. The first one
+serves, and the others are spare.
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ from chaplain.link.events import (
 
 REFUSED = "refused"
 """Prefix of the reason when a node is reachable but rejects us, or is not the expected node: retrying does not help
-until a person acts. The host reports it when the connection is rejected, this module when the link rejected a greeting.
+until a person corrects the cause. The host reports it when the connection is rejected, this module when the link
+rejected a greeting.
 """
 NOT_GREETED = "it accepts connections but does not greet us; does it belong to another cluster, or run another version?"
 GREETING_REFUSED = "greeting refused"
@@ -80,7 +81,7 @@ class ConnectionManager:
         """Events for the layer above, oldest first."""
 
     def on_host_event(self, now_ns: int, event: Arrived | Connected | Disconnected | Flushed) -> None:
-        """Process an event of a connection."""
+        """Process a network event of a connection."""
         channel = event.dial if isinstance(event, Connected) else event.channel
         endpoint = self._dials.get(channel, "") if isinstance(channel, int) else ""
         self._step_link(now_ns, event, endpoint)
@@ -91,7 +92,7 @@ class ConnectionManager:
                 self._on_connection_closed(now_ns, channel, event.reason)
 
     def mark_unusable(self, now_ns: int, instances: frozenset[bytes]) -> None:
-        """The nodes of these sessions accept nothing of ours: keep sessions with others as well."""
+        """The nodes of these sessions accept no requests of this client: keep sessions with others as well."""
         found = frozenset(self.sessions[one].endpoint for one in instances if one in self.sessions)
         if found != self._endpoints.unusable:
             self._endpoints.unusable = found

@@ -121,7 +121,7 @@ class ClientCore:
         self._effects: list[ClientEffect] = []
         self._stopped = False
         self._non_executors: frozenset[bytes] = frozenset()
-        """Sessions with nodes that said that they are not executors."""
+        """Sessions with nodes that reported that they are not executors."""
 
     def step(self, now_ns: int, event: ClientInput) -> list[ClientEffect]:
         """Process one input and return the effects."""
@@ -212,8 +212,8 @@ class ClientCore:
     def _session_for(self, pending: Pending) -> ClientSession | None:
         """The session for a call: the oldest one whose node has not declined this call.
 
-        A call for executors first considers nodes that have not said that they are no executors. The other nodes are
-        asked only if there is none: they may have become executors since.
+        A call for executors goes to a node that has not reported that it is no executor. If there is none, it goes to
+        one of the others, which may have become an executor since.
         """
         found = [one for one in self._connections.sessions.values() if one.endpoint not in pending.declined]
         executors = [one for one in found if one.instance not in self._non_executors] if pending.for_executors else []

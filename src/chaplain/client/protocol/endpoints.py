@@ -3,9 +3,9 @@
 Inputs are failures, nodes that turn out to be unusable, and the member lists that nodes send: all configured nodes may
 be replaced while the client runs. Knows nothing of sessions or frames. The order is random, so that many clients spread
 over the nodes. A failed endpoint is tried again after a back-off that grows with each consecutive failure. Among the
-endpoints that may be tried, the one with the fewest failures comes first. The configured endpoints are the user's
-choice: as many sessions are kept with them as if no others were known, and learned endpoints only fill in for
-configured ones that do not serve.
+endpoints that may be tried, the one with the fewest failures comes first. The user has chosen the configured endpoints,
+so the client keeps as many sessions with them as if no others were known. Learned endpoints only replace configured
+ones that do not serve.
 
 Invariants:
 - at most `sessions_max` endpoints are wanted at once;
@@ -34,7 +34,7 @@ class _EndpointRecord:
         """Key of the node that was met there or is reported to be there; empty if unknown."""
         self.failures = 0
         self.progress = ""
-        """How far the current attempt has got, for error messages."""
+        """The stage of the current attempt, for error messages."""
         self.ready_ns = 0
         """When the endpoint may be tried again."""
         self.reason = ""
@@ -113,11 +113,11 @@ class Endpoints:
         return frozenset(record.key for record in self._records.values()) - {b""}
 
     def set_progress(self, endpoint: str, progress: str) -> None:
-        """Record how far the current attempt has got, in case it gets no further."""
+        """Record the stage of the current attempt, for the error message if the attempt fails."""
         self._records[endpoint].progress = progress
 
     def progress(self, endpoint: str) -> str:
-        """How far the current attempt has got."""
+        """The stage of the current attempt."""
         return self._records[endpoint].progress
 
     def failed(self, now_ns: int, endpoint: str, reason: str, *, refused: bool) -> None:
@@ -149,7 +149,7 @@ class Endpoints:
         )
 
     def advice(self) -> str:
-        """Advice to the user, for error messages."""
+        """Text for error messages: what the user can do."""
         if any("other version" in record.reason for record in self._records.values()):
             return "use the version of chaplain that the nodes run"
         checks = "check that the cluster is up and knows this client"

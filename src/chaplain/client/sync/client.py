@@ -51,7 +51,7 @@ class Client(Connection):
         return self._context.run(calls.ping())
 
     def status(self) -> dict[str, Any]:
-        """Return how the node that serves this client sees itself and the cluster."""
+        """Return the status of the cluster as seen by the node that serves this client."""
         return self._context.run(calls.status())
 
     def members(self) -> list[Member]:
@@ -59,10 +59,10 @@ class Client(Connection):
         return self._context.run(calls.members())
 
     def ask(self, question: str, timeout: float | None = None, content: bytes = b"") -> Answer:
-        """Ask every member a question and return the answer that half or more of them give.
+        """Ask every member a question and return the answer that at least half of them give.
 
-        The answer is decided as soon as half or more of the members agree. After `timeout` seconds (5 by default) it is
-        returned undecided. `content` is sent along with the question.
+        The answer is decided as soon as at least half of the members agree. It is returned undecided after `timeout`
+        seconds (5 by default). `content` is sent along with the question.
         """
         return self._context.run(calls.ask(question, timeout, content))
 
@@ -162,7 +162,7 @@ class Client(Connection):
         return Graph(self._context, stream)
 
     def resolve(self, id: Sequence[int] | None) -> Receipt | None:  # noqa: A002  part of the public API
-        """Find out what became of a write that raised `Unknown`: pass the `id` of the error.
+        """Find out the outcome of a write that raised `Unknown`: pass the `id` of the error.
 
         Returns the receipt, or None if the write is not in the log and never will be. Raises `Unknown` if the write is
         so old that the cluster no longer knows, and `Missing` if no request has this id.

@@ -386,7 +386,7 @@ class Reader(NotPicklable):
         self._size_bytes = len(self._sink.chunks.popleft().packs)
 
     def _grant_taken(self) -> None:
-        """Tell the node that it may send as many bytes again as were taken."""
+        """Grant the node as many bytes as were taken."""
         size_bytes, self._size_bytes = self._size_bytes, 0
         if size_bytes and not self._sink.ended and self._sink.error is None:
             self._context.submit_now(TakenCommand(self._call, size_bytes))

@@ -1,7 +1,7 @@
 """Proof that an identity is compromised: two different requests that it signed for one request id.
 
 Decides what a proof contains and whether it holds. The node that returns it is not trusted: only the signatures count.
-Every node could have computed an HMAC, so a proof made of two HMACs convinces nobody outside the cluster.
+Every node could have computed an HMAC, so a proof with two HMACs proves nothing outside the cluster.
 """
 
 from __future__ import annotations

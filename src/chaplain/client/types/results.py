@@ -46,14 +46,14 @@ class Answer(Record, frozen=True):
 
     question: str
     value: Any
-    """The answer of half or more of the members; None if undecided."""
+    """The answer of at least half of the members; None if undecided."""
     votes: int
     """How many members gave this value; if undecided, the most votes that any answer got."""
     members: int
     """Number of members when the question was decided."""
     decided: bool
     voters: tuple[int, ...] = ()
-    """Members that gave an answer, whichever it was."""
+    """Members that gave any answer."""
     missing: tuple[int, ...] = ()
     """Members that did not answer in time."""
     reason: str = ""

@@ -1,4 +1,4 @@
-"""Pruning: how high the floor of a stream may be.
+"""Pruning: computes the highest floor that a stream may have.
 
 Events below a floor that this node sets are on the disks of all members, as their leaves show, and are read. A silent
 member blocks the floor (docs/decisions/graph-confirmation-and-pruning.md). This module also decides when a node that is

@@ -6,7 +6,7 @@
 Decides where a request goes, and when it is sent again: any node accepts requests, only the master can order them, and
 the master may change. A request that is ordered twice is decided twice in the same way, so sending it again is
 harmless. Does not decide requests: execution does (`execution.config`). The client that submits a request need not be
-its signer: a request is decided once, whoever submits it.
+its signer: a request is decided once, even if several clients submit it.
 
 Bounds: `petitions_max` requests wait, `petitions_per_client_max` of them for one client, each for at most
 `petition_ns`. Beyond that a client is answered with `busy`. Of forwarded requests, `petitions_max` are checked at a

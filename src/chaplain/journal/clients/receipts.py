@@ -1,7 +1,7 @@
 """Receipts for writers: sent to the sessions that use a lane on this node, after the message was executed here.
 
 Decides the answer to each verdict, and which sessions get it. Does not decide verdicts. A session subscribes to a lane
-when it writes on it or asks for its state. The receipts come from this node, whichever node ordered the request.
+when it writes on it or asks for its state. The receipts come from this node, even if another node ordered the request.
 
 Invariants: only an applied request gets a receipt. The requests of one run have contiguous ids and offsets.
 """

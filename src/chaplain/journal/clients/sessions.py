@@ -3,7 +3,7 @@
 Decides which identity a session has: the active identity, as executed here, of the key that the session proved. The
 parts decide everything else.
 
-Invariant: a client without an active identity is not served, neither at once nor later.
+Invariant: a client without an active identity is never served.
 """
 
 from __future__ import annotations

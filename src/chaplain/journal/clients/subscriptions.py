@@ -1,8 +1,8 @@
 """Serves reads of streams: agreed messages by offset, within the client's credit.
 
 Old messages come from the log, in spans of positions that the host reads. New messages come from memory, for readers at
-the end of their stream. Decides what is sent to which reader, and when. Does not decide who may read: the caller
-checks.
+the end of their stream. Decides which messages are sent to which reader, and when. Does not decide who may read: the
+caller checks.
 
 Invariants: a reader gets contiguous, ordered and agreed messages of its stream. A reader has at most one span under
 way. It exceeds its credit by at most one chunk. A new message costs work only for readers of the streams that it wrote
@@ -12,7 +12,8 @@ The spans under way are bounded for each identity, so an identity with many read
 one with few.
 
 Bounds: the reads of a session, of an identity and of all clients; one more is refused as busy. A read has at most its
-window of credit, whatever the client grants. The windows of an identity share a budget, and so do those of all clients.
+window of credit, even if the client grants more. The windows of an identity share a budget, and so do those of all
+clients.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """State that the parts of a serializer share: settings, hard state, log, payload queue, peers and the persist barrier.
 
 The context derives the quorum and the lists of peers from the agreed configuration, applies agreed messages, and
-schedules the agreed mark. It decides nothing about elections or proposals.
+schedules the agreed mark. It does not decide elections or proposals.
 
 Invariant: the parts send and write only through `barrier`.
 """

@@ -198,7 +198,7 @@ class SerializerCore:
         return not self._context.has_space
 
     def is_confirmed_by(self, nodes: Collection[int]) -> bool:
-        """True if these nodes are enough to confirm a message: this node believes them that it is agreed."""
+        """True if the statements of these nodes are enough for this node to accept a message as agreed."""
         return self._fetcher.is_confirmed_by(nodes)
 
     def span(self, index: int, bytes_max: int) -> tuple[int, int] | None:

@@ -13,7 +13,7 @@ Invariants:
 - A node gives at most one vote in a regime. The vote is signed, and is on disk before it leaves.
 - A node does not vote for a candidate whose log is behind its own. Logs compare by (last index, ballot of the last).
 - A node that hears its master over an open connection grants no pre-vote and no vote, except in a handover.
-- A node that is not sound neither votes nor campaigns.
+- Only a sound node votes and campaigns.
 - A node that is not a voter by its own configuration does not campaign. It votes if a serializer asks, because the
   candidate counts the votes and may know a newer configuration.
 - A node votes only for serializers and nominated nodes, and accepts a higher regime only from these. A member without a

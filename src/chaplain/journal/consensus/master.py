@@ -14,8 +14,8 @@ disk, the master writes it to its own log and proposes it to the serializers.
 
 `reconfiguration` advances changes of the cluster's nodes, after the first message of the regime.
 
-Invariants: one message is in flight. A proposal continues the agreed chain. Nothing is proposed after the message with
-the Final flag. A master that has not heard a quorum for `election_ns` steps down (Raft's check-quorum).
+Invariants: one message is in flight. A proposal continues the agreed chain. The message with the Final flag is the last
+proposal of a master. A master that has not heard a quorum for `election_ns` steps down (Raft's check-quorum).
 """
 
 from __future__ import annotations
@@ -341,7 +341,7 @@ class Master:
         self._send_heartbeat(now_ns)
 
     def _send_heartbeat(self, now_ns: int) -> None:
-        """Send the mark to all members, and repeat whatever may have been lost."""
+        """Send the mark to all members, and repeat messages that may have been lost."""
         context, in_flight = self._context, self._in_flight
         for peer in context.peers:
             # A follower answers marks. A connected node that does not answer may lack the proof of this election.

@@ -1,7 +1,7 @@
 """Queue of payloads that have arrived and wait to be ordered.
 
-Decides which references come next: those of one ingest journal in order and without gaps, journals in turn. Does not
-know what a payload means.
+Decides which references are ordered next. The references of one ingest journal are ordered without gaps, and journals
+take turns. Does not know what a payload means.
 
 If the node of a journal has failed, the journal may have a gap that no node can fill, or payloads that only this node
 has. The queue drops the payloads of a journal after it has been silent for `idle_ns`. Ingest nodes send unordered
@@ -102,7 +102,7 @@ class PayloadQueue:
         return any(journal[0] == node for journal in self._payloads)
 
     def gaps(self, references_max: int) -> list[Reference]:
-        """References that are missing before payloads in the queue, the lowest of each journal first."""
+        """The missing references that precede a payload in the queue. Those of one journal are in ascending order."""
         gaps: list[Reference] = []
         for journal, payloads in self._payloads.items():
             for index in range(self._next.get(journal, FIRST_INDEX), max(payloads)):

@@ -12,8 +12,8 @@ Results of signature checks are cached per ingest message: an ingest node has ch
 check those of other nodes in threads while they wait to be ordered (`cache_checks`). Execution checks what is not in
 the cache.
 
-Invariants: nothing but `apply` changes the state. Messages are applied in order, each once. The offsets of a stream
-have no gaps. A request is applied once.
+Invariants: only `apply` changes the state. Messages are applied in order, each once. The offsets of a stream have no
+gaps. A request is applied once.
 """
 
 from __future__ import annotations
@@ -332,7 +332,7 @@ class JournalExecution:
     def _refusal(
         self, draft: StateDraft, client: ClientIdentity, entry: IngestEntry, heading: Heading, valid: bool | None
     ) -> Reason:
-        """The reason to refuse a pack, apart from its ids. The checks have a fixed order, so each result is final."""
+        """The reason to refuse a pack, apart from its ids. The order of checks is fixed, so each result is final."""
         if client.status != IdentityStatus.ACTIVE:
             return _inactive_reason(client)
         if not self._signature_holds(client, entry, valid):

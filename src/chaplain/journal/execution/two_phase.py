@@ -49,8 +49,7 @@ STAGED_NS = 3600 * SECOND_NS
 """A staged pack expires after this time, by cluster time."""
 TRANSACTIONS_MAX = 4096
 TRANSACTION_SPARE_NS = 30 * 24 * 3600 * SECOND_NS
-"""At `TRANSACTIONS_MAX`, a new app replaces one that has committed nothing for this long. If there is none, the commit
-is refused.
+"""At `TRANSACTIONS_MAX`, a new app replaces one without a commit in this time. If there is none, the commit is refused.
 """
 
 

@@ -1,6 +1,7 @@
 """Payload cache: ingest messages that wait to be ordered, and the last ordered ones, for peers that lack them.
 
-Decides what stays in memory, and what this node acknowledges to peers. Does not know the contents of messages.
+Decides which messages stay in memory, and which ones this node acknowledges to peers. Does not know the contents of
+messages.
 
 Invariants: this node's own messages stay until they are ordered. All others stay within bounds. An acknowledged index
 means that all messages of the journal up to it were received or ordered.

@@ -3,7 +3,7 @@
 Decides where signatures are checked. A few are checked at once. Many are collected, and one `Verify` contains all that
 arrived since the last request. Does not know what happens with the results. An item without a known key has no check.
 
-Invariant: items leave in order, whatever the order of the answers.
+Invariant: items leave in the order of their arrival, even if the answers arrive in another order.
 """
 
 from __future__ import annotations

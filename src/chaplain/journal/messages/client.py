@@ -2,8 +2,8 @@
 
 Each body is a MessagePack array whose first element names the message; the decoder builds these types directly. The
 parcel's payload contains packs, configuration requests or batches. `call` is a number that the client chooses for a
-question; every answer repeats it. A write has no call: nodes answer it by lane and request id, so the answer can come
-from whichever node the client is connected to by then.
+question; every answer repeats it. A write has no call: nodes answer it by lane and request id, so any node to which the
+client is connected can answer.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ class Write(_Message, frozen=True):
 
     stream: str
     check: bool = False
-    """True for a pack of one request that the node should try out before it is ordered. The writer then hears at once
-    that the request fails, and the request is not ordered.
+    """True for a pack of one request that the node should try out before it is ordered. If the request fails, the
+    writer learns this at once, and the request is not ordered.
     """
 
 
@@ -201,7 +201,7 @@ class Opened(_Message, frozen=True):
 class Leads(_Message, frozen=True):
     """The node became master in this regime, or is no longer master if `regime` is 0.
 
-    Clients prefer the master, because it orders what it receives sooner than another node can.
+    Clients prefer the master, because a write through another node takes one hop more.
     """
 
     regime: int

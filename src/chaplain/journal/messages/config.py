@@ -92,7 +92,7 @@ class MakeCheckpoint(Frozen, frozen=True):
     """Every node stores its state after the message that contains this request."""
 
     through: int
-    """Nodes may drop the log up to this message, whatever their retention rules say; 0 releases nothing."""
+    """Nodes may drop the log up to this message, even if their retention rules would retain it; 0 releases nothing."""
 
 
 ConfigMessage: TypeAlias = (

@@ -6,8 +6,8 @@ Decides which octets are which message. No message contains its sender: the conn
 and ballot describes the end of a log, as (lastLogIndex, lastLogTerm) does in Raft. The ballot `KNOWN_AGREED` says that
 the last message is known to be agreed. Byte tables and hex examples: docs/protocol/journal-order.md.
 
-A *life* counts how often a node came back without its votes. Nodes ignore votes and acknowledgements of an earlier life
-than the highest that they know.
+A *life* is a counter of a node: how often it returned without its votes. Nodes ignore votes and acknowledgements from a
+lower life than the highest that they know of that node.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _PROOF = struct.Struct(">32sIB")
 """The fields of an acknowledgement when `lives` is empty: hash, life, and a count of 0."""
 
 Lives = dict[int, int]
-"""The highest known life of each node that ever came back without its votes."""
+"""The highest known life of each node that ever returned without its votes."""
 SignedVotes = dict[int, bytes]
 """Signatures of the nodes that voted for one candidate in one regime, by node; see `consensus.election_proof`."""
 

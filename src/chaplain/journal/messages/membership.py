@@ -209,6 +209,6 @@ def _node(cursor: Cursor) -> int:
 
 
 NOBODY = 0xFF
-"""In the hard state on disk this number stands for a vote that is spent without a candidate, so no node may have it as
-its id.
+"""In the hard state on disk, this number marks a vote that is used, but not for a known candidate. No node may have it
+as its id.
 """

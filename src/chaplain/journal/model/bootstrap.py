@@ -20,7 +20,9 @@ ALL_STREAMS = ("*",)
 
 
 class Policy(Frozen, frozen=True, array_like=True):
-    """Bounds that execution decides by. They must be the same on every node, or the executors' states would diverge."""
+    """Bounds that affect decisions of execution. They must be the same on every node, or the executors' states would
+    diverge.
+    """
 
     remembered_packs: int = 64
     """Number of packs of a lane whose receipts execution retains."""
@@ -54,7 +56,7 @@ class BootstrapMember(Frozen, frozen=True, array_like=True):
 
 
 class BootstrapClient(Frozen, frozen=True, array_like=True):
-    """An identity that exists from the start."""
+    """A client identity that exists from the start."""
 
     name: str
     key: bytes

@@ -1,8 +1,8 @@
 """The cluster configuration as the configuration stream defines it: the nodes, their roles, and the serializer set.
 
 Decides how each configuration message about nodes changes the cluster configuration, from the configuration and the
-message alone. Refuses to know who sent a request (`execution.config` checks signatures) and when a later stage is due
-(the master decides that in `consensus.reconfiguration`).
+message alone. Does not know the sender of a request (`execution.config` checks signatures), or when a later stage is
+due (the master decides that in `consensus.reconfiguration`).
 
 | message | stages, and what they change |
 |---|---|
@@ -12,8 +12,8 @@ message alone. Refuses to know who sent a request (`execution.config` checks sig
 | New Serializer Set | Nominate: the master watches the set; Refuse: it is dropped; Implement: both sets must agree |
 | | Confirm: the new set alone must agree |
 
-Where serializers are index-only (`copies` is not 0), a member either stores payloads or does not, for as long as it is
-a member. Ingest nodes and executors store payloads and never serialize. At least `copies` of them must remain.
+If serializers are index-only (`copies` is not 0), a member never changes whether it stores payloads. Ingest nodes and
+executors store payloads and never serialize. At least `copies` of them must remain.
 
 Invariants: at most one new serializer set is under way, and at most one change of any other node and role. Node ids and
 keys are never reused. Both sets count from the agreed Implement to the agreed Confirm (joint consensus), and one
@@ -241,8 +241,8 @@ def _refusal_of_remove(config: ClusterConfig, message: RemoveNode) -> Reason:
 
 
 def _data_role_refusal(config: ClusterConfig, message: NodeMessage, copies: int) -> Reason:
-    """Extra rules where serializers are index-only: no member begins or stops to store payloads, and enough of those
-    that do remain.
+    """Extra rules where serializers are index-only: no member begins or stops to store payloads, and enough members
+    that store them remain.
     """
     if isinstance(message, NewSet):
         return Reason.INDEX_ONLY if any(map(config.holds_data, message.nodes)) else Reason.APPLIED

@@ -32,8 +32,8 @@ class Decision(Frozen, frozen=True):
 class Execution(Protocol):
     """The replicated state machine: a pure function of the agreed prefix.
 
-    Consensus applies messages in order, each once, and only after it was agreed. It may have a message prepared that is
-    on disk and not agreed yet, while the node waits for other nodes.
+    Consensus applies messages in order, each once, and only after it was agreed. While the node waits for other nodes,
+    consensus may have a message prepared that is on disk but not agreed yet.
     """
 
     @property
@@ -65,13 +65,13 @@ class Execution(Protocol):
         ...
 
     def prepare(self, message: AgreedEntry, /) -> None:
-        """Compute what the next message will do if it is agreed, so that `apply` is short. Changes nothing that others
-        see; another message may be applied in its place.
+        """Compute the effects of the next message in advance, so that `apply` is short. Changes nothing that others
+        see, because another message may be applied in its place.
         """
         ...
 
     def apply(self, message: AgreedEntry, /) -> Decision:
-        """Apply an agreed message. Return what was decided, to be stored in the log."""
+        """Apply an agreed message. Return the decisions, which the caller stores in the log."""
         ...
 
     def observe_stored(self, records: Sequence[Record], /) -> None:

@@ -4,7 +4,7 @@ A tile that becomes full moves to `take_finished`, and only its own hash stays, 
 with the logarithm of the size. A snapshot contains the open tiles and the open bundle of entries, so that a node that
 starts from one writes every later tile itself.
 
-Decides nothing: `execution` decides which leaves there are. Layout of tiles: docs/protocol/log-tree.md.
+Decides nothing: `execution` decides which leaves are added. Layout of tiles: docs/protocol/log-tree.md.
 
 Invariants: leaves are only ever appended. Two trees of one size with the same root have the same record.
 """
@@ -55,7 +55,7 @@ class LogTree:
         return self._edge.root()
 
     def edge(self) -> RightEdge:
-        """A copy of the right edge, from which a caller may compute the root of this size later."""
+        """A copy of the right edge. A caller may compute the root of the present size from it later."""
         return self._edge.copy()
 
     def append(self, leaves: Sequence[bytes]) -> None:

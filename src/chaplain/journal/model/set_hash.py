@@ -5,9 +5,9 @@ Collision-Free Hashing", 1997), so it does not depend on the order of changes. T
 Wagner's generalised birthday attack, which finds colliding sums modulo 2^n in about 2^(2 * sqrt(n)) steps: 2^90 here,
 but only 2^32 with 256 bits.
 
-`MappingHash` hashes items of a dictionary late: `note` only stores the value that an item had when it was last hashed.
-An item that changes a thousand times between two digests is hashed once. At most `PENDING_MAX` items wait, which bounds
-the work of one digest.
+`MappingHash` hashes the items of a dictionary only when a digest is needed. Until then, `note` stores the value that an
+item had when it was last hashed. An item that changes a thousand times between two digests is hashed once. At most
+`PENDING_MAX` items wait, which bounds the work of one digest.
 """
 
 from __future__ import annotations

@@ -6,10 +6,11 @@ Decides when a checkpoint is confirmed, and whether this node's state has diverg
 members reports another digest for the state after the same message. Refuses to know what a state contains, and how a
 node gets one from its peers (`install`).
 
-Invariants: a node writes a checkpoint only after the messages that it covers are on disk with their verdicts: nothing
-can compute a covered verdict again. A node offers a checkpoint only after it is on disk. A node drops a message only
-after its own checkpoint covers it on disk and a quorum has the same checkpoint. It drops no message that the checkpoint
-of a connected member, or of a lagging member that is expected back (`lagging_members`), does not cover.
+Invariants: a node writes a checkpoint only after the messages that it covers are on disk with their verdicts, because
+these verdicts cannot be computed again. A node offers a checkpoint only after it is on disk. A node drops a message
+only after its own checkpoint covers it on disk and a quorum has the same checkpoint. It drops a message only if the
+checkpoints of all connected members cover it, and those of all lagging members that are expected back
+(`lagging_members`).
 
 Bounds: the two latest states are in memory.
 """
@@ -160,7 +161,7 @@ class Checkpointer:
             self._send_offer(node)
 
     def on_offer(self, now_ns: int, node: int, offer: SnapshotOffer) -> None:
-        """Store the offer of a peer, and act on what it confirms or contradicts."""
+        """Store the offer of a peer. It may confirm a checkpoint, or contradict this node's state."""
         before = self.confirmed
         self.offers[node] = offer
         self._lagging.on_offer(node, lacking=self._lacks_log(offer), latest=offer.index >= self.durable)

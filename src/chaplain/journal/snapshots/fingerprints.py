@@ -3,7 +3,7 @@
 Decides at which positions: after every `APART` cluster messages, and at the current position when a fingerprint is
 requested. Refuses to know how a fingerprint is computed.
 
-A fingerprint is computed once for each position, however often it is requested.
+A fingerprint is computed only once for each position.
 
 Bounds: the last `KEPT` are retained, so two nodes can be compared if they are less than `KEPT * APART` messages apart.
 """

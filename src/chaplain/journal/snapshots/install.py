@@ -10,8 +10,8 @@ have forgotten earlier confirmations. The installer verifies the octets against 
 them. It takes all octets from one node. If the state does not fit, it therefore knows which node sent it, and does not
 ask that node again. Refuses to know what a state contains.
 
-The restart is deliberate: after it, everything that a node derives from its state comes from its disk, by the same code
-as at any other start.
+The restart is deliberate. After it, the node derives all data from the state on its disk, with the same code as at any
+other start.
 
 Invariants: a state is installed only if it is ahead of this node's agreed prefix, has the trusted digest and belongs to
 this cluster. It is on disk before the node uses it.

@@ -1,5 +1,5 @@
-"""Decides which segments of the log can be dropped: a checkpoint covers them, no rule retains them, and nothing needs
-them.
+"""Decides which segments of the log can be dropped: a checkpoint covers them, no rule retains them, and no component
+needs them.
 
     covered    a quorum has the checkpoint on disk, and so has every member that is connected, or that lags behind and
                is expected back (`lagging_members`)

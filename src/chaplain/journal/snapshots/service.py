@@ -1,7 +1,7 @@
 """The checkpoints of a node as the rest of the journal sees them: inputs in, effects out.
 
-Combines what this node stores and drops (`checkpointer`) with what it installs from peers (`install`). Decides only
-which of these two parts receives an input.
+Combines `checkpointer`, which makes checkpoints and drops the log, with `install`, which installs checkpoints of peers.
+Decides only which of these two parts receives an input.
 """
 
 from __future__ import annotations

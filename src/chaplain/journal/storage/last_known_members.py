@@ -4,7 +4,7 @@ An empty log only knows the initial members, and all of those may have been repl
 empty log would then find no node to fetch from. The file names the later members with their keys, and the node contacts
 them as it would contact the initial ones.
 
-The file gives nobody a vote. A node that has caught up decides by its own log again. A node that lost its votes must
+The file gives no node a vote. A node that has caught up decides by its own log again. A node that lost its votes must
 recover them from the voters that its log names before it votes (docs/decisions/member-lists.md).
 """
 

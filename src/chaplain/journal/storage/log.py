@@ -1,16 +1,16 @@
 """The running log: the agreed prefix, the one message after it (the tail), and the operations that store them.
 
-Decides what is written and in which form. Refuses to decide whether a message is agreed. Every method that writes
-returns its operations, which the caller puts into one `Persist`.
+Decides which records are written, and their form. Refuses to decide whether a message is agreed. Every method that
+writes returns its operations, which the caller puts into one `Persist`.
 
     agreed      index up to which execution has applied all messages
     tail        the stored message after `agreed`; it is not known to be agreed
     floor       index and ballot of the last message that this log ever contained, even if damage has destroyed it;
                 this node votes only for candidates whose log reaches at least that far
 
-A message is stored as it came, and executed after it was agreed. Its verdict is written with the next append, before
-what that appends: until then it is only in memory. After a crash execution computes it again, and `_replay` finds what
-is missing on disk.
+A node stores the unchanged octets of a message, and executes it when it is agreed. It writes the verdict with the next
+append, before the other records of that append. Until then the verdict is only in memory. After a crash execution
+computes it again, and `_replay` finds the verdicts that are missing on disk.
 
     durable     messages up to this index are on disk
     shown       of the agreed ones, messages up to this index are on disk with their verdicts: readers can use them
@@ -87,7 +87,7 @@ class _Pending(NamedTuple):
 
 
 class _Written(NamedTuple):
-    """Verdicts that were written, and are not yet on disk."""
+    """Verdicts that were written but are not synced yet."""
 
     end: int
     """They are on disk when the log is on disk up to this position."""
@@ -272,7 +272,7 @@ class ReplicatedLog:
         return found
 
     def mark(self, regime: int) -> tuple[Operation, ...]:
-        """Append a record which says that everything up to `agreed` is agreed."""
+        """Append a record that states the index `agreed`."""
         return self._append([mark_record(self.agreed, self.agreed_hash, regime)])
 
     def rewrite(self, unproven: Iterable[OctetRange]) -> tuple[Operation, ...]:
@@ -361,8 +361,8 @@ class ReplicatedLog:
         self.agreed_by = (message.body.regime, message.body.master)
 
     def _records_to_add(self, message: LogEntry, verdict: Record, stored: Group | None) -> list[Record]:
-        """The records to append for a verdict that the disk lacks. A verdict follows its message before the next one.
-        If the next one is on disk already, only a copy of the message can be followed by it.
+        """The records to append for a verdict that the disk lacks. A verdict must be written before the next message.
+        If the next message is on disk already, the node writes a copy of the message and then its verdict.
         """
         if stored is None or stored.position >= self._last_stored:
             return [verdict]

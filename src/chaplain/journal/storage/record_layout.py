@@ -11,7 +11,7 @@ The batches are in the order of their ingest messages. The batches of one ingest
 streams first appear. A pack that is too small to be one is loose: it stays in the skeleton, and adds no batch. An
 opaque message cannot be decoded; its front is all of it.
 
-The layout follows from the octets alone, so a node can store a message before it knows what execution decides about it.
+The layout follows from the octets alone, so a node can store a message before execution decides about it.
 `applied_batches` states later which octets of the batches were applied.
 
 Decides where octets are stored, and restores the original octets. Refuses to judge packs.

@@ -8,9 +8,9 @@
     sync hint     a separate file, rewritten with every append: how far the log was written, and in which boot
 
 A node writes all parts but the last when it stores a message, before the message is agreed. The verdict exists only
-after the message was agreed and executed. It is written with the next append, before whatever that appends: the next
-message, or a mark. So a record that proves a message as agreed never precedes its verdict. The verdict needs no sync of
-its own, because it is a function of the agreed prefix.
+after the message was agreed and executed. It is written with the next append, before the other records of that append:
+the next message, or a mark. A record that proves that a message is agreed therefore never precedes the message's
+verdict. The verdict needs no sync of its own, because it is a function of the agreed prefix.
 
 Every record of a message contains its index and hashes. In part 0, `regime` is the ballot under which the message was
 stored. In all other parts it is the regime of the body: readers get the same records on every node. Byte tables:
@@ -242,7 +242,7 @@ def group_messages(records: Iterable[Record]) -> dict[int, Group]:
 
 
 class SyncHint(Frozen, frozen=True):
-    """How far the log was written. Every append rewrites it."""
+    """The position up to which the log was written. Every append rewrites the hint."""
 
     boot: bytes
     position: int

@@ -1,5 +1,5 @@
-"""Reads the log after a restart: which messages are certainly agreed, which may have been acknowledged, what is
-missing.
+"""Reads the log after a restart: finds the messages that are certainly agreed, those that may have been acknowledged,
+and the missing ones.
 
 Decides whether the end of the log is intact or in doubt, and which messages execution may apply. Refuses to repair: the
 running node fetches missing messages from other nodes.
@@ -144,7 +144,7 @@ def recover(
         first=first,
         hash_before_first=hash_before_first,
         in_order_from=in_order_from,
-        # Within one boot no power cut can have torn a write, so any doubt means that written data is gone.
+        # Within one boot no power cut can have torn a write, so any doubt means that written data was lost.
         data_lost=bool(loss) or (bool(doubt) and hint is not None and hint.boot == boot),
         unproven=tuple(_unproven_ranges(unproven, survey.proven, cut)),
     )
@@ -155,9 +155,9 @@ def _unproven_ranges(
 ) -> Iterator[OctetRange]:
     """The octets after the last position that a record calls synced, up to the end of the log.
 
-    The page cache may contain them though the disk does not: after a failed sync, the kernel may consider the pages
-    clean, and the next sync does not write them. Scan findings after that position are not proven damage, so all octets
-    before the first of them are valid.
+    They may be in the page cache but not on the disk: after a failed sync, the kernel may consider the pages clean, and
+    the next sync does not write them. Scan findings after that position are not proven damage, so all octets before the
+    first of them are valid.
     """
     for scan, data in unproven:
         header = scan.header
@@ -197,9 +197,9 @@ def _doubt(survey: Survey, cut: ScanFinding | None, hint: SyncHint | None, boot:
 def _cut_short(survey: Survey, cut: ScanFinding | None, hint: SyncHint | None, boot: bytes) -> str:
     """Why the log has lost a write of this boot; empty if it has not.
 
-    The operating system retains what it received until the machine stops, and a ticket writes the sync hint after its
-    records. A log that ends before the hint's position has therefore lost a write, however clean its end is. That write
-    may have been acknowledged.
+    The operating system retains all written octets until the machine stops, and a ticket writes the sync hint after its
+    records. A log that ends before the hint's position has therefore lost a write, even if its end is intact. That
+    write may have been acknowledged.
     """
     if hint is None or hint.boot != boot:
         return ""

@@ -4,7 +4,7 @@ It is stored in the VERDICT record of the message, behind the list of applied ba
 
     verdict = protocol 1 | previous 32 | entries 3 | entry verdict … | streams 3 | stream verdict …
 
-Decides how verdicts are encoded, not what they say. Byte tables and hex example: docs/protocol/journal-requests.md.
+Decides how verdicts are encoded, but not their content. Byte tables and hex example: docs/protocol/journal-requests.md.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The tree over the log as the rest of the journal sees it: its tiles, signed checkpoints, and answers to questions.
 
-Combines what this node writes (`tiles`) with what it signs (`signer`). Decides only which of these two parts receives
-an input.
+Combines `tiles`, which writes the tree, with `signer`, which signs checkpoints of it. Decides only which of these two
+parts receives an input.
 """
 
 from __future__ import annotations

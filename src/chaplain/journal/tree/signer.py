@@ -7,8 +7,8 @@
 The master chooses the size, so that all nodes sign the same one. A node signs a size only after it has executed it and
 has it on its own disk, and only if it computed the same root itself. It does not trust the signatures of others.
 
-Decides what this node signs and when a checkpoint is complete. Refuses to know who may vote: `may_sign` says whether
-this node has its vote, which a node with a wiped disk gets back only after it has caught up.
+Decides what this node signs and when a checkpoint is complete. Does not know the voters: `may_sign` returns whether
+this node has its vote. A node with a wiped disk gets its vote back only after it has caught up.
 
 Invariants:
 - the node never signs two roots for one size, and never a smaller size than before. A checkpoint is on disk before its
@@ -47,7 +47,7 @@ KEPT_PER_NODE = 4
 """Bound of the stored signatures of one node; the largest sizes are kept. Several are necessary, because a slow node
 may answer when others have already signed the next size."""
 RETRY_NS = SECOND_NS // 20
-"""How soon the master looks again if nothing that it has executed is on its own disk yet."""
+"""The master looks again after this time if no executed message is on its own disk yet."""
 
 SignerEffect: TypeAlias = ToPeer | Persist | Report
 

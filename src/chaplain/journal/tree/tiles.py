@@ -2,14 +2,14 @@
 
     leaf appended by execution ──▶ tile full ──▶ in memory ──▶ file `tree/tile/…`, in the layout of tlog-tiles
 
-Decides when files are written: once `TILES_WAITING_MAX` tiles wait, `WRITE_NS` after the first of them, and at the
-latest together with the next snapshot. Only proofs wait for these writes. After a restart, execution replays the log
-from the snapshot, and the same tiles become full again. A file of a tile always has the same content, so it may be
+Decides when files are written: when `TILES_WAITING_MAX` tiles wait, or `WRITE_NS` after the first of them, or together
+with the next snapshot, whichever is first. Only proofs wait for these writes. After a restart, execution replays the
+log from the snapshot, and the same tiles become full again. A file of a tile always has the same content, so it may be
 written twice.
 
-Invariants: a snapshot is written only after all tiles that were full before it. A segment is dropped only when a
-snapshot covers it, so the leaves of a dropped segment are in files or in the snapshot's open tiles. No file of a tile
-is ever removed.
+Invariants: all tiles that are full when a snapshot is made are written before the snapshot. A segment is dropped only
+when a snapshot covers it, so the leaves of a dropped segment are in files or in the snapshot's open tiles. No file of a
+tile is ever removed.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ A *call* keeps a session with an endpoint: it dials, and redials after a loss. E
 The route of a client that dialled us is an outgoing channel without a call. This module decides the back-off between
 two dials. `handshake.py` and `core.py` change the rest of its state; it sends nothing itself.
 
-Invariants: a channel has at most one current offer; a channel without a greeting has carried nothing.
+Invariants: a channel has at most one current offer; the greeting is the first message on a channel.
 """
 
 from __future__ import annotations

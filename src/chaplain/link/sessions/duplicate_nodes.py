@@ -2,8 +2,9 @@
 
 Two processes with one identity displace each other's sessions in turns. Each process start has a new random instance.
 So if an older instance returns after a newer one, the older process did not end when the newer one started. A late
-message can make an instance return once, and then the one that it displaced. `RETURNS_MIN` returns are no accident.
-This module reports a duplicate and stops neither process: other nodes cannot know which of the two is the copy.
+message can cause two returns: of an old instance, and then of the instance that it displaced. `RETURNS_MIN` returns
+cannot be explained in this way. This module reports a duplicate and stops neither process: other nodes cannot know
+which of the two is the copy.
 
 Bounds: `INSTANCES_MAX` instances of each key, and `keys_max` keys; the least recently used are forgotten first.
 """

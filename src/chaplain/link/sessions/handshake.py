@@ -4,7 +4,7 @@ It acts on genuine greetings. `hello_checks.py` decides whether a greeting is ge
 of a session.
 
 Invariants:
-- a greeting that echoes no current offer of ours causes a greeting back and nothing else;
+- a greeting that echoes no current offer of ours only causes a greeting back;
 - an offer completes at most one greeting; its nonce is invalid afterwards;
 - a channel carries a greeting before anything else, and sealed frames only of the session that was completed on it.
 

@@ -1,13 +1,13 @@
 """ZeroMQ sockets of a node or client: performs the link's socket effects and turns socket events into inputs.
 
 There is one ROUTER, if an endpoint is given, for incoming connections, and one DEALER for each dial. A DEALER is closed
-at its first disconnection, because a DEALER that reconnects by itself would deliver its queue without a greeting.
-This module decides nothing: the core decides what to admit, what a frame means and how much may be queued.
+at its first disconnection, because a DEALER that reconnects by itself would deliver its queue without a greeting. This
+module decides nothing. The core admits connections, interprets frames and bounds the queues.
 
 ZeroMQ signals through one file descriptor for each socket, and only when something changed since the socket was last
 found empty. So each socket is drained until it is empty, or else is listed in `_to_drain`. Writing to a socket may have
-consumed a signal, so it is drained once more before the next wait. A bound instance does not do so for its DEALERs: its
-peers answer on connections of their own, and finding a DEALER empty costs an exception.
+consumed a signal, so the socket is drained once more before the next wait. An instance with a ROUTER does not do this
+for its DEALERs, because its peers answer on connections of their own, and reading an empty DEALER costs an exception.
 
 Invariants: frames of a channel keep their order in both directions; every dial ends in exactly one `Disconnected`
 unless the core hung up first; `Connected` follows only a finished handshake; no queue exceeds its bound.

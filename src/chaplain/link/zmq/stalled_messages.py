@@ -4,8 +4,8 @@ ZeroMQ delivers a message when its last part has arrived. Until then it buffers 
 apply to whole messages and to the length of each part. Our own messages never have a second part. So a peer that was
 admitted, even with a token that it overheard, could fill the memory of a node that never receives a message from it.
 
-A connection is stalled if ZeroMQ has read more from it than any one of our messages contains, and the event loop
-receives no message of it although it drained the socket. The kernel reports how much a connection has sent
+A connection is stalled if ZeroMQ has read more octets from it than the largest of our messages has, and the event loop
+received no message of it although it drained the socket. The kernel reports how much a connection has sent
 (`TCP_INFO`); ZeroMQ reports on which connection a message arrived.
 
 The event loop reports the messages that it receives. The accept limiter's thread checks incoming connections, because
@@ -32,7 +32,7 @@ BUFFERED_BYTES_MAX = 2 * PIECE_BYTES_MAX
 """Bytes that ZeroMQ may buffer of a connection without delivering a message."""
 CHECK_EVERY_NS = 100_000_000
 _TIME_SHARE = 50
-"""Checks take at most one part in this many of the time, however many connections there are."""
+"""All checks together take at most this fraction (one part in so many) of the time."""
 _ROUND_MESSAGES = 65_536
 """ZeroMQ serves connections in turns: after this many messages each had one, even if the socket never gets empty."""
 _ROUNDS = 2

@@ -1,10 +1,10 @@
 """`land`: copies a stream to a Delta or Parquet table, each message exactly once.
 
 Spark's executors read ranges of the log and write them as Parquet files; then one commit makes the batch visible. The
-table itself records how far it is landed. A batch that was written but not committed is written again under other
-names. Only one `land` may run for each table at a time.
+table itself records its progress. A batch that was written but not committed is written again under other names. Only
+one `land` may run for each table at a time.
 
-The driver indexes the log once, and later only what was appended. Consecutive small files are merged, so that a table
+The driver indexes the log once, and later only the appended part. Consecutive small files are merged, so that a table
 that is filled continuously stays fast to read.
 """
 
@@ -131,7 +131,7 @@ def write_file(task: LandTask) -> ParquetFile:
 
 
 class SegmentLogs:
-    """The logs of local nodes. Each is indexed once, and later only what was appended."""
+    """The logs of local nodes. Each is indexed once, and later only the appended part."""
 
     def __init__(self, folders: list[Path]) -> None:
         self._indexes = [OffsetIndex(folder) for folder in folders]

@@ -3,8 +3,8 @@ them.
 
 Every attempt of a task has its own connection and lane (producer id), so attempts cannot interfere. The journal
 remembers the last committed version of each application. If Spark repeats a batch, the tasks stage its rows again, and
-the repeated commit has no effect. Staged rows that no commit names never become visible. A batch that is aborted, and a
-task that fails, discard what they staged, because the cluster bounds the packs that are staged at a time.
+the repeated commit has no effect. Staged rows that no commit names never become visible. An aborted batch and a failed
+task discard their staged rows, because the cluster bounds the number of staged packs.
 
 This module decides the application and the version of a batch:
 
@@ -42,7 +42,7 @@ from chaplain.wire.primitives import VCHAR
 log = logging.getLogger(__name__)
 
 BATCH_RECONNECT_S = 30.0
-"""The default of `reconnectTimeout` for batch writes: somebody waits for the error if an address is wrong."""
+"""The default of `reconnectTimeout` for batch writes: a user waits for the error if an address is wrong."""
 _QUERY = "query:"
 SINK = ("topic", "txnAppId", "txnVersion", "reconnectTimeout", "checkpointLocation", *TARGETS)
 
@@ -129,7 +129,9 @@ def commit_all(options: SinkOptions, messages: list[WriterCommitMessage | None],
 
 
 def discard_all(options: SinkOptions, messages: Sequence[WriterCommitMessage | None]) -> None:
-    """Forget what the tasks of an aborted batch staged. If the cluster cannot be reached, it expires after an hour."""
+    """Discard the rows that the tasks of an aborted batch staged. If the cluster cannot be reached, they expire after
+    an hour.
+    """
     spans = _spans(messages)
     if not spans:
         return

@@ -212,7 +212,7 @@ def _first_retained(target: Target, stream: str) -> int:
 
 
 def _chunks(target: Target, stream: str, start: int, end: int) -> Iterator[ReadChunk]:
-    """Read with `follow`, because this node may not have received yet what another node has."""
+    """Read with `follow`, because another node may have messages that this node has not received yet."""
     with client_of(target).journal(stream).read(start, end, follow=True, timeout=ANSWER_S) as reader:
         yield from reader.portions()
 

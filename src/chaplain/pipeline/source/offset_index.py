@@ -6,7 +6,7 @@ The exception are VERDICT records, which assign the offsets: their head is enoug
 applied whole, and otherwise the index reads the body, which is small.
 
 A node that finds a damaged message writes it again at the end of the log (docs/decisions/repair-of-damaged-records.md).
-The index lists such a copy with the place of the original, or in place of the original if damage hides that.
+The index lists such a copy beside the original. If damage hides the original, the copy takes its place.
 
 Invariants: each committed record is listed exactly once; records are in the order of the log; none lies before the
 beginning of the log, which the checkpoint beside it states.
@@ -85,8 +85,8 @@ class OffsetIndex:
         self._message: list[tuple[Record, RecordPlace]] = []
         """The committed records of a message whose last part is not there yet."""
         self._unconfirmed: dict[tuple[int, bytes], _UnconfirmedRecords] = {}
-        """By index and hash: unconfirmed records, until `_assign_unconfirmed` knows whether they are copies of a
-        listed message.
+        """By index and hash: unconfirmed records that may be copies of a listed message. `_assign_unconfirmed` decides
+        this.
         """
         self._first = 0
         """The first message of the log, according to the checkpoint; 0 until it was read."""

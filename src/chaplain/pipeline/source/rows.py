@@ -5,7 +5,7 @@ over rows.
 
 Invariant: a range yields all its rows, or raises. Only with `failOnDataLoss=false` rows that retention dropped after
 the range was planned are left out. An unreadable file, a refused identity or a lost connection is never treated as data
-loss: a streaming query would commit its checkpoint past rows that still exist.
+loss: otherwise a streaming query would record rows as processed that still exist.
 """
 
 from __future__ import annotations

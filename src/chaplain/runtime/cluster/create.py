@@ -39,7 +39,7 @@ PORTS_VARIABLE = "CHAPLAIN_PORTS"
 
 
 class NodeSplit(Frozen, frozen=True):
-    """Which nodes of a new cluster are index-only serializers, which order payloads but do not store them."""
+    """The nodes of a new cluster that are index-only serializers: they order payloads but do not store them."""
 
     index_only: int = 0
     """The first `index_only` nodes are index-only serializers; 0 if all nodes serialize and store data."""

@@ -1,9 +1,10 @@
 """The log of row changes of one database, in segments that Spark reads: a key, and the row now under it.
 
 Changes are numbered, and the database's state contains their count. They are written here before the database commits.
-So a process that dies between the two steps leaves changes here that the database lacks, but never the other way round.
-When the message is executed again, it makes the same changes, and those already here are skipped. Only after a machine
-failure may this log end before the database does. Then the database is rebuilt from the journal (`is_behind`).
+If a process dies between the two steps, this log has changes that the database lacks, but the database never has
+changes that this log lacks. When the message is executed again, it makes the same changes, and those already here are
+skipped. Only after a machine failure may this log end before the database does. Then the database is rebuilt from the
+journal (`is_behind`).
 
 Invariant: offset n of the stream is always the database's change n.
 """
@@ -74,7 +75,7 @@ class ChangeLog:
             raise EngineFailed(f"the log of row changes in {folder}: {error}") from error
 
     def is_behind(self, count: int) -> bool:
-        """True if a database with this many changes has made some that are not here."""
+        """True if this log lacks some of the changes of a database that has made this many."""
         return self._tap.head(self._stream) < count
 
     def write(self, first: int, pairs: Sequence[Pair], timestamp_ns: int) -> None:

@@ -4,7 +4,7 @@ One thread at a time uses an engine for `apply` and `clear`; other threads may c
 
 An engine guarantees: messages are applied in order, each once, even if the process is killed; position and data commit
 in one transaction; a request that fails changes nothing and fails with the same result on every node. If the engine
-cannot continue for reasons of its own (memory, disk, locks), it raises `EngineFailed`, and nothing more is applied.
+cannot continue because of memory, disk or locks, it raises `EngineFailed` and applies no more messages.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class DatabaseEngine(Protocol):
 
 @runtime_checkable
 class Rehearses(Protocol):
-    """An engine that can also dry-run a request. It is called as `apply` is, under the same rules."""
+    """An engine that can also dry-run a request. The rules for calling `apply` apply to it, too."""
 
     def rehearse(self, values: Sequence[bytes], timestamp_ns: int) -> StatementError | None:
         """Why these statements would fail now as one request; None if they would succeed, or if the outcome is random.

@@ -34,7 +34,7 @@ from chaplain.runtime.worker_pool import TaskGroup
 
 
 class CopyTasks:
-    """All copy errands run on one thread: copies are large, and nothing waits for them."""
+    """All copy errands run on one thread, because copies are large and not urgent."""
 
     def __init__(
         self,

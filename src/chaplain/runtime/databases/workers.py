@@ -122,7 +122,7 @@ class Databases:
         return Looked(errand.token, encode_any(rows))
 
     def stop(self, errand: StopQuery) -> Cleared:
-        """Cancel a query, also one that waits for a thread. The flag of a query that has already finished is dropped
+        """Cancel a query, also one that waits for a thread. If the query has already finished, its flag is dropped
         later.
         """
         self._stopped.setdefault(errand.token, threading.Event()).set()

@@ -23,16 +23,16 @@ from chaplain.segment.record import Record
 COPIED_BYTES_MAX = 256 << 20
 """At start, the first segments up to this total size are copied into memory; the others are memory-mapped."""
 UNREADABLE = b"cannot be read"
-"""Replaces the content of a small file that the disk cannot read. No such file can validly contain it."""
+"""Stands for the content of a small file that the disk cannot read. No valid file has this content."""
 
 
 def segments_of(folder: Path, log: str) -> Iterator[tuple[int, Bytes]]:
     """Yield the sequence number and content of each segment, with zeros in place of unreadable sectors.
 
-    Recovery keeps views of the content, so all of it stays in memory until recovery ends. The first
-    `COPIED_BYTES_MAX` are copied. Files beyond that are memory-mapped, after every octet was read once: accessing an
-    unreadable sector of a mapped file raises SIGBUS, and the node would die at every start. A sector that fails
-    between the check and the access still kills the process, but only once: the next start finds it by the check.
+    Recovery keeps views of the content, so all of it stays in memory until recovery ends. The first `COPIED_BYTES_MAX`
+    are copied. The files after that are memory-mapped. Before that, every octet is read once, because an access to an
+    unreadable sector of a mapped file raises SIGBUS, and the node would die at every start. If a sector fails between
+    this check and the access, the process still dies, but only once: the next start finds the sector by the check.
     """
     room_bytes = COPIED_BYTES_MAX
     for segment in list_segments(folder, log):

@@ -5,9 +5,9 @@ them to another thread and back costs more than the sync. After a slow sync all 
 `SLOW_FOR_NS`, so that a slow disk does not block the event loop.
 
 The thread takes everything that is queued (group commit), performs it, syncs each changed file once, and only then
-reports completion. After the first error it retries nothing and fails everything: a failed fsync may have dropped dirty
-pages, and a later fsync would succeed without them. The exception is a write to a full disk, which waits until there is
-space: nothing was lost, and nothing was reported.
+reports completion. After the first error it fails all later operations and retries none: a failed fsync may have
+dropped dirty pages, and a later fsync would succeed without them. The exception is a write to a full disk, which waits
+until there is space: nothing was lost, and nothing was reported.
 
 Invariants: tickets complete in the order of submission, each exactly once. `Persisted` follows the sync of its own and
 all earlier tickets. The queue contains at most `queue_bytes_max` bytes, except that an empty queue accepts one larger

@@ -2,7 +2,7 @@
 
 One checkpoint for each origin is in the witness's directory, with the witness's cosignature. It is replaced and synced
 before a response with a newer cosignature is sent, so a witness that was killed never signs a fork. A lock on the
-directory keeps a second witness with the same key away from it.
+directory prevents a second witness from using the same key.
 
 Everything is bounded: connections, the size and the duration of a request, and the requests of a second.
 """

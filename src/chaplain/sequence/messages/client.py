@@ -31,7 +31,7 @@ class PublishRequest(Frozen, frozen=True, array_like=True, tag="publish", forbid
 class ReadRequest(Frozen, frozen=True, array_like=True, tag="read", forbid_unknown_fields=True):
     stream: str
     start: Number
-    """Number of the first event wanted; 0: the oldest that the node keeps."""
+    """Number of the first event wanted; 0: the oldest one that the node retains."""
     wait_ns: Number
     """How long to wait for an event if there is none yet."""
     history: Number

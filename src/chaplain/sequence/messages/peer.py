@@ -78,11 +78,11 @@ class Bearing(Frozen, frozen=True):
     history: int = 0
     seat: int = 0
     tenure: int = 0
-    """How many seats this process has had before."""
+    """Number of seats that this process had before."""
     wants: bool = False
     """The sender waits for the lock."""
     remembers: bool = False
-    """The sender has known a history. It must not help to found another unless all listed nodes take part."""
+    """The sender has known a history. It must not take part in founding another one unless all listed nodes do."""
     promised: Ballot = NO_BALLOT
     head: LogLength = LogLength(NO_BALLOT, 0)
     decided: int = 0

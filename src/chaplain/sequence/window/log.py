@@ -1,6 +1,7 @@
 """The log of one node: the entries it holds, which of them are decided, and the work set after each.
 
-Decides where entries fit: an entry follows the hash before it. Does not know peers, time or the owners of ballots.
+Decides where entries fit: an entry contains the hash of the entry before it. Does not know peers, time or the owners of
+ballots.
 
 Invariants: decided entries never change; `decided` never decreases; the hash chain is unbroken; an entry that changes
 the work set is written only when all entries before it are decided.

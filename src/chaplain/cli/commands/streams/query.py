@@ -28,7 +28,7 @@ UNDECIDED = {
 
 @click.group(epilog="Example: chaplain query ask version --cluster demo")
 def query() -> None:
-    """Ask all members a question. It is decided when half or more of the members give the same answer."""
+    """Ask all members a question. It is decided when at least half of the members give the same answer."""
 
 
 @query.command(epilog="Example: chaplain query ask version --cluster demo")

@@ -1,12 +1,14 @@
 """Configuration requests of this client: each is signed once and resent verbatim until the cluster has decided it.
 
-Decides when a request is sent again. The cluster decides identical bytes identically however often they are ordered, so
-a request simply follows the session. Knows nothing of what a decision means: the submitter's callback does.
+Decides when a request is sent again. The cluster makes the same decision about the same bytes each time they are
+ordered, so a request can be sent again on each new session. Does not interpret decisions: the submitter's callback
+does.
 
-A request is signed in an epoch of the agreed order and expires with the epoch. A request that is refused as expired is
-signed again in the epoch that the answer names, with the same nonce, if it cannot be applied twice: either its kind is
-idempotent, or its only copy is the one that was refused. In every other case an earlier copy may have been applied so
-long ago that the cluster has forgotten it, and the user has to look. See docs/decisions/configuration-requests.md.
+A request is signed in an epoch of the agreed order and expires with the epoch. If a request is refused as expired and
+cannot be applied twice, it is signed again in the epoch of the answer, with the same nonce. It cannot be applied twice
+if its kind is idempotent, or if its only copy is the refused one. In all other cases an earlier copy may have been
+applied so long ago that the cluster has forgotten it, and the user has to check. See
+docs/decisions/configuration-requests.md.
 
 Bounds: `CONFIG_REQUESTS_MAX` requests of users at a time; lanes add a handful.
 """
@@ -53,7 +55,7 @@ EXPIRED = "expired"
 SIGNATURES_AT_ONCE = 2
 """A request that expires more often than this is signed again only after a pause."""
 REPEATABLE = (AddIdentity, LeaseLane, RemoveIdentity, ReleaseLane, RetireLane, FenceLane, MakeCheckpoint)
-"""Idempotent kinds: applying them again changes nothing, however long ago the first time was."""
+"""Idempotent kinds: applying them again changes nothing, even after a long time."""
 TRANSIENT = ("busy", "unknown", DISK_FULL)
 """Kinds of failure after which the same request may be sent again."""
 
@@ -122,7 +124,7 @@ class ConfigRequestClient:
             self._send(now_ns, request)
 
     def on_timer(self, now_ns: int) -> None:
-        """Resend what is due."""
+        """Send due requests again."""
         for request in self.pending.values():
             if now_ns >= request.due_ns:
                 self._send(now_ns, request)

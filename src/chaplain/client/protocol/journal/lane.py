@@ -1,7 +1,7 @@
 """One lane (a producer session): the packs that were signed under it and are not answered yet.
 
-Decides which packs an answer by lane and id settles, and what to send next. Knows nothing of sessions, flow control,
-time and callers.
+Decides which packs an answer by lane and id settles, and which pack is sent next. Knows nothing of sessions, flow
+control, time and callers.
 
 Invariants:
 - an id is used once, so no two different byte strings ever carry the same id;

@@ -1,9 +1,9 @@
 """Select the session that the journal uses, and track the credit of each session.
 
-All messages of the journal go through one session at a time: that of a node that is reserved for this client, else that
-of the master, else any. A node that accepts none of our writes is used only if there is no other. The other sessions
-are opened as well, so that one can take over at once. See docs/decisions/client-routing.md. Knows nothing of the
-contents of messages.
+All messages of the journal go through one session at a time: the session with a node that is reserved for this client,
+otherwise with the master, otherwise with any node. A node that accepts none of our writes is used only if there is no
+other. The other sessions are opened as well, so that one can take over at once. See docs/decisions/client-routing.md.
+Does not know the contents of messages.
 
 Invariants: before `Opened`, only `Open` is sent on a session; pending requests have distinct numbers.
 """
@@ -36,7 +36,7 @@ ReplyHandler: TypeAlias = Callable[[int, NodeMessage, bytes], None]
 
 
 class NodeSession:
-    """One session as the journal uses it."""
+    """The journal's view of one session."""
 
     __slots__ = (
         "call",
@@ -89,7 +89,7 @@ class NodeSelector:
     def __init__(self, effects: list[JournalEffect], cluster: str) -> None:
         self._effects = effects
         self.cluster = cluster
-        """Signatures are valid for this cluster only, whatever a node says of itself."""
+        """Signatures are valid for this cluster only. It is configured, and not taken from a node's messages."""
         self._sessions: dict[bytes, NodeSession] = {}
         self.unopened: dict[bytes, NodeSession] = {}
         """Sessions that are not ready."""
@@ -304,7 +304,7 @@ class NodeSelector:
                 self._send_open(now_ns, session)
 
     def due_ns(self) -> int | None:
-        """When `on_timer` has something to do."""
+        """The next time at which `on_timer` must be called."""
         if not self.unopened or not self._in_use:
             return None
         return min(session.due_ns for session in self.unopened.values())

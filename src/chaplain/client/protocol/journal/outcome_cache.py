@@ -39,7 +39,9 @@ class OutcomeCache:
         raise KeyError(request)
 
     def watch(self, first: RequestId, request: RequestId, call: int, callback: OutcomeCallback) -> None:
-        """Call back with the outcome of `request` once that of its batch, which begins with `first`, is known."""
+        """Call back with the outcome of `request` when the outcome of its batch is known. The batch begins with
+        `first`.
+        """
         self._watchers.setdefault(first, []).append((call, request, callback))
 
     def unwatch(self, call: int) -> None:

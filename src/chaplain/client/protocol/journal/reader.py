@@ -7,7 +7,7 @@ Decides what to request from which session, and when a read has ended. Does not 
 nothing at the node.
 
 Invariants:
-- a caller gets contiguous messages in order, whatever happens to sessions;
+- a caller gets contiguous messages in order, also when sessions are lost;
 - without `follow`, a read stops at the offset where the stream ended when the read began.
 """
 
@@ -57,7 +57,7 @@ class _Reader:
         self.next_offset = max(command.start, 0)
         self.stop = command.stop
         self.earliest = command.start == FROM_START
-        """True if nothing has arrived yet and the read may begin at whatever offset is retained."""
+        """True if no message has arrived yet and the read may begin at the first retained offset."""
         self.head_known = False
         """True once the length of the stream is known."""
         self.held_bytes = 0
@@ -108,7 +108,7 @@ class StreamReaders:
                 del self._heads[next(iter(self._heads))]
 
     def on_taken(self, command: TakenCommand) -> None:
-        """The caller has consumed bytes: grant them to the node again."""
+        """The caller has consumed this many bytes: grant the node as much new credit."""
         reader = self.readers.get(command.call)
         if reader is None:
             return
@@ -139,7 +139,7 @@ class StreamReaders:
             self._send_read(reader)
 
     def on_timer(self, now_ns: int, unavailable_reason: str) -> None:
-        """Retry and expire what is due."""
+        """Retry and expire the due reads."""
         for reader in list(self.readers.values()):
             if reader.retry_ns is not None and now_ns >= reader.retry_ns:
                 self._send_read(reader)

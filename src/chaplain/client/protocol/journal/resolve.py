@@ -1,8 +1,8 @@
-"""Find out what became of a request: whether it is written, or is not and never will be.
+"""Find out the outcome of a request: it is written, or it is not and never will be.
 
 A request of this client that is in flight is settled by fencing its lane, unless the lane has already ended or the
-caller prefers to wait. A request of another connection is settled by fencing that connection's lane. The place of a
-written request is asked of a node, which knows it as long as it remembers receipts. Recent outcomes are cached.
+caller prefers to wait. A request of another connection is settled by fencing that connection's lane. For the place of a
+written request the client asks a node, which knows it as long as it remembers receipts. Recent outcomes are cached.
 
 Invariant: "not written" is reported only after a fence, which every node obeys.
 """

@@ -1,4 +1,4 @@
-"""Retry a request that raised `Unknown`, so that it is written once, however often and by whomever it is retried.
+"""Retry a request that raised `Unknown`, so that it is written once, even if several processes retry it several times.
 
     resolve the original ──it is written──▶ its place
        │ it is not, and never will be
@@ -8,13 +8,12 @@
        │
     write it as the first request of the retry lane ──the lane is fenced──▶ start again, with that request as original
 
-Decides under which id a request is written again. The nonce of the lease is derived from the id of the original, so
-everyone who retries it, also in another process, gets the same lane. The first request that is written there is the
-only one, and later retries get its receipt (docs/decisions/lanes-and-retries.md). A request that is still in flight is
-waited for.
+Decides under which id a request is written again. The nonce of the lease is derived from the id of the original, so all
+retries of it, also in other processes, get the same lane. The first request that is written there is the only one, and
+later retries get its receipt (docs/decisions/lanes-and-retries.md). A request that is still in flight is waited for.
 
 Invariants:
-- nothing is written in place of a request that may be written;
+- while a request may still be written, no retry of it is written;
 - at most one request is ever written in its place. For that, the retry lane is never given back, and it is leased
   before the original's lane is checked: the original's lane is older and is forgotten first, so if it is still known,
   so is every retry lane of it.
@@ -128,7 +127,7 @@ class Retrier:
             self._send(now_ns, retry)
 
     def on_timer(self, now_ns: int) -> None:
-        """Resend what is due."""
+        """Send due packs again."""
         due = [retry for retry in self._sent() if now_ns >= retry.due_ns]
         if any(not retry.pausing for retry in due):
             self._selector.rotate()

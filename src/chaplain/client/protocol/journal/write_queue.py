@@ -3,8 +3,8 @@
 Decides how a write ends for its caller: with its place, with a definite refusal, or with `UNKNOWN` and the request's
 id. Knows nothing of lanes.
 
-A write expires when its timeout has passed. The chunk of a writer expires when nothing of that writer was acknowledged
-for the timeout: it was submitted behind everything that the writer has in flight and has to wait for that first.
+A write expires when its timeout has passed. The chunk of a writer expires when no chunk of that writer was acknowledged
+for the timeout, because it waits for all earlier chunks of the writer.
 
 Invariants:
 - a caller gets one outcome;

@@ -5,13 +5,13 @@
                        └──────────┘
 
 Decides which lane (producer session) requests use and what to do when a lane cannot continue. An id is never signed
-twice, not even after a refusal. Instead the lane is fenced, which determines for certain what of it is written, and the
-rest is signed under a new lane. This makes resending idempotent: nodes deduplicate by lane and id. Knows nothing of
-callers (`write_queue`), of matching answers to packs (`lane`) and of choosing a node (`node_selection`).
+twice, not even after a refusal. Instead the lane is fenced. The fence determines which of its requests are written, and
+the others are signed under a new lane. This makes resending idempotent: nodes deduplicate by lane and id. Knows nothing
+of callers (`write_queue`), of matching answers to packs (`lane`) and of choosing a node (`node_selection`).
 
 Invariants:
 - at most `PACKS_MAX` packs of a lane are unanswered, fewer than nodes remember receipts of;
-- nothing is signed under a new lane before the outcome of everything under the old lane is known.
+- no request is signed under a new lane before the outcomes of all requests under the old lane are known.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class LaneWriters:
     # Commands and session changes.
 
     def flush(self, now_ns: int) -> None:
-        """Sign and send whatever may be sent now."""
+        """Sign and send all requests that may be sent now."""
         session = self._selector.chosen
         if session is None:
             return
@@ -154,7 +154,7 @@ class LaneWriters:
             self.fence(now_ns)  # their ids are used up: continue on a new lane
 
     def due_ns(self) -> int | None:
-        """When `on_timer` has something to do."""
+        """The next time at which `on_timer` must be called."""
         paused = self._paused_until_ns and any(True for lane in self._lanes() for _ in lane.unsent())
         return soonest((self.queue.due_ns(), self._answer_due_ns(), self._paused_until_ns if paused else None))
 
@@ -262,7 +262,7 @@ class LaneWriters:
             self.queue.refuse(write, message.reason, failure, statement_kind)
 
     def _pause(self, now_ns: int) -> None:
-        """Do not repeat at once what was just refused as too early."""
+        """Do not repeat at once a request that was just refused as too early."""
         if now_ns >= self._paused_until_ns:
             self._paused_until_ns = now_ns + self._pause_ns
             self._pause_ns = min(2 * self._pause_ns, PAUSE_MAX_NS)
@@ -334,7 +334,7 @@ class LaneWriters:
         self.queue.refuse_unsigned(f"not written: {reason}")
 
     def fence(self, now_ns: int) -> None:
-        """Stop writing on the present lane, and find out what of it is written."""
+        """Stop writing on the present lane, and find out which of its requests are written."""
         if self._phase in (LanePhase.OPEN, LanePhase.LEASING) and self._lane is not None:
             self._config_requests.withdraw(self._config_request)
             self._phase = LanePhase.FENCING

@@ -1,6 +1,6 @@
 """Connections to a node's PostgreSQL server, and the checks of the server before anything is executed on it.
 
-Every connection has the same settings, whatever the server, its databases and roles configure: the result of a
+Every connection has the same settings, which override those of the server, its databases and roles: the result of a
 statement must not depend on the installation. Each error message about the setup says how to correct it.
 """
 

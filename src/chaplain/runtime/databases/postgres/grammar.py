@@ -1,6 +1,6 @@
 """Allow-lists for PostgreSQL statements: nodes of the server's own grammar, their fields, functions and types.
 
-There are only allow-lists: whatever a newer grammar adds is refused until it is named here. A *request* changes the
+There are only allow-lists: additions of a newer grammar are refused until they are named here. A *request* changes the
 database of every node, so nothing in it may depend on the order in which a server finds rows: no LIMIT, no ORDER BY, no
 window, no aggregate that concatenates rows. A *query* reads one node's copy and may use these.
 """

@@ -4,7 +4,7 @@ Allowed are ordinary tables, indexes, views and triggers of the main database, a
 their arguments or on the message (`functions`). Refused are other databases, settings, extensions, virtual tables
 (except two for JSON), temporary objects, the executor's own tables, and everything that reveals the file itself.
 
-Invariant: whatever is not named here is denied, so a newer SQLite adds nothing.
+Invariant: everything that is not named here is denied, including additions of a newer SQLite.
 """
 
 from __future__ import annotations
