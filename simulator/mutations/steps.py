@@ -143,8 +143,9 @@ BUGS = [
     caught_by_tests(
         "petitions are passed on unchecked",
         "journal.clients.config_requests",
-        "        self.signatures.add(digest, (check,))\n",
-        "        self.signatures.add(digest, (check,))\n        self._send(now_ns, self.pending[digest])\n",
+        "        for item, (holds,) in self.signatures.add(now_ns, digest, (check,)):\n",
+        "        self._send(now_ns, self.pending[digest])\n"
+        "        for item, (holds,) in self.signatures.add(now_ns, digest, (check,)):\n",
         "unit/journal/clients/test_config_requests.py",
     ),
     caught_by_tests(

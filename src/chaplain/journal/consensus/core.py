@@ -197,6 +197,11 @@ class SerializerCore:
         """True if the disk has less than `room_bytes_min` free. Then this node stores no new message."""
         return not self._context.has_space
 
+    @property
+    def has_tail_to_prepare(self) -> bool:
+        """True if the tail is on disk and was not prepared yet. The next `Woken` does so, and nothing else."""
+        return self._prepare_ns is not None
+
     def is_confirmed_by(self, nodes: Collection[int]) -> bool:
         """True if the statements of these nodes are enough for this node to accept a message as agreed."""
         return self._fetcher.is_confirmed_by(nodes)
@@ -345,6 +350,7 @@ class SerializerCore:
         if self._prepare_ns is not None:
             self._prepare_ns = None
             self._context.log.prepare_tail()
+            return
         self._context.woken(now_ns)
         self._repair.woken(now_ns)
         self.backfill.woken(now_ns)

@@ -218,9 +218,14 @@ class CheckpointSigner:
         self._next_ns = now_ns + self._settings.sign_ns // 2
         self._remember(boundary.record)
 
+    @property
+    def wants_to_sign(self) -> bool:
+        """True if a checkpoint of another serializer waits until this node has executed and stored its messages."""
+        return self._wanted is not None and self._due_ns is None
+
     def after_step(self, now_ns: int) -> None:
         """Something was executed or written: a wanted checkpoint may be possible now."""
-        if self._wanted is not None and self._due_ns is None:
+        if self.wants_to_sign:
             self._sign_wanted(now_ns)
 
     # Signing.

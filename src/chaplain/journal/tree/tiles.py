@@ -52,10 +52,12 @@ class TileWriter:
     def _tree(self) -> LogTree:
         return self._execution.state.tree
 
-    def on_applied(self) -> None:
-        """A message was applied: take the tiles that it filled."""
-        if self._tree.has_finished:
-            self._waiting.update((one.tile, one.data) for one in self._tree.take_finished())
+    def on_applied(self) -> bool:
+        """A message was applied: take the tiles that it filled. Return True if there are any."""
+        finished = self._execution.state.tree.take_finished()
+        if finished:
+            self._waiting.update((one.tile, one.data) for one in finished)
+        return bool(finished)
 
     def due(self, now_ns: int) -> list[Persist]:
         """Write the waiting tiles if a write is due."""

@@ -52,7 +52,8 @@ class Desk:
 
     def check(self) -> list:
         """End the round, have everything checked, and return what follows."""
-        self.petitions.check_signatures(1)
+        if self.petitions.signatures.pending:
+            self.petitions.check_signatures()
         for effect in self.taken():
             assert isinstance(effect, Verify)
             self.petitions.on_verified(self.now_ns, Verified(effect.ticket, tuple(map(holds, effect.items))))
@@ -108,7 +109,7 @@ def test_admin_request_without_admin_is_refused_before_it_is_ordered(desk: Desk,
 def test_requests_of_one_round_are_checked_by_one_effect(desk: Desk) -> None:
     for number in range(PER_CLIENT):
         desk.submit(numbered(number))
-    desk.petitions.check_signatures(1)
+    desk.petitions.check_signatures()
     (verify,) = desk.taken()
     assert len(verify.items) == PER_CLIENT
 
@@ -170,10 +171,10 @@ def test_master_checks_forwarded_requests_in_bounded_rounds(desk: Desk) -> None:
     desk.lead(NODE)
     for number in range(PER_CLIENT + 3):
         entry = numbered(number) if number else forged(numbered(0))
-        desk.petitions.on_forwarded(OTHER, ForwardConfigRequest(entry.entry_type, entry.stage, entry.data))
+        desk.petitions.on_forwarded(1, OTHER, ForwardConfigRequest(entry.entry_type, entry.stage, entry.data))
     assert [type(one) for one in desk.check()] == [ConfigOffered] * (PER_CLIENT - 1)
     entry = numbered(50)
-    desk.petitions.on_forwarded(OTHER, ForwardConfigRequest(entry.entry_type, entry.stage, entry.data))
+    desk.petitions.on_forwarded(1, OTHER, ForwardConfigRequest(entry.entry_type, entry.stage, entry.data))
     assert [type(one) for one in desk.check()] == [ConfigOffered]
 
 
