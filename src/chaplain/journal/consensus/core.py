@@ -328,7 +328,7 @@ class SerializerCore:
         context, election = self._context, self._election
         if context.log.hash_before_first and self._vote_recovery is None:
             self.backfill.start_if_needed(now_ns)
-        if election.won():
+        if election.role is Role.CANDIDATE and election.won():
             election.become_master()
             self._master = Master(context, now_ns, election.proof())
             self._fetcher.stop()
@@ -498,9 +498,10 @@ class SerializerCore:
         not know yet. This node therefore asks a serializer that it knows for more agreed messages.
         """
         context = self._context
-        if regime < context.hard_state.regime:
+        current = context.hard_state.now.regime
+        if regime < current:
             context.barrier.send_now(
-                node, MarkHeard(context.hard_state.regime, context.log.last()[0], context.log.agreed)
+                node, MarkHeard(current, context.log.last()[0], context.log.agreed)
             )
             if self._master is None:
                 self._fetcher.probe(now_ns)
@@ -509,7 +510,7 @@ class SerializerCore:
             if self._master is None:
                 self._fetcher.probe(now_ns)
             return False
-        if regime == context.hard_state.regime and self._master is not None:
+        if regime == current and self._master is not None:
             # Two proven masters in one regime need two quorums that share a voter. That voter signed twice, or a disk
             # lost a vote.
             raise Diverged(f"node {node} and this node are both master in regime {regime}")
@@ -519,7 +520,7 @@ class SerializerCore:
             self._fetcher.stop()  # the peer asked last may be gone or behind: ask the new master next
         # The regime is written to disk with the next sync, before any acknowledgement in it leaves.
         self._election.follow(now_ns, node, regime)
-        self._step_down()
+        self._master = None
         return True
 
     def _step_down(self) -> None:

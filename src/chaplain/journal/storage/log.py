@@ -109,6 +109,8 @@ class ReplicatedLog:
         self._writer = SegmentWriter(layout, rng, recovered.survey, cut_doubt=True)
         self._settings = settings
         self.execution = execution
+        self.copies = execution.copies
+        """Number of nodes that store a payload before it is ordered; 0 unless serializers are index-only."""
         self.segment_index = SegmentIndex(recovered.first, recovered.in_order_from)
         self.hash_before_first = recovered.hash_before_first
         """Hash of the message before the first one in the log. Empty if the log begins with message 1, or if this node
@@ -151,11 +153,6 @@ class ReplicatedLog:
     def cluster_config(self) -> ClusterConfig:
         """The cluster configuration after the agreed prefix."""
         return self.execution.cluster_config
-
-    @property
-    def copies(self) -> int:
-        """Number of nodes that store a payload before it is ordered; 0 unless serializers are index-only."""
-        return self.execution.copies
 
     @property
     def index_only(self) -> bool:
