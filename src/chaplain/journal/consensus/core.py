@@ -500,9 +500,7 @@ class SerializerCore:
         context = self._context
         current = context.hard_state.now.regime
         if regime < current:
-            context.barrier.send_now(
-                node, MarkHeard(current, context.log.last()[0], context.log.agreed)
-            )
+            context.barrier.send_now(node, MarkHeard(current, context.log.last()[0], context.log.agreed))
             if self._master is None:
                 self._fetcher.probe(now_ns)
             return False

@@ -51,12 +51,13 @@ def encode(verdict: ExecutionVerdict) -> bytes:
     pieces = [put_head(verdict.previous), _put_count(len(verdict.entries))]
     try:
         for entry in verdict.entries:
-            if isinstance(entry, DataVerdict):
+            if type(entry) is DataVerdict:
                 pieces.append(_DATA.pack(DATA_ENTRY, Reason.MALFORMED if entry.malformed else 0, len(entry.packs)))
                 for pack in entry.packs:
                     numbers = (pack.reason, pack.client_id, pack.first_id, pack.requests, pack.messages)
                     pieces += (_PACK.pack(*numbers, pack.base_offset), put_string(pack.stream))
             else:
+                assert type(entry) is ConfigVerdict
                 pieces.append(_encode_config(entry))
         pieces.append(_put_count(len(verdict.streams)))
         for stream in verdict.streams:
