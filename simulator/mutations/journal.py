@@ -47,9 +47,9 @@ BUGS = [
     _bug(
         "name a request by its signature",
         "execution.state_machine",
-        "return self._apply(draft, lane, at, entry, heading)",
+        "return self._apply(draft, (lane, client), at, entry, heading)",
         "globals()['request_digest'] = lambda *_: __import__('hashlib').sha256(entry.raw).digest()\n"
-        "        return self._apply(draft, lane, at, entry, heading)",
+        "        return self._apply(draft, (lane, client), at, entry, heading)",
     ),
     _bug(
         "a duplicate takes an offset",

@@ -80,7 +80,7 @@ BUGS = [
     _bug(
         "accept a stale regime",
         "consensus.core",
-        "        if regime < context.hard_state.regime:\n            context.barrier",
+        "        if regime < current:\n            context.barrier",
         "        if regime < 0:\n            context.barrier",
     ),
     _bug(

@@ -310,7 +310,7 @@ class JournalExecution:
         reason = self._refusal(draft, client, entry, heading, valid)
         if reason is not Reason.APPLIED:
             return refused_pack(heading, entry.stream, reason, lane)
-        return self._apply(draft, lane, client, at, entry, heading)
+        return self._apply(draft, (lane, client), at, entry, heading)
 
     def _writer_of_replay(
         self, draft: StateDraft, entry: IngestEntry, heading: Heading, valid: bool | None
@@ -361,13 +361,13 @@ class JournalExecution:
     def _apply(
         self,
         draft: StateDraft,
-        lane: LaneState,
-        client: ClientIdentity,
+        writer: tuple[LaneState, ClientIdentity],
         at: tuple[int, int],
         entry: IngestEntry,
         heading: Heading,
     ) -> PackVerdict:
         """Decide the outcome of a pack by its ids. It has passed all other checks."""
+        lane, client = writer
         stream = entry.stream
         digest = request_digest(self.cluster, stream, heading.digest)
         ruling = dedup.classify(lane, heading, digest)

@@ -25,6 +25,7 @@ import random
 from collections import deque
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+
 import msgspec
 
 from chaplain.core import Frozen, Operation, WriteAt

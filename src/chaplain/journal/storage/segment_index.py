@@ -67,10 +67,8 @@ class SegmentIndex:
             if segment.end <= start:
                 break
             if segment.base < end:
-                if segment.last < index:
-                    segment.last = index
-                if segment.newest_ns < timestamp_ns:
-                    segment.newest_ns = timestamp_ns
+                segment.last = max(segment.last, index)
+                segment.newest_ns = max(segment.newest_ns, timestamp_ns)
 
     def set_position(self, index: int, start: int, end: int, timestamp_ns: int = 0) -> None:
         """Record the position of the newest copy of a message."""
