@@ -273,7 +273,7 @@ class JournalCore:
         """When to step with `Woken` at the latest."""
         earliest = self.serializer.deadline()
         of_parts = (self._sessions.due_ns, self._snapshots_due_ns, self._roles.due_ns, self.tree.due_ns)
-        for due_ns in (self.ingest.deadline(), *of_parts):
+        for due_ns in (self.ingest.due_ns, *of_parts):
             if due_ns is not None and (earliest is None or due_ns < earliest):
                 earliest = due_ns
         return earliest
@@ -361,7 +361,7 @@ class JournalCore:
             self._sessions_called = True
         if self.ingest.has_work:
             self._step_ingest(now_ns, Drained())
-        if self.serializer.is_master:
+        if self.serializer.may_propose:
             self._step_serializer(now_ns, Drained())
         if not self._roles.blocked:
             return

@@ -164,6 +164,11 @@ class SerializerCore:
         return self._master is not None
 
     @property
+    def may_propose(self) -> bool:
+        """True if this node is master, and no proposal of it is under way."""
+        return self._master is not None and not self._master.is_waiting
+
+    @property
     def voting_status(self) -> str:
         """The voting state of this node and the messages that it lacks, for the status page."""
         state = self._context.hard_state.now.state.name.lower()
@@ -217,13 +222,17 @@ class SerializerCore:
             return None
         if self._vote_recovery is not None:
             return soonest((self._context.mark_due_ns, self._vote_recovery.due_ns))
-        role_ns = None
         if self._master is not None:
-            role_ns = self._master.due_ns
+            earliest: int | None = self._master.due_ns
         elif self._election.role is not Role.OUT:
-            role_ns = self._election.due_ns
+            earliest = self._election.due_ns
+        else:
+            earliest = None
         others_ns = (self._fetcher.due_ns, self._repair.due_ns, self.backfill.due_ns, self._follower.due_ns)
-        return soonest((self._context.mark_due_ns, *others_ns, role_ns, self._prepare_ns))
+        for due_ns in (self._context.mark_due_ns, self._prepare_ns, *others_ns):
+            if due_ns is not None and (earliest is None or due_ns < earliest):
+                earliest = due_ns
+        return earliest
 
     def step(self, now_ns: int, event: ConsensusInput) -> list[ConsensusEffect]:
         if self._stopped:

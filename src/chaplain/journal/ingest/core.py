@@ -137,7 +137,8 @@ class IngestCore:
         """The total number of bytes that a client may have written in its session."""
         return self._credit.open(instance)
 
-    def deadline(self) -> int | None:
+    @property
+    def due_ns(self) -> int | None:
         return self._replication.due_ns
 
     def step(self, now_ns: int, event: IngestInput) -> list[IngestEffect]:

@@ -246,10 +246,10 @@ def test_message_of_another_node_is_checked_offered_and_acknowledged():
     (arrived,) = arrivals(bench.step(Verified(question.ticket, tuple(map(holds, question.items)))))
     assert (arrived.reference, arrived.payload) == (Reference(2, 5, 1), payload)
     assert not sent(bench.step(Drained()), Ack), "an acknowledgement that could wait has cost a frame"
-    due = bench.core.deadline()
+    due = bench.core.due_ns
     assert due is not None
     assert sent(bench.step(Woken(), due), Ack) == [(2, Ack((Reference(2, 5, 1),)))]
-    assert bench.core.deadline() is None
+    assert bench.core.due_ns is None
 
 
 def test_message_under_check_is_neither_requested_nor_checked_again():
@@ -316,14 +316,14 @@ def test_unacknowledged_message_is_sent_again_until_ordered():
     bench = Bench()
     (arrived,) = bench.ship(pack(bench.lane, 1))
     bench.step(FromPeer(2, Ack((Reference(1, 7, 1), Reference(3, 9, 4)))))
-    due = bench.core.deadline()
+    due = bench.core.due_ns
     assert due == NOW + bench.settings.resend_ns
     assert sent(bench.step(Woken(), due), Payload) == [(3, Payload(arrived.payload))]
     bench.step(PeerDown(3))
     assert not sent(bench.step(Woken(), due + 10**9), Payload)
     bench.order(arrived)
     assert not bench.step(Woken(), due + 10**10)
-    assert bench.core.deadline() is None
+    assert bench.core.due_ns is None
 
 
 def test_acknowledged_message_that_stays_unordered_is_sent_again_to_all():
@@ -333,7 +333,7 @@ def test_acknowledged_message_that_stays_unordered_is_sent_again_to_all():
         bench.step(FromPeer(node, Ack((Reference(1, 7, 1),))))
     effects = []
     for _ in range(10):
-        effects += bench.step(Woken(), bench.core.deadline())
+        effects += bench.step(Woken(), bench.core.due_ns)
     assert sent(effects, Payload) == [(2, Payload(arrived.payload)), (3, Payload(arrived.payload))]
     assert arrivals(effects) == [arrived]
 
@@ -342,7 +342,7 @@ def test_acknowledgements_of_another_own_journal_do_not_count():
     bench = Bench()
     bench.ship(pack(bench.lane, 1))
     bench.step(FromPeer(2, Ack((Reference(1, 6, 9),))))
-    assert len(sent(bench.step(Woken(), bench.core.deadline()), Payload)) == 2
+    assert len(sent(bench.step(Woken(), bench.core.due_ns), Payload)) == 2
 
 
 def test_octets_of_a_client_that_left_count_until_their_verdict():
