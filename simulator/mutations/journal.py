@@ -125,8 +125,8 @@ BUGS = [
     _bug(
         "accept a digest mismatch",
         "messages.write_request",
-        "if digest_of(view, head) != stated_digest(view):",
-        "if len(digest_of(view, head)) != len(stated_digest(view)):",
+        "if digest_of(view, head) != head.digest:",
+        "if len(digest_of(view, head)) != len(head.digest):",
     ),
     _bug(
         "believe what came from others",

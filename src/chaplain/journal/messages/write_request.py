@@ -29,7 +29,6 @@ from chaplain.segment.pack import (
     column_count,
     digest_of,
     read_head,
-    stated_digest,
 )
 from chaplain.wire.limits import STRING_BYTES_MAX
 from chaplain.wire.primitives import VCHAR, put_string
