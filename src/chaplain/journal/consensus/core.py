@@ -350,7 +350,8 @@ class SerializerCore:
         if context.stopping and election.role is not Role.OUT:
             election.stop_voting()
         if self._vote_recovery is None:
-            if self._follower.must_fetch(now_ns) or not context.log.has_no_gap:
+            behind = self._follower.agreed_elsewhere > context.log.agreed
+            if (behind and self._follower.must_fetch(now_ns)) or not context.log.has_no_gap:
                 self._fetcher.fetch(now_ns, election.master)
             elif self._fetcher.due_ns is not None:
                 self._fetcher.stop()

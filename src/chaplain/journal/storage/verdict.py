@@ -48,7 +48,8 @@ _STREAM = struct.Struct(">QQ")
 
 
 def encode(verdict: ExecutionVerdict) -> bytes:
-    pieces = [put_head(verdict.previous), _put_count(len(verdict.entries))]
+    count = len(verdict.entries)
+    pieces = [put_head(verdict.previous), _COUNT.pack(count >> 16, count & 0xFFFF)]
     try:
         for entry in verdict.entries:
             if type(entry) is DataVerdict:
@@ -59,16 +60,13 @@ def encode(verdict: ExecutionVerdict) -> bytes:
             else:
                 assert type(entry) is ConfigVerdict
                 pieces.append(_encode_config(entry))
-        pieces.append(_put_count(len(verdict.streams)))
+        count = len(verdict.streams)
+        pieces.append(_COUNT.pack(count >> 16, count & 0xFFFF))
         for stream in verdict.streams:
             pieces += (put_string(stream.stream), _STREAM.pack(stream.first_offset, stream.count), stream.chain)
     except struct.error as error:
         raise ValueError(f"verdict: {error}") from None
     return b"".join(pieces)
-
-
-def _put_count(count: int) -> bytes:
-    return _COUNT.pack(count >> 16, count & 0xFFFF)
 
 
 def _encode_config(config: ConfigVerdict) -> bytes:

@@ -83,9 +83,11 @@ class TreeService:
 
     def on_applied(self, executed: AppliedMessage) -> bool:
         """A message was applied. Return True if it made work for `take_effects`."""
-        filled = self.tiles.on_applied()
-        self.signer.on_applied(executed.position.index, executed.position.timestamp_ns)
-        return filled or bool(self._waiting) or self.signer.wants_to_sign
+        finished = self._execution.state.tree.take_finished()
+        if finished:
+            self.tiles.add(finished)
+        self.signer.on_applied(executed.position)
+        return bool(finished or self._waiting) or self.signer.wants_to_sign
 
     @property
     def wants_to_sign(self) -> bool:
