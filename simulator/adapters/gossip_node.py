@@ -47,7 +47,7 @@ DEAD_NS = 30 * SECOND_NS
 _PRESENT, _CONTENT = b"P", b"C"
 
 
-class Spoke(Frozen, frozen=True):
+class MessageReceived(Frozen, frozen=True):
     """For the checkers: a message of this node arrived here."""
 
     identifier: int
@@ -193,7 +193,7 @@ class Gossiper:
                 self._give(now_ns, HeardFrom(line.peer.identifier))
         if not line.entered:
             return
-        self._out.append(Spoke(line.peer.identifier))
+        self._out.append(MessageReceived(line.peer.identifier))
         if kind == _CONTENT:
             self._give(now_ns, GossipParcel(line.peer, parcel.decode(rest)))
 

@@ -25,7 +25,7 @@ from chaplain.journal.messages.client import (
 from chaplain.journal.messages.cluster import ConfigEntry, genesis
 from chaplain.journal.messages.ingest import IngestEntry
 from chaplain.journal.messages.signing import Wrapping, holds
-from chaplain.journal.model.bootstrap import Policy
+from chaplain.journal.model.bootstrap import ExecutionPolicy
 from chaplain.journal.settings import ConsensusSettings, JournalSettings
 from chaplain.journal.snapshots.checkpoint import checkpoint_name
 from chaplain.journal.storage.log import hard_state_name, records_between, sync_hint_name
@@ -182,7 +182,7 @@ class Cluster:
     def __init__(
         self,
         count: int = 3,
-        policy: Policy | None = None,
+        policy: ExecutionPolicy | None = None,
         *,
         wrapping: Wrapping | None = None,
         copies: int = 0,

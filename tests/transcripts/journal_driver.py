@@ -44,7 +44,7 @@ from chaplain.journal.messages.membership import (
     is_opening,
     type_of,
 )
-from chaplain.wire.primitives import Cursor
+from chaplain.wire.primitives import ByteReader
 from tests.support.consensus_cluster import Cluster
 
 WISHES = {
@@ -73,12 +73,12 @@ class Overheard(Cluster):
             passes = receiver not in self.down and (sender, receiver) not in self.cut
             self.heard.append((sender, receiver, message, passes))
             if passes:
-                self.desks[receiver].step(Received(sender, message))
-        for desk in self.up():
-            while desk.persists:
-                desk.write()
-            desk.step(Drained())
-        return bool(under_way) or any(self.wires.values()) or any(desk.persists for desk in self.up())
+                self.hosts[receiver].step(Received(sender, message))
+        for host in self.up():
+            while host.persists:
+                host.write()
+            host.step(Drained())
+        return bool(under_way) or any(self.wires.values()) or any(host.persists for host in self.up())
 
 
 class Driver:
@@ -144,15 +144,15 @@ class Driver:
         return [f"the master hears that nothing of node {node} waits"]
 
     def do_who(self):
-        return [self._seen(desk) for desk in self.cluster.up()]
+        return [self._seen(host) for host in self.cluster.up()]
 
     # Words.
 
-    def _seen(self, desk):
-        assembly = desk.tape.cluster_config
+    def _seen(self, host):
+        assembly = host.tape.cluster_config
         sets = " and ".join(" ".join(map(str, members)) for members in assembly.quorum.sets)
-        role = f"{desk.core.role} of regime {desk.core.regime}"
-        said = f"node {desk.node}: {role}, {desk.core.agreed[0]} agreed, {sets} serialize"
+        role = f"{host.core.role} of regime {host.core.regime}"
+        said = f"node {host.node}: {role}, {host.core.agreed[0]} agreed, {sets} serialize"
         open_ones = [
             f"{_name(change.entry_type)} {_name(Stage(change.stage))}" for change in assembly.changes if change.open
         ]
@@ -205,7 +205,7 @@ def _entry(entry):
         return f"payload {entry.reference.index}"
     try:
         if is_opening(entry.entry_type, entry.stage):
-            wanted = decode_fields(Cursor(entry.data), entry.entry_type)
+            wanted = decode_fields(ByteReader(entry.data), entry.entry_type)
             nodes, why = (wanted.nodes if isinstance(wanted, NewSet) else (wanted.node,)), ""
         else:
             step = decode_step(entry.entry_type, entry.stage, entry.data)

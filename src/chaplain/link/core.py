@@ -50,7 +50,7 @@ from chaplain.link.events import (
     LinkInput,
     Meet,
     Missed,
-    Pin,
+    PinNodeKeys,
     Register,
     RemoveKey,
     Said,
@@ -162,7 +162,7 @@ class LinkCore:
                 self._change_ring(now_ns, event)
             case Register():
                 self._register(now_ns, event)
-            case Pin():
+            case PinNodeKeys():
                 self._handshake.pin(event)
             case Drained() | Say() | Arrived() | Flushed():
                 raise AssertionError("handled above")
