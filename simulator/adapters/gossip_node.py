@@ -27,13 +27,13 @@ from chaplain.core import (
 from chaplain.gossip.core import GossipCore
 from chaplain.gossip.events import (
     AskQuery,
-    Assembled,
     Fire,
     GossipInput,
     GossipParcel,
     HeardFrom,
     JoinThrough,
     LeaveCluster,
+    MembersConfigured,
 )
 from chaplain.gossip.settings import GossipSettings
 from chaplain.link.auth.identity import Identity, identifier_of
@@ -118,7 +118,7 @@ class Gossiper:
                 self._give(now_ns, Woken())
             case Lie():
                 self._lie(event)
-            case Stopping() | LeaveCluster() | Fire() | AskQuery() | JoinThrough() | Assembled():
+            case Stopping() | LeaveCluster() | Fire() | AskQuery() | JoinThrough() | MembersConfigured():
                 self._give(now_ns, event)
             case _:
                 raise TypeError(f"nothing is known of {event!r}")

@@ -17,7 +17,7 @@ from chaplain.core import (
     Persist,
     Send,
 )
-from chaplain.gossip.events import Assembled
+from chaplain.gossip.events import MembersConfigured
 from chaplain.journal.clients import sessions
 from chaplain.journal.consensus import follower, repair, unconfirmed
 from chaplain.journal.consensus.events import ConsensusStarted, LogRead, ReadLog
@@ -191,7 +191,7 @@ class JournalNode(CoreAdapter):
                     for operation in effect.operations:
                         apply(self._files, operation)
                     effects.append(effect)
-                case Admitted() | Assembled():
+                case Admitted() | MembersConfigured():
                     pass  # clients need no admission here, and nodes dial each other without checks
                 case _:
                     effects.append(effect)

@@ -67,12 +67,12 @@ class ConsensusHost:
         self.reports: list[Report] = []
         self.halted = ""
         self.persists.clear()
-        self.tape = CountingExecution(self.cluster.members, self.cluster.founders)
+        self.execution = CountingExecution(self.cluster.members, self.cluster.founders)
         self.core = SerializerCore(
             self.settings,
             identity_of(self.node),
             Random(f"{self.node}"),
-            self.tape,
+            self.execution,
             segments=segments_of(files),
             sync_hint=files.get(sync_hint_name(self.settings)),
             hard_state=files.get(hard_state_name(self.settings)),

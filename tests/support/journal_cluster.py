@@ -7,7 +7,7 @@ from collections import deque
 from hashlib import sha256
 
 from chaplain.core import Drained, Halt, Persist, Persisted, Report, Woken
-from chaplain.gossip.events import Assembled
+from chaplain.gossip.events import MembersConfigured
 from chaplain.journal.consensus.events import ConsensusStarted, LogRead, ReadLog, Role, RoleChanged
 from chaplain.journal.core import JournalCore
 from chaplain.journal.events import Admitted, FileRead, JournalParcel, ReadFile, Verified, Verify
@@ -70,7 +70,7 @@ class Node:
         self.reports: list[Report] = []
         self.halts: list[Halt] = []
         self.admitted: Admitted | None = None
-        self.assembled: Assembled | None = None
+        self.assembled: MembersConfigured | None = None
         self.role = Role.OUT
         self.verifies = 0
         self.inbox: deque = deque([ConsensusStarted()])
@@ -97,7 +97,7 @@ class Node:
                 self.inbox.append(FileRead(effect.token, _read(self.files, effect.file)))
             case Admitted():
                 self.admitted = effect
-            case Assembled():
+            case MembersConfigured():
                 self.assembled = effect
             case RoleChanged():
                 self.role = effect.role

@@ -107,7 +107,7 @@ class Driver:
     def _one(self, kind, node):
         if kind in (EntryType.REMOVE_EXECUTOR_NODE, EntryType.REMOVE_INGEST_NODE):
             return RemoveNode(kind, node)
-        if self.cluster.master().tape.cluster_config.node(node) is not None:
+        if self.cluster.master().execution.cluster_config.node(node) is not None:
             return AddNode(kind, node)
         return AddNode(kind, node, f"tcp://10.0.0.{node}:7171", bytes((node,)) * 32, bytes((node,)) * 16)
 
@@ -149,12 +149,14 @@ class Driver:
     # Words.
 
     def _seen(self, host):
-        assembly = host.tape.cluster_config
-        sets = " and ".join(" ".join(map(str, members)) for members in assembly.quorum.sets)
+        cluster_config = host.execution.cluster_config
+        sets = " and ".join(" ".join(map(str, members)) for members in cluster_config.quorum.sets)
         role = f"{host.core.role} of regime {host.core.regime}"
         said = f"node {host.node}: {role}, {host.core.agreed[0]} agreed, {sets} serialize"
         open_ones = [
-            f"{_name(change.entry_type)} {_name(Stage(change.stage))}" for change in assembly.changes if change.open
+            f"{_name(change.entry_type)} {_name(Stage(change.stage))}"
+            for change in cluster_config.changes
+            if change.open
         ]
         return ", ".join([said, *open_ones])
 

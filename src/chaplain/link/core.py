@@ -302,7 +302,7 @@ class LinkCore:
         tables = self._tables
         try:
             if self._token_checker is None:
-                raise GreetingRefused("a client has no door")
+                raise GreetingRefused("clients accept no connections")
             user = self._token_checker.check(now_ns, tables.clients, event.name, event.proof)
         except (Malformed, GreetingRefused) as error:
             refusal = error if isinstance(error, GreetingRefused) else GreetingRefused("malformed", error=str(error))

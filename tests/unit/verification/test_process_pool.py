@@ -52,7 +52,7 @@ def whole(scene: Scene) -> Named:
 
 
 @pytest.mark.parametrize("case", [whole, flipped_payload, wrong_signature], ids=lambda case: case.__name__)
-def test_workers_find_the_same_as_one_process(
+def test_workers_report_the_same_breaks_as_one_process(
     tmp_path: Path, started: list[subprocess.Popen[bytes]], case: Callable[[Scene], Named]
 ) -> None:
     scene = Scene(tmp_path, 1)

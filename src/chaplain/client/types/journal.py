@@ -153,7 +153,7 @@ class ChangeRecord(ResultRecord, frozen=True):
     """Why it was refused; empty otherwise."""
 
 
-class AssemblyRecord(ResultRecord, frozen=True):
+class ClusterConfigRecord(ResultRecord, frozen=True):
     """The nodes, the serializers and the reconfigurations of a cluster."""
 
     nodes: tuple[NodeRecord, ...]

@@ -316,13 +316,13 @@ def signed(first_id: int, value: bytes, count: int = 1, lane: int = 7, signer: I
         (signed(1, b"a"), make_pack(7, 1, [Batch("orders", [b"b"])], PackSigner(ME, "c", b"s" * 32)), False),
     ],
 )
-def test_proof_holds_only_for_two_different_requests_of_one_id(first: bytes, second: bytes, proves: bool) -> None:
+def test_proof_is_valid_only_for_two_different_requests_of_one_id(first: bytes, second: bytes, proves: bool) -> None:
     said = ProofIs(1, "c", ME.key, "orders", len(first), "orders")
     assert read_proof(pack_proof(said, first + second)).holds is proves
 
 
 @given(st.binary(max_size=400), st.integers(-(2**63), 2**63 - 1))
-def test_malformed_proof_does_not_hold(packs: bytes, first_bytes: int) -> None:
+def test_malformed_proof_is_invalid(packs: bytes, first_bytes: int) -> None:
     said = ProofIs(1, "c", ME.key, "orders", first_bytes, "orders")
     with contextlib.suppress(Malformed):
         assert not read_proof(pack_proof(said, packs)).holds

@@ -394,7 +394,7 @@ def test_wiped_node_recovers_from_the_current_serializers() -> None:
     assert wiped.core.voting_status == "sound"
 
 
-def test_wiped_node_recovers_by_its_roster_when_the_founders_are_gone() -> None:
+def test_wiped_node_recovers_by_its_last_known_members_when_the_founders_are_gone() -> None:
     """A majority of those whom its empty log names will never answer."""
     cluster = Cluster(5, founders=(1, 2, 3))
     cluster.run(3)

@@ -211,7 +211,7 @@ def test_votes_that_elected_another_node_do_not_prove_the_sender(cluster: Cluste
     assert host.core.agreed == master.core.agreed
 
 
-def test_one_node_that_votes_twice_elects_two_masters_and_is_found_out(cluster: Cluster) -> None:
+def test_node_halts_when_a_double_vote_elected_two_masters(cluster: Cluster) -> None:
     """This is what a lying serializer can do; both proofs hold its signature for one regime."""
     host = cluster[1]
     host.hear_proof(2, 9, 1, 2)

@@ -44,7 +44,7 @@ CHANGE = acl_id(2, 7, 0)
 
 
 class Stream:
-    """An assembly, and messages that come to it one after the other."""
+    """A cluster configuration, and messages that come to it one after the other."""
 
     def __init__(self) -> None:
         self.now = initial_config(MemberRoles(node, bytes((node,)) * 32, f"tcp://{node}", b"") for node in (3, 1, 2))
@@ -76,8 +76,8 @@ def stream() -> Stream:
     return Stream()
 
 
-def roles(assembly: ClusterConfig, node: int) -> list[str]:
-    placed = assembly.node(node)
+def roles(cluster_config: ClusterConfig, node: int) -> list[str]:
+    placed = cluster_config.node(node)
     assert placed is not None
     return placed.roles
 

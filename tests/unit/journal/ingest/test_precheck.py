@@ -1,4 +1,4 @@
-"""Courtesy: what a node refuses early, and what it takes in which order."""
+"""Prechecks: which requests a node refuses early, and the order in which it takes the others."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.journal_cluster import Client, Cluster, others, refused
 
 SECOND = 10**9
 
-# Courtesy: what is refused early.
+# Requests that are refused early.
 
 
 def test_early_refusals_name_the_reason(cluster, client):

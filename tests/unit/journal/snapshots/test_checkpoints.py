@@ -549,7 +549,7 @@ def test_log_is_retained_for_a_member_that_restarts_from_a_checkpoint() -> None:
     assert log.segment_index.first == 11, "node 3 has not come to our latest checkpoint"
 
 
-def test_log_is_retained_until_that_member_has_the_latest_checkpoint() -> None:
+def test_log_is_retained_until_a_lagging_member_has_the_latest_checkpoint() -> None:
     covering, log, made = returning()
     latest = covering.checkpointer.latest
     assert latest is not None
@@ -562,7 +562,7 @@ def test_log_is_retained_until_that_member_has_the_latest_checkpoint() -> None:
     assert covering.checkpointer.covered_through() == 25
 
 
-def test_log_is_not_retained_for_that_member_for_ever() -> None:
+def test_log_is_retained_for_a_lagging_member_only_for_a_bounded_time() -> None:
     covering, log, _ = returning()
     covering.on_disconnected(LOOK_NS, 3)
     covering.on_timer(LOOK_NS + RETURN_NS - 1)

@@ -111,7 +111,7 @@ def test_message_that_one_of_two_holders_lost_to_its_disk_is_not_replaced() -> N
     assert any(message.hash == agreed[1] for message in cluster[third].agreed)
 
 
-def test_node_in_doubt_does_not_go_on_with_one_that_lost_records() -> None:
+def test_node_in_doubt_forms_no_quorum_with_one_that_lost_records() -> None:
     """Of two holders one is lost and one in doubt; the third answers that it is sound, and never had the message."""
     cluster, (lost, doubtful), _ = acknowledged_by_two()
     for node in (lost, doubtful):

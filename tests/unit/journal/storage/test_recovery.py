@@ -52,10 +52,10 @@ def cluster() -> Cluster:
 def test_clean_restart_keeps_prefix_and_regime(cluster: Cluster) -> None:
     host = follower(cluster)
     before, regime = host.core.agreed, host.core.regime
-    offsets = host.tape.count
+    offsets = host.execution.count
     cluster.kill(host.node)
     cluster.restart(host.node)
-    assert (host.core.agreed, host.core.regime, host.tape.count) == (before, regime, offsets)
+    assert (host.core.agreed, host.core.regime, host.execution.count) == (before, regime, offsets)
     assert not host.agreed, "what was agreed before is not announced again"
     cluster.run(0.5)
     cluster.arrive()
@@ -325,7 +325,7 @@ def test_follower_far_behind_receives_messages_read_from_disk() -> None:
     cluster.restart(host.node)
     cluster.run(1)
     assert host.core.agreed == cluster.master().core.agreed
-    assert host.tape.count == cluster.master().tape.count == 40
+    assert host.execution.count == cluster.master().execution.count == 40
 
 
 def test_node_in_doubt_answers_questions_but_acknowledges_nothing(cluster: Cluster) -> None:
@@ -428,7 +428,7 @@ def test_forgotten_vote_is_not_given_again_after_the_vote_is_regained(cluster: C
     assert [vote.granted for vote in votes[others[1]]] == [True]
 
 
-def test_mark_behind_a_damaged_message_tells_how_far_the_log_went(cluster: Cluster) -> None:
+def test_mark_behind_a_damaged_message_shows_the_end_of_the_log(cluster: Cluster) -> None:
     """Also without a jot: nobody is voted for who has less than the mark calls agreed."""
     host = follower(cluster)
     cluster.run(1)

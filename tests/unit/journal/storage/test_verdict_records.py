@@ -80,7 +80,7 @@ def last_with_data(host: ConsensusHost) -> int:
 def test_follower_acknowledges_after_its_sync_and_executes_after_agreement(cluster: Cluster) -> None:
     master, host = cluster.master(), follower(cluster)
     arrive(cluster)
-    applied = host.tape.applied_index
+    applied = host.execution.applied_index
     master.step(Drained())
     wire = cluster.wires[master.node, host.node]
     while wire:
@@ -89,11 +89,11 @@ def test_follower_acknowledges_after_its_sync_and_executes_after_agreement(clust
     assert not any(isinstance(message, ProposalAck) for message in host.said(master.node))
     host.write()
     assert any(isinstance(message, ProposalAck) for message in host.said(master.node))
-    assert host.tape.applied_index == applied, "a message was executed before it was agreed"
+    assert host.execution.applied_index == applied, "a message was executed before it was agreed"
     last = records(host)[-1]
     assert (last.kind, last.first_offset, last.part + 2) == (Kind.BATCH, NO_OFFSET, last.parts)
     cluster.run(0.05)
-    assert host.tape.applied_index == applied + 1
+    assert host.execution.applied_index == applied + 1
     assert shown(host) == [*range(MESSAGES + 1)]
 
 
