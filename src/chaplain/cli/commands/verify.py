@@ -12,7 +12,7 @@ import click
 
 from chaplain.cli.support.log_source import log_source, one_source
 from chaplain.cli.support.verification import check_log, print_result, verify_options
-from chaplain.verification.process_pool import Progress, verify_in_processes
+from chaplain.verification.process_pool import VerifyProgress, verify_in_processes
 from chaplain.verification.verify import verify_log
 
 CLEAR_LINE = "\r\x1b[K"
@@ -48,11 +48,11 @@ def verify(cluster: str, path: str, node: int | None, output: str, stream: str, 
     print_result(output, proof.breaks_of(stream), [proof.told()], {"log": proof.summary()})
 
 
-def _show(progress: Progress) -> None:
+def _show(progress: VerifyProgress) -> None:
     share = progress.done / progress.total if progress.total else 1
     text = f"{share:.0%} verified: {progress.rows:,} messages, {progress.breaks:,} breaks"
     click.echo(f"{CLEAR_LINE}{text}", err=True, nl=False)
 
 
-def _hide(progress: Progress) -> None:
+def _hide(progress: VerifyProgress) -> None:
     pass

@@ -55,7 +55,7 @@ class AckTally:
         return quorum.reached(self._acks) and quorum.reached(self.counted(incarnations))
 
 
-class InFlight:
+class ProposalInFlight:
     """The one proposal that is not yet agreed."""
 
     def __init__(self, regime: int, index: int, digest: bytes, quorum: Quorum) -> None:
