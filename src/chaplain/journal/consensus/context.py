@@ -219,7 +219,7 @@ class ConsensusContext:
     def emit_agreed(self, now_ns: int, messages: Iterable[LogEntry]) -> None:
         """Report these messages as agreed, in order, and schedule the agreed mark."""
         for message in messages:
-            self.payload_queue.mark_ordered(message.entries)
+            self.payload_queue.mark_ordered(message.body.data_entries)
             self.barrier.emit(Agreed(message.body, message.ballot, message.hash, message.payloads))
         self._missing, self._missing_since_ns, self.missing_payloads = [], None, ""
         self.mark_due_ns = now_ns + self.settings.mark_ns

@@ -127,10 +127,10 @@ class JournalExecution:
         self.cluster_config = self.state.cluster_config
         executed = plan.executed
         self._payload_cache.clear()
-        self._cache_payloads(message.body, message.payloads)
         if executed.clients_changed:
             self._clients_by_key = self._index_clients()
-        for entry in message.body.data_entries:
+        for entry, payload in zip(message.body.data_entries, message.payloads, strict=True):
+            self._payload_cache[entry.reference, entry.digest] = payload
             self._checked.pop(entry.digest, None)
             self._decoded.pop(entry.digest, None)
         if self._on_applied is not None:

@@ -331,8 +331,9 @@ class IngestCore:
                 assert_never(message)
 
     def _on_payload(self, now_ns: int, node: int, payload: bytes) -> None:
+        opened = _open(payload)
         try:
-            reference = ingest.reference_of(payload)
+            reference = ingest.reference_of(payload) if opened is None else opened.message.reference
         except Malformed as wrong:
             self._effects.append(Report("malformed ingest message", str(node), {"reason": str(wrong)}))
             return
@@ -345,7 +346,6 @@ class IngestCore:
             self._effects.append(self._replication.received(now_ns, node, reference, digest, payload))
         elif digest not in self._checking_digests:
             self._checking_digests.add(digest)
-            opened = _open(payload)
             arrival = Arrival(node, reference, digest, payload, opened)
             for item, results in self._signatures.add(now_ns, arrival, [] if opened is None else self._checks(opened)):
                 self._on_checked(now_ns, item, results)
