@@ -136,20 +136,19 @@ def batch_layout(skeleton: bytes) -> list[tuple[int, str]]:
 class _Batch:
     """One batch, while its packs are compared with the verdict."""
 
-    __slots__ = ("count", "end", "first_offset", "ranges", "raws", "reference", "stream")
+    __slots__ = ("count", "end", "first_offset", "ranges", "raws", "reference", "stream", "whole")
 
     def __init__(self, reference: Reference, stream: str) -> None:
         self.reference = reference
         self.stream = stream
         self.end = 0
         self.count = self.first_offset = 0
+        self.whole = True
         self.ranges: list[tuple[int, int]] = []
-        """The octets that were applied, unless all of them were."""
         self.raws: list[bytes | memoryview] = []
 
     def skip(self, size: int) -> None:
-        if self.raws and not self.ranges:
-            self.ranges.append((0, self.end))
+        self.whole = False
         self.end += size
 
     def add(self, raw: bytes | memoryview, first_offset: int, count: int) -> None:
@@ -159,13 +158,13 @@ class _Batch:
         assert first_offset == self.first_offset + self.count, "the offsets of a batch have a gap"
         if self.ranges and self.ranges[-1][1] == start:
             self.ranges[-1] = (self.ranges[-1][0], self.end)
-        elif self.ranges or (start and not self.raws):
+        else:
             self.ranges.append((start, self.end))
         self.raws.append(raw)
         self.count += count
 
     def applied(self, part: int) -> AppliedBatch:
-        return AppliedBatch(part, self.first_offset, self.count, tuple(self.ranges))
+        return AppliedBatch(part, self.first_offset, self.count, () if self.whole else tuple(self.ranges))
 
     def record(self) -> Record:
         """The batch as readers see it."""
