@@ -47,9 +47,9 @@ BUGS = [
     _bug(
         "name a request by its signature",
         "execution.state_machine",
-        "return self._apply(draft, lane, at, entry, heading)",
+        "return self._apply(draft, (lane, client), at, entry, heading)",
         "globals()['request_digest'] = lambda *_: __import__('hashlib').sha256(entry.raw).digest()\n"
-        "        return self._apply(draft, lane, at, entry, heading)",
+        "        return self._apply(draft, (lane, client), at, entry, heading)",
     ),
     _bug(
         "a duplicate takes an offset",
@@ -125,8 +125,8 @@ BUGS = [
     _bug(
         "accept a digest mismatch",
         "messages.write_request",
-        "if digest_of(view, head) != stated_digest(view):",
-        "if len(digest_of(view, head)) != len(stated_digest(view)):",
+        "if digest_of(view, head) != head.digest:",
+        "if len(digest_of(view, head)) != len(head.digest):",
     ),
     _bug(
         "believe what came from others",

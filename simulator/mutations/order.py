@@ -80,7 +80,7 @@ BUGS = [
     _bug(
         "accept a stale regime",
         "consensus.core",
-        "        if regime < context.hard_state.regime:\n            context.barrier",
+        "        if regime < current:\n            context.barrier",
         "        if regime < 0:\n            context.barrier",
     ),
     _bug(
@@ -100,8 +100,8 @@ BUGS = [
     _bug(
         "propose the next before the last is agreed",
         "consensus.master",
-        "            self._in_flight is not None\n            or self._pre_replication",
-        "            self._pre_replication",
+        "        return self._in_flight is not None or self._pre_replication",
+        "        return self._pre_replication",
     ),
     _bug(
         "take over an inherited tail as agreed",

@@ -72,8 +72,8 @@ BUGS = [
     caught_by_tests(
         "a verdict that is missing after a restart is not computed again",
         "journal.storage.log",
-        "            if stored is None or not _is_stored(verdict, stored):\n",
-        "            if stored is None:\n",
+        "            elif not _is_stored(verdict, stored):\n",
+        "            elif False:\n",
         "unit/journal/storage/test_verdict_records.py",
     ),
     caught_by_tests(
@@ -128,14 +128,15 @@ BUGS = [
     caught_by_tests(
         "verdicts are not linked",
         "journal.execution.state_machine",
-        "tuple(streams_of(draft)), self.state.verdict)",
-        "tuple(streams_of(draft)))",
+        "draft.end_streams(), self.state.verdict)",
+        "draft.end_streams())",
         "unit/journal/storage/test_verdict_chain.py",
     ),
     caught_by_tests(
         "followers of the journal are drained before they get what it applied",
         "node.core",
-        "                self._step(slot, event)\n                self._run()  # the journal",
+        "                self._step(slot, event)\n                if self._work:\n"
+        "                    self._run()  # the journal",
         "                self._work.append((slot, event))  # the journal",
         "unit/node/test_node.py",
         "drained",
@@ -143,8 +144,9 @@ BUGS = [
     caught_by_tests(
         "petitions are passed on unchecked",
         "journal.clients.config_requests",
-        "        self.signatures.add(digest, (check,))\n",
-        "        self.signatures.add(digest, (check,))\n        self._send(now_ns, self.pending[digest])\n",
+        "        for item, (holds,) in self.signatures.add(now_ns, digest, (check,)):\n",
+        "        self._send(now_ns, self.pending[digest])\n"
+        "        for item, (holds,) in self.signatures.add(now_ns, digest, (check,)):\n",
         "unit/journal/clients/test_config_requests.py",
     ),
     caught_by_tests(

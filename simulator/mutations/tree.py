@@ -142,9 +142,8 @@ BUGS = [
     caught_by_tests(
         "bundles of entries are not written",
         "journal.tree.tiles",
-        "            self._waiting.update((one.tile, one.data) for one in self._tree.take_finished())\n",
-        "            self._waiting.update((one.tile, one.data) for one in self._tree.take_finished()"
-        " if one.tile.level != BUNDLES)\n",
+        "        self._waiting.update((one.tile, one.data) for one in finished)\n",
+        "        self._waiting.update((one.tile, one.data) for one in finished if one.tile.level != BUNDLES)\n",
         SIGNED,
     ),
     caught_by_tests(

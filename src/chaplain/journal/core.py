@@ -207,10 +207,9 @@ class JournalCore:
         self._asked: dict[int, Part] = {}
         """Log reads and signature checks under way: by token, the part that requested it."""
         self._out: list[JournalEffect] = []
-        self._sessions_called = self._snapshots_called = False
+        self._sessions_called = self._snapshots_called = self._tree_called = False
         """True if these parts, which have no `step` of their own, were called in this step and may have effects."""
         self._snapshots_due_ns = self.snapshots.due_ns
-        self._tree_due_ns = self.tree.due_ns
         self._last_encoded: tuple[object, bytes] = (None, b"")
         """The last message to a peer, and its parcel: the same message usually goes to several peers in a row."""
 
@@ -219,8 +218,10 @@ class JournalCore:
         after it.
         """
         self._streams.add(executed)
-        self.tree.on_applied(executed)
+        tree_called = self.tree.on_applied(executed)
         if self._started:
+            if tree_called or (self.tree.due_ns is None and self.serializer.is_master):
+                self._tree_called = True  # also if a master has to set the time of its next checkpoint
             if executed.checkpoint:
                 self._snapshots_called = True
                 self.snapshots.add(checkpoint_after(executed, self.execution))
@@ -271,8 +272,8 @@ class JournalCore:
     def deadline(self) -> int | None:
         """When to step with `Woken` at the latest."""
         earliest = self.serializer.deadline()
-        of_parts = (self._sessions.due_ns, self._snapshots_due_ns, self._roles.due_ns, self._tree_due_ns)
-        for due_ns in (self.ingest.deadline(), *of_parts):
+        of_parts = (self._sessions.due_ns, self._snapshots_due_ns, self._roles.due_ns, self.tree.due_ns)
+        for due_ns in (self.ingest.due_ns, *of_parts):
             if due_ns is not None and (earliest is None or due_ns < earliest):
                 earliest = due_ns
         return earliest
@@ -296,12 +297,7 @@ class JournalCore:
                 # The answer may arrive after the end of a round, and the next input may be far off.
                 self._drained(now_ns)
             case Woken():
-                self._sessions_called = self._snapshots_called = True
-                self._step_ingest(now_ns, event)
-                self._out += [*self._sessions.woken(now_ns), *self._roles.on_timer(now_ns)]
-                self.snapshots.on_timer(now_ns)
-                self.tree.on_timer(now_ns)
-                self._step_serializer(now_ns, event)
+                self._woken(now_ns, event)
             case Entered():
                 self._entered(now_ns, event.peer)
             case Exited():
@@ -309,7 +305,7 @@ class JournalCore:
             case LogRead():
                 self._read(now_ns, event)
             case FileRead():
-                self._sessions_called = True
+                self._tree_called = True
                 self.tree.on_file_read(event)
             case ConsensusStarted():
                 self._start(now_ns)
@@ -322,6 +318,9 @@ class JournalCore:
                 self._step_serializer(now_ns, event)
             case _:
                 assert_never(event)
+        if self._tree_called:
+            self._tree_called = False
+            self._route_tree(now_ns)
         if self._sessions_called:
             self._sessions_called = False
             self._route_sessions(now_ns)
@@ -333,7 +332,7 @@ class JournalCore:
 
     def _start(self, now_ns: int) -> None:
         assert not self._started, "started twice"
-        self._started = self._sessions_called = self._snapshots_called = True
+        self._started = self._sessions_called = self._snapshots_called = self._tree_called = True
         self._step_both(now_ns, ConsensusStarted())
         self.snapshots.start()
         self._out.append(self._sessions.admitted_clients(now_ns))
@@ -341,17 +340,28 @@ class JournalCore:
         if self.removed:
             self._roles.schedule_stop(now_ns, 0)
 
+    def _woken(self, now_ns: int, event: Woken) -> None:
+        if self.serializer.has_tail_to_prepare:
+            # That is the only work of this step. If a timer is due, too, the host steps again at once.
+            self._step_serializer(now_ns, event)
+            return
+        self._sessions_called = self._snapshots_called = self._tree_called = True
+        self._step_ingest(now_ns, event)
+        self._out += [*self._sessions.woken(now_ns), *self._roles.on_timer(now_ns)]
+        self.snapshots.on_timer(now_ns)
+        self.tree.on_timer(now_ns)
+        self._step_serializer(now_ns, event)
+
     def _drained(self, now_ns: int) -> None:
         """The end of a round of inputs: form ingest messages of the packs that have arrived, and let the master
         propose.
         """
         if self._config_requests.signatures.pending:
-            self._config_requests.check_signatures(now_ns)
-            # Offer the requests that were checked at once before the master proposes: the next input may be far off.
-            self._route_sessions(now_ns)
+            self._config_requests.check_signatures()
+            self._sessions_called = True
         if self.ingest.has_work:
             self._step_ingest(now_ns, Drained())
-        if self.serializer.is_master:
+        if self.serializer.may_propose:
             self._step_serializer(now_ns, Drained())
         if not self._roles.blocked:
             return
@@ -410,12 +420,14 @@ class JournalCore:
                 case _:
                     assert_never(effect)
 
-    def _route_sessions(self, now_ns: int) -> None:
-        """Route the effects of the tree and of the parts that serve clients. Routing may produce further effects."""
-        for part, effect_of_tree in self.tree.take_effects(now_ns):
-            self._route(now_ns, part, effect_of_tree)
-        self._tree_due_ns = self.tree.due_ns
+    def _route_tree(self, now_ns: int) -> None:
+        for part, effect in self.tree.take_effects(now_ns):
+            self._route(now_ns, part, effect)
         self.tree.answer_waiting()
+        self._sessions_called = True  # the answers are effects of the parts that asked
+
+    def _route_sessions(self, now_ns: int) -> None:
+        """Route the effects of the parts that serve clients. Routing may produce further effects."""
         while pending := self._sessions.take_effects():
             for part, effect in pending:
                 self._route(now_ns, part, effect)
@@ -492,7 +504,7 @@ class JournalCore:
     # Effects of the serializer.
 
     def _role_changed(self, now_ns: int, changed: RoleChanged) -> None:
-        self._sessions_called = True
+        self._sessions_called = self._tree_called = True
         self._out.append(changed)
         self._to_clients(self._sessions.role_changed(now_ns, changed))
 
@@ -529,7 +541,10 @@ class JournalCore:
                     self._snapshots_called = True
                     self.snapshots.on_written(now_ns, part, ticket)
                 case Part.TILES | Part.SIGNER:
+                    self._tree_called = True
                     self.tree.on_written(now_ns, part, ticket)
+        if self.tree.wants_to_sign:
+            self._tree_called = True
         self._sessions_called = True
         self._sessions.on_log_synced()
 
@@ -566,7 +581,7 @@ class JournalCore:
     def _peers_changed(self, now_ns: int, changes: Iterable[PeerUp | PeerDown]) -> None:
         """Peers connected or disconnected: notify ingest, the serializer and snapshots."""
         for event in changes:
-            self._snapshots_called = True
+            self._snapshots_called = self._tree_called = True
             self._step_both(now_ns, event)
             if isinstance(event, PeerUp):
                 self.snapshots.on_connected(now_ns, event.node)
@@ -630,7 +645,7 @@ class JournalCore:
             else:
                 self._to_client(peer.instance, written)
             return
-        self._sessions_called = True
+        self._sessions_called = self._tree_called = True
         for answer in self._sessions.dispatch(now_ns, peer, message, parcel.payload):
             self._to_client(peer.instance, answer)
 
@@ -642,7 +657,7 @@ class JournalCore:
                 self._step_serializer(now_ns, Received(node, message.message))
             case peer_messages.ForwardConfigRequest():
                 self._sessions_called = True
-                self._config_requests.on_forwarded(node, message)
+                self._config_requests.on_forwarded(now_ns, node, message)
             case peer_messages.IngestDrainedNotice():
                 self._step_serializer(now_ns, IngestDrained(node))
             case peer_messages.Removed():
@@ -656,7 +671,7 @@ class JournalCore:
                     self._step_serializer(now_ns, PeerLogRange(node, message.first, message.agreed))
                 self.snapshots.on_message(now_ns, node, message)
             case peer_messages.TreeSignature():
-                self._sessions_called = True
+                self._tree_called = True
                 self.tree.on_signature(now_ns, node, message)
             case _:
                 assert_never(message)

@@ -29,12 +29,14 @@ class Liveness:
         self._sent_to: Queue = OrderedDict()
         self._heard_or_pinged: Queue = OrderedDict()
         self._heard: Queue = OrderedDict()
-        self._quiet_until_ns = 0
-        """No PING or expiry is due before this time. Commands that were received since then can only postpone it."""
+        self._due_ns: int | None = None
+        """Nothing is due before this time. It is computed after each wake-up, because commands that are sent or
+        received afterwards can only postpone it. None if it has to be computed."""
 
     def add(self, now_ns: int, session: MeshSession) -> None:
         """Start watching a peer. The handshake was a sign of life in both directions."""
         instance = session.peer.instance
+        self._due_ns = None
         self._heard[instance] = self._heard_or_pinged[instance] = session
         if session.is_node:
             self._sent_to[instance] = session
@@ -42,6 +44,7 @@ class Liveness:
         self.received(now_ns, session)
 
     def remove(self, session: MeshSession) -> None:
+        self._due_ns = None
         for queue in (self._sent_to, self._heard_or_pinged, self._heard):
             queue.pop(session.peer.instance, None)
 
@@ -61,7 +64,10 @@ class Liveness:
         self._sent_to.move_to_end(session.peer.instance)
 
     def expired(self, now_ns: int) -> Iterator[MeshSession]:
-        """The peers that were silent for too long. The caller removes each before it takes the next."""
+        """The peers that were silent for too long. The caller removes each before it takes the next. A wake-up begins
+        with this call.
+        """
+        self._due_ns = None
         while self._heard and (due := self._expiry_ns(first := _head(self._heard))) is not None and due <= now_ns:
             yield first
 
@@ -82,17 +88,15 @@ class Liveness:
             yield first
 
     def deadline(self) -> int | None:
-        if not self._heard:
-            return None
-        heartbeat_sent_ns = _head(self._sent_to).sent_ns + self._heartbeat_ns if self._sent_to else None
-        # Heartbeats are due most often by far, so this check usually avoids the other two queues.
-        if heartbeat_sent_ns is not None and heartbeat_sent_ns <= self._quiet_until_ns:
-            return heartbeat_sent_ns
-        quiet_until_ns = _head(self._heard_or_pinged).heard_or_pinged_ns + self._ping_after_ns
-        if (expiry_ns := self._expiry_ns(_head(self._heard))) is not None and expiry_ns < quiet_until_ns:
-            quiet_until_ns = expiry_ns
-        self._quiet_until_ns = quiet_until_ns
-        return quiet_until_ns if heartbeat_sent_ns is None or quiet_until_ns < heartbeat_sent_ns else heartbeat_sent_ns
+        """When to look for due peers: at that time or later, one may be due."""
+        if self._due_ns is None and self._heard:
+            due = [_head(self._heard_or_pinged).heard_or_pinged_ns + self._ping_after_ns]
+            if self._sent_to:
+                due.append(_head(self._sent_to).sent_ns + self._heartbeat_ns)
+            if (expiry_ns := self._expiry_ns(_head(self._heard))) is not None:
+                due.append(expiry_ns)
+            self._due_ns = min(due)
+        return self._due_ns
 
     def _expiry_ns(self, session: MeshSession) -> int | None:
         """The time at which the peer expires, or None before it had a chance to answer a PING.

@@ -222,9 +222,8 @@ class NodeCore:
         self._out = []
         if not self._started:
             self._begin()
-        slot = self._receivers.get(type(event))
-        if slot is not None:
-            self._step(slot, event)
+        if type(event) in self._receivers:
+            self._step(self._receivers[type(event)], event)
             if self._work:
                 self._run()
             return self._out
@@ -261,10 +260,17 @@ class NodeCore:
         self._wake()
 
     def _wake(self) -> None:
-        self.deadline()
-        for slot in self._layers:
-            if slot.due_ns is not None and slot.due_ns <= self.now_ns:
-                self._work.append((slot, host.Woken()))
+        """Wake the layers that were due when the host asked for the deadline last. A layer that was stepped since may
+        be woken in vain. One that is due since then is the reason for the next wake-up.
+        """
+        due = self._due()
+        if not due:
+            self.deadline()
+            due = self._due()
+        self._work.extend((slot, host.Woken()) for slot in due)
+
+    def _due(self) -> list[LayerSlot]:
+        return [slot for slot in self._layers if slot.due_ns is not None and slot.due_ns <= self.now_ns]
 
     def _run(self) -> None:
         """Step the layers with waiting inputs, and then all layers that get inputs from these steps."""
@@ -303,10 +309,12 @@ class NodeCore:
         for slot in self._upper_slots:
             if slot.stepped or (ordered and slot.follows_journal):
                 self._step(slot, event)
-                self._run()  # the journal comes first: its followers get what it applied before they are drained
+                if self._work:
+                    self._run()  # the journal comes first: its followers get what it applied before they are drained
         if self._recorder is not None:
             self._work.append((self._recorder, event))
-        self._run()
+        if self._work:
+            self._run()
         self._step(self._link, event)  # last, so that commands of the other layers share its frames
 
     # Routes of effects.

@@ -51,7 +51,9 @@ def pack_digest(head: bytes, requests: bytes | memoryview, root: bytes) -> bytes
     """Return the digest of a pack: over the first 32 octets of its head, its table of requests if there is one, and the
     root over its groups.
     """
-    return pack_digest_from(head, sha256(requests).digest() if len(requests) else b"", root)
+    if len(requests):
+        return pack_digest_from(head, sha256(requests).digest(), root)
+    return sha256(b"".join((_PACK_LABEL, head, root))).digest()
 
 
 def pack_digest_from(head: bytes, requests_digest: bytes, root: bytes) -> bytes:

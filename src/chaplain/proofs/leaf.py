@@ -15,6 +15,7 @@ from typing import TypeAlias
 
 from chaplain.core import Frozen
 from chaplain.errors import Malformed
+from chaplain.proofs.merkle import HASH_BYTES
 
 LEAF_VERSION = 1
 PACK = 1
@@ -70,14 +71,17 @@ Leaf: TypeAlias = PackLeaf | ConfigurationLeaf
 
 
 def encode(leaf: Leaf) -> bytes:
-    start = (leaf.regime, leaf.message, leaf.timestamp_ns)
+    start, key, digest = (leaf.regime, leaf.message, leaf.timestamp_ns), leaf.key, leaf.digest
+    if not len(key) == len(digest) == HASH_BYTES:  # struct would pad or cut them
+        raise ValueError(f"leaf: keys and digests have {HASH_BYTES} octets, not {len(key)} and {len(digest)}")
     try:
-        if isinstance(leaf, ConfigurationLeaf):
-            fields = (leaf.entry, leaf.entry_type, leaf.stage, _hash(leaf.key), _hash(leaf.digest))
+        if type(leaf) is ConfigurationLeaf:
+            fields = (leaf.entry, leaf.entry_type, leaf.stage, key, digest)
             return _CONFIGURATION.pack(LEAF_VERSION, CONFIGURATION, *start, *fields)
+        assert type(leaf) is PackLeaf
         stream = leaf.stream.encode("ascii")
         ids = (leaf.first_offset, leaf.count, leaf.client_id, leaf.first_id)
-        octets = _PACK.pack(LEAF_VERSION, PACK, *start, *ids, _hash(leaf.key), _hash(leaf.digest), len(stream)) + stream
+        octets = _PACK.pack(LEAF_VERSION, PACK, *start, *ids, key, digest, len(stream)) + stream
     except (struct.error, UnicodeEncodeError) as error:
         raise ValueError(f"leaf: {error}") from None
     _check_pack(leaf, stream)
@@ -112,12 +116,6 @@ def decode(data: bytes) -> Leaf:
     except ValueError as error:
         raise Malformed(str(error)) from None
     return leaf
-
-
-def _hash(octets: bytes) -> bytes:
-    if len(octets) != 32:  # struct would pad or cut it
-        raise ValueError(f"leaf: keys and digests have 32 octets, not {len(octets)}")
-    return octets
 
 
 def _check_pack(leaf: PackLeaf, stream: bytes) -> None:

@@ -179,10 +179,12 @@ def digest_of(raw: Bytes, head: PackHead | None = None) -> bytes:
     """
     head = head or read_head(raw, 0)
     view = view_of(raw)
-    sizes_at = head.tables_at + 4 * head.tabled_requests
+    requests_at, sizes_at = head.tables_at, head.tables_at
+    if head.columns & REQUESTS:
+        sizes_at += 4 * head.requests
     sizes = view[sizes_at : sizes_at + 4 * head.count * _COLUMN_COUNTS[head.columns]]
     root = _root_of(sizes, view[head.data_at : head.end], head.count, head.columns)
-    return pack_digest(bytes(view[:_DIGEST_AT]), view[head.tables_at : sizes_at], root)
+    return pack_digest(bytes(view[:_DIGEST_AT]), view[requests_at:sizes_at], root)
 
 
 def groups_of(raw: Bytes) -> PackGroups:

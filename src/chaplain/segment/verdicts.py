@@ -49,7 +49,8 @@ def encode_verdict(batches: Sequence[AppliedBatch], verdict: bytes) -> bytes:
     pieces = [_COUNT.pack(len(batches))]
     for batch in batches:
         pieces.append(_BATCH.pack(batch.part, len(batch.ranges), batch.count, 0, batch.first_offset))
-        pieces += [_RANGE.pack(*one) for one in batch.ranges]
+        for one in batch.ranges:
+            pieces.append(_RANGE.pack(*one))
     pieces.append(verdict)
     return b"".join(pieces)
 

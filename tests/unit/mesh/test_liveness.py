@@ -34,6 +34,7 @@ def test_heartbeat_is_sent_to_a_node_that_was_sent_nothing() -> None:
     core = make_with(ANNA)
     assert core.deadline() == SECOND
     core.step(SECOND // 2, Whisper(ANNA.instance, b"x"))
+    assert not core.step(core.deadline(), Woken()), "the command has postponed the heartbeat"
     assert core.deadline() == SECOND * 3 // 2
     [(due, effects)] = wakes(core, 2 * SECOND)
     assert due == SECOND * 3 // 2

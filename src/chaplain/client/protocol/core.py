@@ -84,7 +84,6 @@ from chaplain.core import (
     Serve,
     Stopping,
     Woken,
-    soonest,
 )
 from chaplain.errors import Malformed
 from chaplain.journal.messages import client
@@ -163,9 +162,14 @@ class ClientCore:
 
     def deadline(self) -> int | None:
         """When to step with `Woken`; None if nothing is due."""
-        journal = None if self._journal is None or self._stopped else self._journal.deadline()
-        calls = self._deadlines.next_ns() if self._calls else None
-        return soonest((self._connections.deadline(), calls, journal))
+        earliest = self._connections.deadline()
+        for due_ns in (
+            None if self._journal is None or self._stopped else self._journal.deadline(),
+            self._deadlines.next_ns() if self._calls else None,
+        ):
+            if due_ns is not None and (earliest is None or due_ns < earliest):
+                earliest = due_ns
+        return earliest
 
     # The journal.
 
@@ -374,15 +378,16 @@ class ClientCore:
         if session is None:
             return
         try:
+            if command.read_header(encoded)[0] == command.ALIVE:
+                self._on_alive(now_ns, instance, encoded[command.HEADER_BYTES :])
+                return
             spoken = command.decode(encoded)
             match spoken:
-                case Alive():
-                    self._on_alive(now_ns, instance, spoken.content)
                 case Ping():
                     self._connections.send(now_ns, session.acknowledge())
                 case DecenAck():
                     self._on_ping_answer(session.take_ping_answer(now_ns))
-                case Hello() | Broadcast() | Join() | Leave():
+                case Alive() | Hello() | Broadcast() | Join() | Leave():
                     pass  # commands between nodes; they only prove that the node is alive
                 case _:
                     assert_never(spoken)

@@ -10,7 +10,7 @@ from collections import deque
 from chaplain.client.protocol.events import Settings
 from chaplain.link.events import Say
 from chaplain.wire import command
-from chaplain.wire.command import SEQUENCE_MODULUS, Alive, DecenAck, Ping
+from chaplain.wire.command import SEQUENCE_MODULUS, DecenAck, Ping
 
 
 class ClientSession:
@@ -29,7 +29,7 @@ class ClientSession:
 
     def alive(self, content: bytes) -> Say:
         """An ALIVE command with this content."""
-        return Say(self.instance, command.encode(Alive(self._next(), content)))
+        return Say(self.instance, command.assemble(command.ALIVE, self._next(), content))
 
     def ping(self, now_ns: int, call: int | None = None) -> Say:
         """A PING, for a call that measures the round trip or for none."""

@@ -139,7 +139,8 @@ class ConfigRequests:
             return
         until_ns = now_ns + self._settings.petition_ns
         self.pending[digest] = _Waiting(petition, {instance: call}, [client], until_ns, until_ns)
-        self.signatures.add(digest, (check,))
+        for item, (holds,) in self.signatures.add(now_ns, digest, (check,)):
+            self._on_checked(now_ns, item, holds)
 
     def _why_busy(self, client: bytes) -> str:
         if self._waiting_per_client[client] >= self._settings.petitions_per_client_max:
@@ -166,7 +167,7 @@ class ConfigRequests:
             return Reason.NOT_ALLOWED  # as execution would say; the order and the log need not carry it
         return config.check_of(decoded, self._execution.cluster, signer.key)
 
-    def on_forwarded(self, node: int, petition: ForwardConfigRequest) -> None:
+    def on_forwarded(self, now_ns: int, node: int, petition: ForwardConfigRequest) -> None:
         """Another node forwards a request to this node as master. Only opening stages may be requested."""
         if self._master != self._settings.node or not is_opening(petition.entry_type, petition.stage):
             return
@@ -180,33 +181,32 @@ class ConfigRequests:
         check = self._check_of(petition)
         if isinstance(check, ConfigCheck):
             self._forwarded[digest] = node
-            self.signatures.add(_Forwarded(node, petition, digest), (check,))
+            for item, (holds,) in self.signatures.add(now_ns, _Forwarded(node, petition, digest), (check,)):
+                self._on_checked(now_ns, item, holds)
 
-    def check_signatures(self, now_ns: int) -> None:
-        """Have the signatures of all new requests checked; a few of them at once."""
-        if self.signatures.pending:
-            requested = self.signatures.request_checks()
-            if isinstance(requested, Verify):
-                self.effects.append(requested)
-            else:
-                self.on_verified(now_ns, requested)
+    def check_signatures(self) -> None:
+        """Have the signatures of all requests checked that were not checked when they arrived."""
+        self.effects.append(self.signatures.request_checks())
 
     def on_verified(self, now_ns: int, event: Verified) -> None:
         for item, (holds,) in self.signatures.on_verified(event):
-            if isinstance(item, _Forwarded):
-                del self._forwarded[item.digest]
-                if holds and self._master == self._settings.node:
-                    self._offer(item.petition)
-                continue
-            waiting = self.pending.get(item)
-            if waiting is None:
-                continue  # given up, or decided because another node forwarded it
-            if holds:
-                waiting.checked = True
-                self._send(now_ns, waiting)
-            else:
-                refused = ConfigVerdict(waiting.petition.entry_type, Reason.SIGNATURE)
-                self._answer(self._end(item), refused)
+            self._on_checked(now_ns, item, holds)
+
+    def _on_checked(self, now_ns: int, item: bytes | _Forwarded, holds: bool | None) -> None:
+        if isinstance(item, _Forwarded):
+            del self._forwarded[item.digest]
+            if holds and self._master == self._settings.node:
+                self._offer(item.petition)
+            return
+        waiting = self.pending.get(item)
+        if waiting is None:
+            return  # given up, or decided because another node forwarded it
+        if holds:
+            waiting.checked = True
+            self._send(now_ns, waiting)
+        else:
+            refused = ConfigVerdict(waiting.petition.entry_type, Reason.SIGNATURE)
+            self._answer(self._end(item), refused)
 
     def _offer(self, petition: ForwardConfigRequest) -> None:
         self.effects.append(ConfigOffered(petition.entry_type, petition.stage, petition.data))

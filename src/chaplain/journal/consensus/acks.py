@@ -51,7 +51,8 @@ class AckTally:
 
     def reached(self, incarnations: Lives) -> bool:
         """True if the nodes that count are a quorum: during a change of serializers, a majority of both sets."""
-        return self._quorum.reached(self.counted(incarnations))
+        quorum = self._quorum
+        return quorum.reached(self._acks) and quorum.reached(self.counted(incarnations))
 
 
 class ProposalInFlight:

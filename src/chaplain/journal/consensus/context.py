@@ -89,7 +89,8 @@ class ConsensusContext:
         """The quorum for the next message, by the configuration at the agreed prefix of this log. While a new set of
         serializers replaces the old one, it is joint: a majority of each set.
         """
-        self._refresh()
+        if self.log.execution.cluster_config is not self._config:
+            self._refresh()
         return self._quorum
 
     @property
@@ -103,20 +104,23 @@ class ConsensusContext:
     @property
     def peers(self) -> tuple[int, ...]:
         """All other members: each of them receives every proposal and mark."""
-        self._refresh()
+        if self.log.execution.cluster_config is not self._config:
+            self._refresh()
         return self._peers
 
     @property
     def other_voters(self) -> tuple[int, ...]:
         """All other nodes that have a vote."""
-        self._refresh()
+        if self.log.execution.cluster_config is not self._config:
+            self._refresh()
         return self._other_voters
 
     def may_be_master(self, node: int) -> bool:
         """True if the node is a serializer, or is nominated as one, by what this node knows. Other nodes get no vote,
         and a regime in their messages has no effect.
         """
-        self._refresh()
+        if self.log.execution.cluster_config is not self._config:
+            self._refresh()
         return node in self._candidates or node in self.latest_known_quorum.voters
 
     @property
@@ -128,7 +132,8 @@ class ConsensusContext:
         Implement was agreed, and the new set after Confirm. This rule checks statements about the past. It elects no
         master and agrees on no message: both need the joint `quorum`.
         """
-        self._refresh()
+        if self.log.execution.cluster_config is not self._config:
+            self._refresh()
         latest = self.latest_known_quorum
         return self._electorates if latest is self._quorum else (*self._electorates, *_each_set(latest))
 
@@ -144,20 +149,20 @@ class ConsensusContext:
     @property
     def data_holders(self) -> tuple[int, ...]:
         """Other members that store payloads. Empty unless the cluster has index-only serializers."""
-        self._refresh()
+        if self.log.execution.cluster_config is not self._config:
+            self._refresh()
         return self._data_holders
 
     def _refresh(self) -> None:
-        """Derive the quorum and the lists of nodes again if the configuration has changed."""
-        config = self.log.execution.cluster_config
-        if config is not self._config:
-            self._config, self._quorum = config, config.quorum
-            self._peers = tuple(node for node in config.members if node != self.settings.node)
-            self._other_voters = tuple(node for node in self._quorum.voters if node != self.settings.node)
-            self._electorates = _each_set(self._quorum)
-            nominated = config.new_set
-            self._candidates = frozenset((*self._quorum.voters, *(nominated.nodes if nominated else ())))
-            self._data_holders = tuple(filter(config.holds_data, self._peers)) if self.log.copies else ()
+        """Derive the quorum and the lists of nodes again: the configuration has changed."""
+        self._config = config = self.log.execution.cluster_config
+        self._quorum = config.quorum
+        self._peers = tuple(node for node in config.members if node != self.settings.node)
+        self._other_voters = tuple(node for node in self._quorum.voters if node != self.settings.node)
+        self._electorates = _each_set(self._quorum)
+        nominated = config.new_set
+        self._candidates = frozenset((*self._quorum.voters, *(nominated.nodes if nominated else ())))
+        self._data_holders = tuple(filter(config.holds_data, self._peers)) if self.log.copies else ()
 
     def next_read_token(self) -> int:
         """A new number for one read of the log."""
@@ -185,16 +190,17 @@ class ConsensusContext:
         found: list[bytes] = []
         missing: list[DataEntry] = []
         for entry in entries:
-            payload = self.log.cached_payload(entry)
+            payload = self.payload_queue.find(entry)
             if payload is None:
-                payload = self.payload_queue.find(entry)
+                payload = self.log.cached_payload(entry)
             if payload is None:
                 missing.append(entry)
                 self.barrier.emit(NeedPayload(entry.reference, entry.digest, master))
             else:
                 found.append(payload)
-        self.payload_queue.reserve(missing)
-        self._missing = missing
+        if missing or self._missing:
+            self.payload_queue.reserve(missing)
+            self._missing = missing
         return None if missing else tuple(found)
 
     def apply_tail(self, now_ns: int, master: int = 0) -> bool:
@@ -213,7 +219,7 @@ class ConsensusContext:
     def emit_agreed(self, now_ns: int, messages: Iterable[LogEntry]) -> None:
         """Report these messages as agreed, in order, and schedule the agreed mark."""
         for message in messages:
-            self.payload_queue.mark_ordered(message.entries)
+            self.payload_queue.mark_ordered(message.body.data_entries)
             self.barrier.emit(Agreed(message.body, message.ballot, message.hash, message.payloads))
         self._missing, self._missing_since_ns, self.missing_payloads = [], None, ""
         self.mark_due_ns = now_ns + self.settings.mark_ns

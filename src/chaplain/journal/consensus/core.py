@@ -164,6 +164,11 @@ class SerializerCore:
         return self._master is not None
 
     @property
+    def may_propose(self) -> bool:
+        """True if this node is master, and no proposal of it is under way."""
+        return self._master is not None and not self._master.is_waiting
+
+    @property
     def voting_status(self) -> str:
         """The voting state of this node and the messages that it lacks, for the status page."""
         state = self._context.hard_state.now.state.name.lower()
@@ -197,6 +202,11 @@ class SerializerCore:
         """True if the disk has less than `room_bytes_min` free. Then this node stores no new message."""
         return not self._context.has_space
 
+    @property
+    def has_tail_to_prepare(self) -> bool:
+        """True if the tail is on disk and was not prepared yet. The next `Woken` does so, and nothing else."""
+        return self._prepare_ns is not None
+
     def is_confirmed_by(self, nodes: Collection[int]) -> bool:
         """True if the statements of these nodes are enough for this node to accept a message as agreed."""
         return self._fetcher.is_confirmed_by(nodes)
@@ -212,13 +222,17 @@ class SerializerCore:
             return None
         if self._vote_recovery is not None:
             return soonest((self._context.mark_due_ns, self._vote_recovery.due_ns))
-        role_ns = None
         if self._master is not None:
-            role_ns = self._master.due_ns
+            earliest: int | None = self._master.due_ns
         elif self._election.role is not Role.OUT:
-            role_ns = self._election.due_ns
+            earliest = self._election.due_ns
+        else:
+            earliest = None
         others_ns = (self._fetcher.due_ns, self._repair.due_ns, self.backfill.due_ns, self._follower.due_ns)
-        return soonest((self._context.mark_due_ns, *others_ns, role_ns, self._prepare_ns))
+        for due_ns in (self._context.mark_due_ns, self._prepare_ns, *others_ns):
+            if due_ns is not None and (earliest is None or due_ns < earliest):
+                earliest = due_ns
+        return earliest
 
     def step(self, now_ns: int, event: ConsensusInput) -> list[ConsensusEffect]:
         if self._stopped:
@@ -323,7 +337,7 @@ class SerializerCore:
         context, election = self._context, self._election
         if context.log.hash_before_first and self._vote_recovery is None:
             self.backfill.start_if_needed(now_ns)
-        if election.won():
+        if election.role is Role.CANDIDATE and election.won():
             election.become_master()
             self._master = Master(context, now_ns, election.proof())
             self._fetcher.stop()
@@ -336,7 +350,8 @@ class SerializerCore:
         if context.stopping and election.role is not Role.OUT:
             election.stop_voting()
         if self._vote_recovery is None:
-            if self._follower.must_fetch(now_ns) or not context.log.has_no_gap:
+            behind = self._follower.agreed_elsewhere > context.log.agreed
+            if (behind and self._follower.must_fetch(now_ns)) or not context.log.has_no_gap:
                 self._fetcher.fetch(now_ns, election.master)
             elif self._fetcher.due_ns is not None:
                 self._fetcher.stop()
@@ -345,6 +360,7 @@ class SerializerCore:
         if self._prepare_ns is not None:
             self._prepare_ns = None
             self._context.log.prepare_tail()
+            return
         self._context.woken(now_ns)
         self._repair.woken(now_ns)
         self.backfill.woken(now_ns)
@@ -492,10 +508,9 @@ class SerializerCore:
         not know yet. This node therefore asks a serializer that it knows for more agreed messages.
         """
         context = self._context
-        if regime < context.hard_state.regime:
-            context.barrier.send_now(
-                node, MarkHeard(context.hard_state.regime, context.log.last()[0], context.log.agreed)
-            )
+        current = context.hard_state.now.regime
+        if regime < current:
+            context.barrier.send_now(node, MarkHeard(current, context.log.last()[0], context.log.agreed))
             if self._master is None:
                 self._fetcher.probe(now_ns)
             return False
@@ -503,7 +518,7 @@ class SerializerCore:
             if self._master is None:
                 self._fetcher.probe(now_ns)
             return False
-        if regime == context.hard_state.regime and self._master is not None:
+        if regime == current and self._master is not None:
             # Two proven masters in one regime need two quorums that share a voter. That voter signed twice, or a disk
             # lost a vote.
             raise Diverged(f"node {node} and this node are both master in regime {regime}")
@@ -513,7 +528,7 @@ class SerializerCore:
             self._fetcher.stop()  # the peer asked last may be gone or behind: ask the new master next
         # The regime is written to disk with the next sync, before any acknowledgement in it leaves.
         self._election.follow(now_ns, node, regime)
-        self._step_down()
+        self._master = None
         return True
 
     def _step_down(self) -> None:

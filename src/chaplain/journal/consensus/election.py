@@ -58,6 +58,8 @@ class Election:
         """The highest regime that a possible master has named. The next campaign goes beyond it."""
         self.due_ns = 0
         """Election timer: when to start a campaign."""
+        self._timeout_ns = 0
+        """What the timer was set to. It is random between `election_ns` and twice that."""
         self._master_heard_ns = 0
         """When this node heard its master last."""
         self._master_lost_ns = 0
@@ -88,13 +90,15 @@ class Election:
 
     def follow(self, now_ns: int, master: int, regime: int) -> None:
         """Become a follower of a proven master of this regime or a later one."""
-        hard_state = self._context.hard_state
-        assert regime >= hard_state.regime, "a master of an earlier regime was followed"
-        if regime > hard_state.regime:
-            hard_state.enter_regime(regime, master)
-        self._become(Role.FOLLOWER, master)
+        current = self._context.hard_state.now.regime
+        assert regime >= current, "a master of an earlier regime was followed"
+        if regime > current:
+            self._context.hard_state.enter_regime(regime, master)
+        if regime > current or (self.role, self.master) != (Role.FOLLOWER, master):
+            self._become(Role.FOLLOWER, master)
+            self._reset_timer(now_ns)
         self._master_heard_ns = now_ns
-        self._reset_timer(now_ns)
+        self.due_ns = now_ns + self._timeout_ns
 
     def become_master(self) -> None:
         self._become(Role.MASTER, self._context.settings.node)
@@ -111,11 +115,12 @@ class Election:
             self._context.barrier.emit(RoleChanged(role, self._context.hard_state.regime, master))
 
     def _reset_timer(self, now_ns: int) -> None:
-        """Restart the election timer. It is random between `election_ns` and twice that, so that nodes rarely campaign
-        at the same time.
+        """Restart the election timer with a new random time-out, so that nodes rarely campaign at the same time. A sign
+        of the master restarts the timer with the same time-out.
         """
         election_ns = self._context.settings.election_ns
-        self.due_ns = now_ns + election_ns + self._context.chance.randrange(election_ns)
+        self._timeout_ns = election_ns + self._context.chance.randrange(election_ns)
+        self.due_ns = now_ns + self._timeout_ns
 
     # Proof of election.
 

@@ -73,12 +73,9 @@ class Follower:
         self._advance(now_ns)
 
     def must_fetch(self, now_ns: int) -> bool:
-        """True if agreed messages are missing that the waiting proposals do not bring in time."""
-        agreed = self._context.log.agreed
-        if self.agreed_elsewhere <= agreed:
-            return False
+        """True if the waiting proposals do not bring the next agreed message in time."""
         in_time = self.due_ns is not None and now_ns < self.due_ns
-        return not (in_time and self._waiting and self._waiting[0][1].index == agreed + 1)
+        return not (in_time and self._waiting and self._waiting[0][1].index == self._context.log.agreed + 1)
 
     def woken(self, now_ns: int) -> None:
         if self.due_ns is not None and now_ns >= self.due_ns:

@@ -54,6 +54,8 @@ class Master:
         """When to send the agreed mark for the last message."""
         self._config_entries: deque[ConfigEntry] = deque()
         """Configuration entries that wait to be ordered."""
+        self._bounds = (context.settings.order_entries_bound, context.settings.order_bytes_bound)
+        """References, and octets of their payloads, of one message."""
         self._progress = Progress(now_ns)
         self.reconfiguration = Reconfiguration(context, self._progress)
         self.heartbeat_due_ns = now_ns + context.settings.heartbeat_ns
@@ -71,6 +73,11 @@ class Master:
     @property
     def due_ns(self) -> int:
         return self.heartbeat_due_ns if self._mark_due_ns is None else min(self.heartbeat_due_ns, self._mark_due_ns)
+
+    @property
+    def is_waiting(self) -> bool:
+        """True while a proposal waits for a quorum or for copies: there is at most one."""
+        return self._in_flight is not None or self._pre_replication is not None
 
     # Proposals.
 
@@ -145,12 +152,7 @@ class Master:
     def drained(self, now_ns: int) -> None:
         """At the end of a round: propose the next message, or send the agreed mark if it is due."""
         context = self._context
-        if (
-            self._in_flight is not None
-            or self._pre_replication is not None
-            or self.end_reason
-            or self._handover_ns is not None
-        ):
+        if self.is_waiting or self.end_reason or self._handover_ns is not None:
             return
         may_order = self._own_proposed and not self._final_proposed
         step = self.reconfiguration.next_step(now_ns) if may_order and not context.stopping else None
@@ -178,12 +180,11 @@ class Master:
         self._propose(now_ns, (entry,), final=passes or leaves)
 
     def _choose_entries(self, now_ns: int) -> tuple[Entry, ...]:
-        settings = self._context.settings
         offers, self._config_entries = self._config_entries, deque()
         if self._context.log.copies and (offers or not self._has_enough_holders(now_ns)):
             # Configuration entries have no payloads. They need no copies, and must not wait for any.
             return tuple(offers)
-        return (*offers, *self._context.payload_queue.choose(settings.order_entries_bound, settings.order_bytes_bound))
+        return (*offers, *self._context.payload_queue.choose(*self._bounds))
 
     def _has_enough_holders(self, now_ns: int) -> bool:
         """True if as many data holders were heard within `election_ns` as there must be copies."""

@@ -52,11 +52,13 @@ class PayloadQueue:
         if reference.index < self._next.get(journal, FIRST_INDEX):
             return True
         self._last_arrival_ns[journal] = now_ns
-        if self.size_bytes + _cost(payload) > self._bytes_max and reference not in self._reserved:
+        cost = _cost(payload)
+        if self.size_bytes + cost > self._bytes_max and reference not in self._reserved:
             return False
         payloads = self._payloads.setdefault(journal, {})
-        old = payloads.get(reference.index)
-        self.size_bytes += _cost(payload) - (_cost(old[1]) if old else 0)
+        if reference.index in payloads:
+            cost -= _cost(payloads[reference.index][1])
+        self.size_bytes += cost
         payloads[reference.index] = (digest, payload)
         return True
 

@@ -140,7 +140,8 @@ class Repair:
 
     def on_log_synced(self, position: int) -> None:
         """The log is on disk up to this position: replaced messages before it can be read again."""
-        for index, repairing in list(self._repairing.items()):
+        for index in [*self._repairing]:
+            repairing = self._repairing[index]
             if repairing.position is not None and repairing.position[1] <= position:
                 self._context.log.relocate(index, *repairing.position)
                 self._context.report("repaired: a damaged message can be read again", 0, index=index)

@@ -53,10 +53,13 @@ class Ruling(NamedTuple):
     """SEEN: the request itself. CONFLICT: the request that has the id."""
 
 
+_NEXT = Ruling(PackStatus.NEXT)
+
+
 def classify(lane: LaneState, heading: Heading, digest: bytes) -> Ruling:
     """Compare a pack with its lane. The lane's identity has signed the pack; `digest` names the request."""
     if heading.first_id == lane.last_id + 1:
-        return Ruling(PackStatus.NEXT)
+        return _NEXT
     if heading.first_id > lane.last_id + 1:
         return Ruling(PackStatus.GAP)
     overlapped = _overlapped(lane, heading)

@@ -99,7 +99,7 @@ class StagedPacksDraft:
     def __init__(self, staged_packs: StagedPacks) -> None:
         self._base = staged_packs
         self._staged: dict[PackKey, Staged | None] = {}
-        self._staged_change: Counter[bytes] = Counter()
+        self._staged_change: dict[bytes, int] = {}
         """Change of the number of staged packs of each identity."""
         self._committed: list[Staged] = []
         self._replayed = 0
@@ -117,15 +117,15 @@ class StagedPacksDraft:
 
     def staged_by(self, acl: bytes) -> int:
         """Number of staged packs of one identity."""
-        return self._base.staged_by(acl) + self._staged_change[acl]
+        return self._base.staged_by(acl) + self._staged_change.get(acl, 0)
 
     def put_staged(self, staged: Staged) -> None:
-        self._staged_change[staged.acl] += 1
+        self._staged_change[staged.acl] = self._staged_change.get(staged.acl, 0) + 1
         self._staged[staged.key] = staged
 
     def drop_staged(self, staged: Staged) -> None:
         assert self.staged(staged.key) == staged, "a pack was dropped that is not staged"
-        self._staged_change[staged.acl] -= 1
+        self._staged_change[staged.acl] = self._staged_change.get(staged.acl, 0) - 1
         self._staged[staged.key] = None
 
     def expire(self, horizon_ns: int) -> None:

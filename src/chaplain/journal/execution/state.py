@@ -23,6 +23,7 @@ state from it.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Mapping
 from hashlib import sha256
 
@@ -51,6 +52,7 @@ from chaplain.journal.model.verdict_chain import NO_VERDICT
 from chaplain.wire.packed import unpack
 
 _STREAM_CHAIN = b"chaplain stream chain\0"
+_SPAN = struct.Struct(">QQ")
 STATE_VERSION = 5
 _exports = msgspec.msgpack.Decoder(StateRecord)
 
@@ -61,7 +63,7 @@ def stream_genesis(cluster: str, stream: str) -> bytes:
 
 def stream_hash(previous: bytes, first_offset: int, count: int, digests: list[bytes]) -> bytes:
     """The stream's chain hash after one cluster message that wrote to it."""
-    span = first_offset.to_bytes(8, "big") + count.to_bytes(8, "big")
+    span = _SPAN.pack(first_offset, count)
     return sha256(b"".join((_STREAM_CHAIN, previous, span, *digests))).digest()
 
 
@@ -239,12 +241,10 @@ class StreamWrite:
         self.chain = tail.chain
         self.digests: list[bytes] = []
 
-    @property
-    def count(self) -> int:
-        return self.next_offset - self.first_offset
-
-    def head(self) -> StreamHead:
-        return StreamHead(self.next_offset, stream_hash(self.chain, self.first_offset, self.count, self.digests))
+    def verdict(self, stream: str) -> StreamVerdict:
+        count = self.next_offset - self.first_offset
+        chain = stream_hash(self.chain, self.first_offset, count, self.digests)
+        return StreamVerdict(stream, self.first_offset, count, chain)
 
 
 class StateDraft:
@@ -261,7 +261,8 @@ class StateDraft:
         self._proofs: dict[bytes, EquivocationEvidence] = {}
         self._journals: dict[int, tuple[int, int]] = {}
         self.stream_writes: dict[str, StreamWrite] = {}
-        self._stream_heads: dict[str, StreamHead] | None = None
+        self._stream_heads: dict[str, StreamHead] = {}
+        """The new heads of the streams that were written to, once the message was executed."""
         self.staged_packs = StagedPacksDraft(state.staged_packs)
         self.epochs = EpochsDraft(state.epochs)
         self.weight_bytes = state.weight_bytes
@@ -310,7 +311,7 @@ class StateDraft:
         return old + [lane for lane in self._lanes.values() if lane is not None]
 
     def client(self, acl: bytes) -> ClientIdentity | None:
-        return self._clients.get(acl) or self.state.clients.get(acl)
+        return self._clients[acl] if acl in self._clients else self.state.clients.get(acl)
 
     def clients(self) -> list[ClientIdentity]:
         return [*({**self.state.clients, **self._clients}).values()]
@@ -322,8 +323,10 @@ class StateDraft:
     def put_proof(self, proof: EquivocationEvidence) -> None:
         self._proofs.setdefault(proof.acl, proof)
 
-    def put_journal(self, node: int, journal: int, index: int) -> None:
+    def put_payload(self, node: int, journal: int, index: int, size_bytes: int) -> None:
+        """Record an ordered ingest message."""
         self._journals[node] = (journal, index)
+        self.weight_bytes += size_bytes
 
     def put_statements(self, stream: str) -> None:
         """Record statements for the stream's database, if the stream has a database or can still get one."""
@@ -331,9 +334,6 @@ class StateDraft:
         new = [one for one in self._databases if one not in known]
         if stream in known or stream in new or len(known) + len(new) < self.state.bootstrap.policy.databases_max:
             self._databases[stream] = self.position.index
-
-    def add_payload_bytes(self, size_bytes: int) -> None:
-        self.weight_bytes += size_bytes
 
     def knows_stream(self, stream: str) -> bool:
         return stream in self.stream_writes or stream in self.state.streams
@@ -351,14 +351,14 @@ class StateDraft:
         base = writing.next_offset
         writing.next_offset += count
         writing.digests.append(digest)
-        self._stream_heads = None
         return base
 
-    def stream_heads(self) -> dict[str, StreamHead]:
-        """The new heads of the streams that were written to."""
-        if self._stream_heads is None:
-            self._stream_heads = {stream: writing.head() for stream, writing in self.stream_writes.items()}
-        return self._stream_heads
+    def end_streams(self) -> tuple[StreamVerdict, ...]:
+        """Compute the new heads of the streams that were written to. Called once, after every entry was executed."""
+        verdicts = tuple([self.stream_writes[stream].verdict(stream) for stream in self.stream_writes])
+        for one in verdicts:
+            self._stream_heads[one.stream] = StreamHead(one.first_offset + one.count, one.chain)
+        return verdicts
 
     @property
     def clients_changed(self) -> bool:
@@ -382,8 +382,9 @@ class StateDraft:
                 state.put_lane(lane)
             elif client_id in state.lanes:
                 state.drop_lane(client_id)
-        state.put_clients(self._clients)
-        state.put_streams(self.stream_heads())
+        if self._clients:
+            state.put_clients(self._clients)
+        state.put_streams(self._stream_heads)
         if self._proofs:
             state.proofs = {**self._proofs, **state.proofs}
         state.journals.update(self._journals)
@@ -395,12 +396,3 @@ class StateDraft:
         state.verdict = self.verdict
         state.tree.append(self.leaves)
         state.position, state.next_client, state.cluster_config = self.position, self.next_client, self.cluster_config
-
-
-def streams_of(draft: StateDraft) -> list[StreamVerdict]:
-    """The verdicts on the streams that the draft writes to."""
-    verdicts: list[StreamVerdict] = []
-    for stream, tail in draft.stream_heads().items():
-        first_offset = draft.stream_writes[stream].first_offset
-        verdicts.append(StreamVerdict(stream, first_offset, tail.next_offset - first_offset, tail.chain))
-    return verdicts

@@ -27,7 +27,7 @@ from chaplain.errors import Malformed
 from chaplain.journal.execution import dedup, leaves, two_phase
 from chaplain.journal.execution.config import Configuration
 from chaplain.journal.execution.dedup import PackStatus
-from chaplain.journal.execution.state import ExecutionState, StateDraft, load, streams_of
+from chaplain.journal.execution.state import ExecutionState, StateDraft, load
 from chaplain.journal.messages import ingest
 from chaplain.journal.messages.cluster import Body, DataEntry, Reference, genesis
 from chaplain.journal.messages.ingest import IngestEntry, IngestHeads
@@ -35,7 +35,6 @@ from chaplain.journal.messages.signing import PackCheck, SignatureType, Wrapping
 from chaplain.journal.messages.write_request import STATEMENTS, Heading, check_stream, read_heading, request_digest
 from chaplain.journal.model import verdict_chain
 from chaplain.journal.model.bootstrap import ClusterBootstrap
-from chaplain.journal.model.cluster_config import ClusterConfig
 from chaplain.journal.model.log_entry import AgreedEntry, Decision
 from chaplain.journal.model.records import (
     AppliedRequest,
@@ -96,6 +95,8 @@ class JournalExecution:
         assert (wrapping.id if wrapping else b"") == bootstrap.wrapping_id, "the cluster has another wrapping key"
         self.state = load(bootstrap, snapshot) if snapshot else ExecutionState(bootstrap, genesis(bootstrap.cluster))
         self.cluster = bootstrap.cluster
+        self.cluster_config = self.state.cluster_config
+        self.copies = bootstrap.copies
         self._policy = bootstrap.policy
         self._wrapping = wrapping
         self._configuration = Configuration(bootstrap.cluster, wrapping)
@@ -115,14 +116,6 @@ class JournalExecution:
     def applied_index(self) -> int:
         return self.state.position.index
 
-    @property
-    def cluster_config(self) -> ClusterConfig:
-        return self.state.cluster_config
-
-    @property
-    def copies(self) -> int:
-        return self.state.bootstrap.copies
-
     def prepare(self, message: AgreedEntry, /) -> None:
         self._plan_for(message)
 
@@ -131,12 +124,13 @@ class JournalExecution:
         assert plan.executed.position.hash == message.hash, "a message was applied under another hash than its own"
         self._plan = None
         plan.draft.commit()
+        self.cluster_config = self.state.cluster_config
         executed = plan.executed
         self._payload_cache.clear()
-        self._cache_payloads(message.body, message.payloads)
         if executed.clients_changed:
             self._clients_by_key = self._index_clients()
-        for entry in message.body.data_entries:
+        for entry, payload in zip(message.body.data_entries, message.payloads, strict=True):
+            self._payload_cache[entry.reference, entry.digest] = payload
             self._checked.pop(entry.digest, None)
             self._decoded.pop(entry.digest, None)
         if self._on_applied is not None:
@@ -235,7 +229,8 @@ class JournalExecution:
         draft = StateDraft(self.state, LogPosition(body.index, body.regime, body.timestamp_ns, message.hash))
         # Expiry follows cluster time, which is part of the message, so it is the same on every node.
         dedup.drop_idle_lanes(draft)
-        two_phase.expire(draft.staged_packs, body.timestamp_ns)
+        if self.state.staged_packs.staged:
+            two_phase.expire(draft.staged_packs, body.timestamp_ns)
         entries: list[EntryVerdict] = []
         ingests: list[ExecutedIngest] = []
         remaining = iter(message.payloads)
@@ -251,7 +246,7 @@ class JournalExecution:
         assert next(remaining, None) is None, "more payloads than references"
         draft.checkpoint = draft.checkpoint or draft.weight_bytes >= self._policy.checkpoint_bytes
         packs = applied_batches(ingests)
-        decided = ExecutionVerdict(tuple(entries), tuple(streams_of(draft)), self.state.verdict)
+        decided = ExecutionVerdict(tuple(entries), draft.end_streams(), self.state.verdict)
         encoded = verdict.encode(decided)
         draft.verdict = verdict_hash(encoded)
         executed = AppliedMessage(
@@ -261,8 +256,7 @@ class JournalExecution:
 
     def _execute_data(self, draft: StateDraft, number: int, entry: DataEntry, payload: bytes) -> ExecutedIngest:
         reference = entry.reference
-        draft.add_payload_bytes(len(payload))
-        draft.put_journal(reference.node, reference.journal, reference.index)
+        draft.put_payload(reference.node, reference.journal, reference.index, len(payload))
         opened = self._decoded.get(entry.digest)
         try:
             message = ingest.decode(payload) if opened is None else opened.message
@@ -286,8 +280,10 @@ class JournalExecution:
         may be empty.
         """
         packs: list[PackVerdict] = []
+        if len(known) != len(entries):
+            known = (None,) * len(entries)
         for pack, entry in enumerate(entries):
-            valid = known[pack] if len(known) == len(entries) else None
+            valid = known[pack]
             try:
                 heading = headings[pack] if headings else read_heading(entry.raw)
             except Malformed:
@@ -314,7 +310,7 @@ class JournalExecution:
         reason = self._refusal(draft, client, entry, heading, valid)
         if reason is not Reason.APPLIED:
             return refused_pack(heading, entry.stream, reason, lane)
-        return self._apply(draft, lane, at, entry, heading)
+        return self._apply(draft, (lane, client), at, entry, heading)
 
     def _writer_of_replay(
         self, draft: StateDraft, entry: IngestEntry, heading: Heading, valid: bool | None
@@ -363,9 +359,15 @@ class JournalExecution:
         return Reason.APPLIED
 
     def _apply(
-        self, draft: StateDraft, lane: LaneState, at: tuple[int, int], entry: IngestEntry, heading: Heading
+        self,
+        draft: StateDraft,
+        writer: tuple[LaneState, ClientIdentity],
+        at: tuple[int, int],
+        entry: IngestEntry,
+        heading: Heading,
     ) -> PackVerdict:
         """Decide the outcome of a pack by its ids. It has passed all other checks."""
+        lane, client = writer
         stream = entry.stream
         digest = request_digest(self.cluster, stream, heading.digest)
         ruling = dedup.classify(lane, heading, digest)
@@ -385,7 +387,7 @@ class JournalExecution:
             return refused_pack(heading, stream, Reason.FENCED, lane)
         if ruling.status is PackStatus.GAP:
             return refused_pack(heading, stream, Reason.GAP, lane)
-        reason, base = _accept(draft, lane, at, entry, heading)
+        reason, base = _accept(draft, client, at, entry, heading)
         if reason not in _ACCEPTED:
             return refused_pack(heading, stream, reason, lane)
         applied = AppliedRequest(
@@ -411,16 +413,16 @@ class JournalExecution:
 
 
 def _accept(
-    draft: StateDraft, lane: LaneState, at: tuple[int, int], entry: IngestEntry, heading: Heading
+    draft: StateDraft, client: ClientIdentity, at: tuple[int, int], entry: IngestEntry, heading: Heading
 ) -> tuple[Reason, int]:
-    """Execute the next pack of a lane by its type. Returns the reason, and its offset or ticket."""
+    """Execute the next pack of a lane of this client by its type. Returns the reason, and its offset or ticket."""
     match heading.message_type:
         case two_phase.STAGED:
-            reason = two_phase.stage_decision(draft.staged_packs, lane.acl)
+            reason = two_phase.stage_decision(draft.staged_packs, client.acl)
             if reason is Reason.STAGED:
                 size = (heading.client_id, heading.first_id, heading.requests, heading.messages)
                 when = (draft.position.timestamp_ns, draft.position.index)
-                draft.staged_packs.put_staged(Staged(*size, entry.stream, heading.digest, lane.acl, *when, *at))
+                draft.staged_packs.put_staged(Staged(*size, entry.stream, heading.digest, client.acl, *when, *at))
             return reason, NO_OFFSET
         case two_phase.COMMIT | two_phase.DISCARD:
             try:
@@ -428,15 +430,13 @@ def _accept(
             except Malformed:
                 return Reason.NOT_STAGED, 0
             if heading.message_type == two_phase.DISCARD:
-                two_phase.discard(draft.staged_packs, lane.acl, wanted.spans)
+                two_phase.discard(draft.staged_packs, client.acl, wanted.spans)
                 return Reason.COMMITTED, draft.staged_packs.committed_total
-            return two_phase.commit(draft.staged_packs, lane.acl, wanted, draft.position.timestamp_ns)
+            return two_phase.commit(draft.staged_packs, client.acl, wanted, draft.position.timestamp_ns)
         case _:
             if heading.message_type == STATEMENTS:
                 draft.put_statements(entry.stream)
-            owner = draft.client(lane.acl)
-            assert owner is not None, "a lane without an identity"
-            return Reason.APPLIED, leaves.write_pack(draft, entry, heading, owner.key)
+            return Reason.APPLIED, leaves.write_pack(draft, entry, heading, client.key)
 
 
 def _check_result(reason: Reason) -> bool | None:

@@ -5,7 +5,8 @@ node.
                                for some packs also: DryRun ─▶ DryRunDone ─▶ the same, or refused
     Payload of a peer ─▶ Drained: Verify ─▶ Verified ─▶ to be ordered
 
-A few signatures are checked at once, without a `Verify`.
+The first few signatures of a round are checked when they arrive, without a `Verify`. So a single payload is there when
+the proposal that refers to it arrives behind it.
 
 Decides the contents of ingest messages and their references. Does not know the contents of packs, the master, or which
 messages are agreed.
@@ -20,7 +21,7 @@ pack stays here until its verdict is known, or its signature check or dry run fa
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TypeAlias, assert_never
 
 from chaplain.core import Drained, Persist, Persisted, Replace, Report, Stopping, Woken
@@ -40,7 +41,6 @@ from chaplain.journal.events import (
     ToClient,
     ToPeer,
     Verified,
-    Verify,
 )
 from chaplain.journal.execution.state_machine import JournalExecution
 from chaplain.journal.ingest.admission import Admission, invalid, not_ingest, refuse
@@ -122,14 +122,7 @@ class IngestCore:
     @property
     def has_work(self) -> bool:
         """True if work waits for the end of a round."""
-        replication = self._replication
-        return bool(
-            self._signatures.pending
-            or self._verified_packs
-            or self._replayed
-            or self._credit.released
-            or (replication.ack_targets and replication.ack_due_ns is None)
-        )
+        return bool(self._signatures.pending or self._verified_packs or self._replayed or self._credit.released)
 
     @property
     def waiting_bytes(self) -> int:
@@ -144,23 +137,25 @@ class IngestCore:
         """The total number of bytes that a client may have written in its session."""
         return self._credit.open(instance)
 
-    def deadline(self) -> int | None:
+    @property
+    def due_ns(self) -> int | None:
         return self._replication.due_ns
 
     def step(self, now_ns: int, event: IngestInput) -> list[IngestEffect]:
         match event:
             case PackWritten():
-                self._on_pack(event)
+                self._on_pack(now_ns, event)
             case PacksReplayed():
                 self._replayed += event.entries
             case Drained():
                 self._drained(now_ns)
             case Verified():
-                self._verified(event)
+                for item, results in self._signatures.on_verified(event):
+                    self._on_checked(now_ns, item, results)
             case DryRunDone():
                 self._on_dry_run(event)
             case FromPeer():
-                self._on_peer_message(event.node, event.message)
+                self._on_peer_message(now_ns, event.node, event.message)
             case Ordered():
                 self._ordered(event)
             case IngestRoleDropped():
@@ -203,28 +198,29 @@ class IngestCore:
 
     # Packs of clients.
 
-    def _on_pack(self, event: PackWritten) -> None:
+    def _on_pack(self, now_ns: int, event: PackWritten) -> None:
         outcome = self._admission.offer(event)
         if isinstance(outcome, AcceptedPack):
             check = self._execution.check_of(event.stream, event.raw, outcome.heading)
-            self._signatures.add(outcome, (check,))
+            for item, results in self._signatures.add(now_ns, outcome, (check,)):
+                self._on_checked(now_ns, item, results)
         elif outcome is not None:
             self._effects.append(ToClient(event.instance, outcome))
 
-    def _verified(self, event: Verified) -> None:
-        for item, results in self._signatures.on_verified(event):
-            if isinstance(item, Arrival):
-                self._checking_digests.discard(item.digest)
-                self._execution.cache_checks(item.digest, results, item.opened)
-                arrived = self._replication.received(item.node, item.reference, item.digest, item.payload)
-                self._effects.append(arrived)
-            elif results[0]:
-                self._on_signature_valid(item)
-            else:
-                self._admission.release(item)
-                lane = self._execution.state.lanes.get(item.heading.client_id)
-                answer = refuse(item.heading, Reason.SIGNATURE, lane)
-                self._effects.append(ToClient(item.instance, answer))
+    def _on_checked(self, now_ns: int, item: _Unchecked, results: Sequence[bool | None]) -> None:
+        """The signatures of an item were checked."""
+        if isinstance(item, Arrival):
+            self._checking_digests.discard(item.digest)
+            self._execution.cache_checks(item.digest, results, item.opened)
+            arrived = self._replication.received(now_ns, item.node, item.reference, item.digest, item.payload)
+            self._effects.append(arrived)
+        elif results[0]:
+            self._on_signature_valid(item)
+        else:
+            self._admission.release(item)
+            lane = self._execution.state.lanes.get(item.heading.client_id)
+            answer = refuse(item.heading, Reason.SIGNATURE, lane)
+            self._effects.append(ToClient(item.instance, answer))
 
     def _on_signature_valid(self, taken: AcceptedPack) -> None:
         """The pack's signature is valid: queue it for the next ingest message, or for a dry run."""
@@ -248,18 +244,13 @@ class IngestCore:
 
     def _drained(self, now_ns: int) -> None:
         if self._signatures.pending:
-            requested = self._signatures.request_checks()
-            if isinstance(requested, Verify):
-                self._effects.append(requested)
-            else:
-                self._verified(requested)
+            self._effects.append(self._signatures.request_checks())
         if self._verified_packs and not self._admission.roles.may_propose:
             self._return_packs()
         while self._journal_id_durable and self._verified_packs:
             self._send_packs(now_ns)
         while self._journal_id_durable and self._replayed:
             self._send_replayed(now_ns)
-        self._replication.drained(now_ns)
         if self._credit.released:
             announced = self._credit.take_announcements()
             self._effects += [ToClient(instance, Credit(total)) for instance, total in announced]
@@ -328,10 +319,10 @@ class IngestCore:
 
     # Messages of other ingest nodes.
 
-    def _on_peer_message(self, node: int, message: Payload | AskPayload | Ack) -> None:
+    def _on_peer_message(self, now_ns: int, node: int, message: Payload | AskPayload | Ack) -> None:
         match message:
             case Payload():
-                self._on_payload(node, message.message)
+                self._on_payload(now_ns, node, message.message)
             case Ack():
                 self._replication.on_ack(node, message)
             case AskPayload():
@@ -339,9 +330,10 @@ class IngestCore:
             case _:
                 assert_never(message)
 
-    def _on_payload(self, node: int, payload: bytes) -> None:
+    def _on_payload(self, now_ns: int, node: int, payload: bytes) -> None:
+        opened = _open(payload)
         try:
-            reference = ingest.reference_of(payload)
+            reference = ingest.reference_of(payload) if opened is None else opened.message.reference
         except Malformed as wrong:
             self._effects.append(Report("malformed ingest message", str(node), {"reason": str(wrong)}))
             return
@@ -351,12 +343,12 @@ class IngestCore:
             self._effects.append(Report("ingest message of another node refused", str(node)))
             return
         if self._replication.cache.get(reference, digest) is not None:
-            self._effects.append(self._replication.received(node, reference, digest, payload))
+            self._effects.append(self._replication.received(now_ns, node, reference, digest, payload))
         elif digest not in self._checking_digests:
             self._checking_digests.add(digest)
-            opened = _open(payload)
             arrival = Arrival(node, reference, digest, payload, opened)
-            self._signatures.add(arrival, [] if opened is None else self._checks(opened))
+            for item, results in self._signatures.add(now_ns, arrival, [] if opened is None else self._checks(opened)):
+                self._on_checked(now_ns, item, results)
 
     def _checks(self, opened: IngestHeads) -> list[PackCheck | None]:
         """The signature checks that are possible before the message is ordered."""

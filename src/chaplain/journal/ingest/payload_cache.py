@@ -78,14 +78,18 @@ class ReceivedVector:
         self._early: dict[int, set[int]] = {}
 
     def received(self, reference: Reference) -> None:
-        journal, _ = self._reached.get(reference.node, (-1, 0))
+        journal, index = self._reached.get(reference.node, (-1, 0))
         if journal != reference.journal:
+            index = 0
             self._reached[reference.node] = (reference.journal, 0)
             self._early[reference.node] = set()
         early = self._early[reference.node]
-        if reference.index > self._reached[reference.node][1] and len(early) < EARLY_MAX:
+        if reference.index == index + 1:
+            self._reached[reference.node] = (reference.journal, reference.index)
+        elif reference.index > index and len(early) < EARLY_MAX:
             early.add(reference.index)
-        self._advance(reference.node)
+        if early:
+            self._advance(reference.node)
 
     def mark_ordered(self, references: Iterable[Reference]) -> None:
         """An ordered message need not be sent any more, even if it never arrived here."""

@@ -32,9 +32,9 @@ class PayloadReplication:
         self._received = ReceivedVector()
         self._acked: dict[int, int] = {}
         """By connected peer: the index up to which it has received all messages of this node's journal."""
-        self.ack_targets: dict[int, None] = {}
+        self._ack_targets: dict[int, None] = {}
         """Peers that wait for an acknowledgement of this node."""
-        self.ack_due_ns: int | None = None
+        self._ack_due_ns: int | None = None
         """When to acknowledge. The delay saves the acknowledgement of messages that are ordered soon."""
         self._resend_rounds = 0
         """Resend rounds since a message of this node was ordered last."""
@@ -45,7 +45,7 @@ class PayloadReplication:
 
     @property
     def due_ns(self) -> int | None:
-        resend_ns, ack_due_ns = self._resend_ns, self.ack_due_ns
+        resend_ns, ack_due_ns = self._resend_ns, self._ack_due_ns
         if resend_ns is None or (ack_due_ns is not None and ack_due_ns < resend_ns):
             return ack_due_ns
         return resend_ns
@@ -60,7 +60,7 @@ class PayloadReplication:
 
     def peer_down(self, node: int) -> None:
         self._acked.pop(node, None)
-        self.ack_targets.pop(node, None)
+        self._ack_targets.pop(node, None)
 
     def send(self, now_ns: int, reference: Reference, digest: bytes, payload: bytes) -> list[IngestEffect]:
         """Send a new message of this node to all peers, and to the serializer here."""
@@ -70,23 +70,21 @@ class PayloadReplication:
         message = Payload(payload)
         return [*[ToPeer(node, message) for node in self._acked], PayloadArrived(reference, digest, payload)]
 
-    def received(self, node: int, reference: Reference, digest: bytes, payload: bytes) -> PayloadArrived:
+    def received(self, now_ns: int, node: int, reference: Reference, digest: bytes, payload: bytes) -> PayloadArrived:
         """A peer has sent a message of another ingest node, and its signatures were checked."""
         self.cache.put(reference, digest, payload)
         self._received.received(reference)
-        self.ack_targets[node] = None
+        self._ack_targets[node] = None
+        if self._ack_due_ns is None:
+            self._ack_due_ns = now_ns + self._settings.ack_ns
         return PayloadArrived(reference, digest, payload)
-
-    def drained(self, now_ns: int) -> None:
-        if self.ack_targets and self.ack_due_ns is None:
-            self.ack_due_ns = now_ns + self._settings.ack_ns
 
     def _acknowledge(self, now_ns: int) -> list[IngestEffect]:
         """Report the received indexes to all peers that sent something."""
-        if self.ack_due_ns is None or now_ns < self.ack_due_ns:
+        if self._ack_due_ns is None or now_ns < self._ack_due_ns:
             return []
-        ack, targets = Ack(self._received.vector()), self.ack_targets
-        self.ack_targets, self.ack_due_ns = {}, None
+        ack, targets = Ack(self._received.vector()), self._ack_targets
+        self._ack_targets, self._ack_due_ns = {}, None
         return [ToPeer(node, ack) for node in targets]
 
     def on_ack(self, node: int, ack: Ack) -> None:

@@ -126,7 +126,9 @@ def split(data: bytes) -> tuple[list[tuple[str, int]], int]:
     """Stream and pack size of each entry, and the position of the first pack. Raises `Malformed` if `decode` would."""
     _, count = _front(data)
     heads, position = _heads(data, count)
-    rest = len(data) - position - sum([size for _, size in heads])
+    rest = len(data) - position
+    for _, size in heads:
+        rest -= size
     if rest:
         raise Malformed(f"ingest message: {abs(rest)} octets too {'many' if rest > 0 else 'few'}")
     return heads, position

@@ -81,7 +81,7 @@ def holds(check: PackCheck | ConfigCheck) -> bool:
         return False
     if head.signature_type != check.signature_type:
         return False
-    message = signed_octets(check.cluster, check.stream, stated_digest(check.raw))
+    message = signed_octets(check.cluster, check.stream, head.digest)
     signature = bytes(check.raw[PACK_HEAD_BYTES : PACK_HEAD_BYTES + head.signature_bytes])
     return _signature_holds(check.signature_type, check.key, message, signature)
 

@@ -29,7 +29,6 @@ from chaplain.segment.pack import (
     column_count,
     digest_of,
     read_head,
-    stated_digest,
 )
 from chaplain.wire.limits import STRING_BYTES_MAX
 from chaplain.wire.primitives import VCHAR, put_string
@@ -114,7 +113,7 @@ def check_pack(raw: Bytes) -> PackHead:
     signature_end = PACK_HEAD_BYTES + head.signature_bytes
     if any(view[end:]) or any(view[signature_end : head.tables_at]):
         raise Malformed("request: padding that is not zero")
-    if digest_of(view, head) != stated_digest(view):
+    if digest_of(view, head) != head.digest:
         raise Malformed("request: the digest is not that of the pack")
     return head
 

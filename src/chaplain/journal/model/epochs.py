@@ -99,8 +99,9 @@ class Epochs:
     def add(self, index: int, chain_hash: bytes, decisions: dict[bytes, RequestDecision]) -> None:
         """Store the decisions of the message with this index and hash; begin a new epoch if the current one is full."""
         bounds = self._bounds
-        self._put(decisions)
-        self._decided += len(decisions)
+        if decisions:
+            self._put(decisions)
+            self._decided += len(decisions)
         full = self._decided >= bounds.epoch_requests or index - self.kept[-1].index >= bounds.epoch_messages
         if not full:
             return

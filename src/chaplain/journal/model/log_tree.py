@@ -70,14 +70,12 @@ class LogTree:
                 self._finished += [FinishedTile(tile, data) for tile, data in full]
                 self._entries = []
 
-    def take_finished(self) -> list[FinishedTile]:
+    def take_finished(self) -> Sequence[FinishedTile]:
         """Remove and return the tiles that became full since the last call, in the order in which they did."""
+        if not self._finished:
+            return ()
         finished, self._finished = self._finished, []
         return finished
-
-    @property
-    def has_finished(self) -> bool:
-        return bool(self._finished)
 
     def open_tile(self, level: int) -> bytes:
         """The octets of the open tile of a level; of the open bundle at level `BUNDLES`."""

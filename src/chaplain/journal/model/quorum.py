@@ -10,17 +10,18 @@ docs/protocol/configuration.md.
 from __future__ import annotations
 
 from collections.abc import Collection
+from functools import cached_property
 
 from chaplain.core import Frozen
 
 
-class Quorum(Frozen, frozen=True):
+class Quorum(Frozen, frozen=True, dict=True, gc=True):
     """One serializer set, or two during a change."""
 
     sets: tuple[tuple[int, ...], ...]
     """One set, or the old one and the new one."""
 
-    @property
+    @cached_property
     def voters(self) -> tuple[int, ...]:
         """All nodes of the sets, in rising order."""
         return tuple(sorted({node for members in self.sets for node in members}))

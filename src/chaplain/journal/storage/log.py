@@ -25,11 +25,10 @@ import random
 from collections import deque
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from typing import NamedTuple
 
 import msgspec
 
-from chaplain.core import Operation, WriteAt
+from chaplain.core import Frozen, Operation, WriteAt
 from chaplain.errors import Malformed, StorageError
 from chaplain.journal.messages.cluster import DataEntry
 from chaplain.journal.messages.consensus import KNOWN_AGREED
@@ -74,19 +73,15 @@ def hard_state_name(settings: ConsensusSettings) -> str:
     return f"{settings.folder}{settings.log}.standing"
 
 
-class _Pending(NamedTuple):
+class _Pending(Frozen, frozen=True):
     """A verdict that is not written yet."""
 
     message: int
     records: list[Record]
     """The verdict; or the whole message, if later messages follow the stored one, so that its verdict cannot."""
 
-    @property
-    def is_copy(self) -> bool:
-        return len(self.records) > 1
 
-
-class _Written(NamedTuple):
+class _Written(Frozen, frozen=True):
     """Verdicts that were written but are not synced yet."""
 
     end: int
@@ -108,7 +103,10 @@ class ReplicatedLog:
         # doubt, so the truncation cannot hide a lost acknowledgement.
         self._writer = SegmentWriter(layout, rng, recovered.survey, cut_doubt=True)
         self._settings = settings
+        self._sync_hint_file = sync_hint_name(settings)
         self.execution = execution
+        self.copies = execution.copies
+        """Number of nodes that store a payload before it is ordered; 0 unless serializers are index-only."""
         self.segment_index = SegmentIndex(recovered.first, recovered.in_order_from)
         self.hash_before_first = recovered.hash_before_first
         """Hash of the message before the first one in the log. Empty if the log begins with message 1, or if this node
@@ -153,11 +151,6 @@ class ReplicatedLog:
         return self.execution.cluster_config
 
     @property
-    def copies(self) -> int:
-        """Number of nodes that store a payload before it is ordered; 0 unless serializers are index-only."""
-        return self.execution.copies
-
-    @property
     def index_only(self) -> bool:
         """True if this node stores the order without payloads. It executes messages, too, but does not retain their
         payloads.
@@ -200,10 +193,10 @@ class ReplicatedLog:
 
     def store(self, message: LogEntry) -> tuple[Operation, ...]:
         """Store a message as the tail, in place of an earlier tail."""
-        assert message.index == self.agreed + 1, "a message was stored before its predecessor was agreed"
+        assert message.body.index == self.agreed + 1, "a message was stored before its predecessor was agreed"
         assert message.body.previous == self.agreed_hash, "a stored message does not continue the chain"
         old = self.tail
-        if old is not None and old.index == message.index:
+        if old is not None and old.body.index == message.body.index:
             assert old.ballot < message.ballot, "a stored message was replaced under the same regime or an earlier one"
         self.tail = message
         operations, self._tail_parts = self._append_message(message)
@@ -227,7 +220,7 @@ class ReplicatedLog:
         assert self.tail is not None
         message = self.tail if self.tail.payloads else msgspec.structs.replace(self.tail, payloads=payloads)
         assert not message.lacks_payloads, "a message was applied without its payloads"
-        assert message.index == self.agreed + 1
+        assert message.body.index == self.agreed + 1
         assert message.body.previous == self.agreed_hash
         self.tail = None
         self._advance(message, self._tail_parts)
@@ -324,12 +317,13 @@ class ReplicatedLog:
     def _note_written(self, pending: list[_Pending], start: int) -> int:
         """Remember where these verdicts were written, from `start` on. Return the position behind them."""
         spans: list[tuple[int, int, int, bool]] = []
-        ends = iter(self._writer.ends)
+        last = -1
         for one in pending:
-            for _ in one.records:
-                end = next(ends)
+            count = len(one.records)
+            last += count
+            end = self._writer.ends[last]
             self.segment_index.extend_segments(one.message, start, end)
-            spans.append((one.message, start, end, one.is_copy))
+            spans.append((one.message, start, end, count > 1))
             start = end
         self._covered = self.agreed
         self._written.append(_Written(start, self.agreed, spans))
@@ -337,7 +331,7 @@ class ReplicatedLog:
 
     def _sync_hint(self, *, lazy: bool) -> WriteAt:
         hint = encode_sync_hint(SyncHint(self._settings.boot, self._writer.written, self.durable))
-        return WriteAt(sync_hint_name(self._settings), 0, hint, lazy)
+        return WriteAt(self._sync_hint_file, 0, hint, lazy)
 
     def _advance(self, message: LogEntry, parts: int, stored: RecordGroup | None = None) -> None:
         """Apply an agreed message, and retain it in memory for nodes that are a little behind. `stored` is the message
@@ -351,20 +345,23 @@ class ReplicatedLog:
             self._recent_bytes -= self._recent.popleft().size_bytes
 
     def _apply(self, message: LogEntry, parts: int, stored: RecordGroup | None = None) -> None:
-        decision = self.execution.apply(AgreedEntry(message.body, message.hash, message.payloads))
+        body = message.body
+        decision = self.execution.apply(AgreedEntry(body, message.hash, message.payloads))
         if parts > 1:
             verdict = verdict_record(message, parts, decision)
-            if stored is None or not _is_stored(verdict, stored):
-                self._pending.append(_Pending(message.index, self._records_to_add(message, verdict, stored)))
-        self.agreed, self.agreed_hash = message.index, message.hash
-        self.agreed_ns = message.body.timestamp_ns
-        self.agreed_by = (message.body.regime, message.body.master)
+            if stored is None:
+                self._pending.append(_Pending(body.index, [verdict]))
+            elif not _is_stored(verdict, stored):
+                self._pending.append(_Pending(body.index, self._records_to_add(message, verdict, stored)))
+        self.agreed, self.agreed_hash = body.index, message.hash
+        self.agreed_ns = body.timestamp_ns
+        self.agreed_by = (body.regime, body.master)
 
-    def _records_to_add(self, message: LogEntry, verdict: Record, stored: RecordGroup | None) -> list[Record]:
+    def _records_to_add(self, message: LogEntry, verdict: Record, stored: RecordGroup) -> list[Record]:
         """The records to append for a verdict that the disk lacks. A verdict must be written before the next message.
         If the next message is on disk already, the node writes a copy of the message and then its verdict.
         """
-        if stored is None or stored.position >= self._last_stored:
+        if stored.position >= self._last_stored:
             return [verdict]
         return [*message_records(message), verdict]
 

@@ -49,8 +49,10 @@ class StreamIndex:
 
     def add(self, executed: AppliedMessage) -> None:
         for written in executed.verdict.streams:
-            self._firsts.setdefault(written.stream, array("Q")).append(written.first_offset)
-            self._indexes.setdefault(written.stream, array("Q")).append(executed.position.index)
+            if written.stream not in self._firsts:
+                self._firsts[written.stream], self._indexes[written.stream] = array("Q"), array("Q")
+            self._firsts[written.stream].append(written.first_offset)
+            self._indexes[written.stream].append(executed.position.index)
             self._advance(written.stream, written.first_offset + written.count)
 
     def _advance(self, stream: str, next_offset: int) -> None:

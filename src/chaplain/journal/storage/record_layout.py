@@ -58,11 +58,9 @@ def _lay_out(reference: Reference, payload: bytes, skeleton: list[bytes | memory
         return
     view = memoryview(payload)
     skeleton += (_FRONT.pack(False, position), view[:position])
-    if not heads:
-        return
-    stream = heads[0][0]
-    if all(name == stream and size >= PACK_HEAD_BYTES for name, size in heads):
-        batches.append(_batch(reference, stream, view[position:]))  # the common case: nothing is copied
+    streams = {name if size >= PACK_HEAD_BYTES else "" for name, size in heads}
+    if len(streams) == 1 and "" not in streams:
+        batches.append(_batch(reference, heads[0][0], view[position:]))  # the common case: nothing is copied
         return
     found: dict[str, list[memoryview]] = {}
     for stream, size in heads:

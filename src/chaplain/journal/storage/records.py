@@ -47,19 +47,35 @@ def message_records(message: LogEntry, *, with_payloads: bool = True) -> list[Re
     pieces = [_SIZE.pack(len(message.raw)), message.raw]
     batches: list[Record] = []
     if with_payloads:
-        skeleton, batches = encode_payloads(message.entries, message.payloads)
+        skeleton, batches = encode_payloads(message.body.data_entries, message.payloads)
         pieces.append(skeleton)
+    body = message.body
+    parts = len(batches) + 2 if with_payloads else 1
     head = Record(
         Kind.META,
         b"".join(pieces),
-        index=message.index,
-        timestamp_ns=message.body.timestamp_ns,
+        index=body.index,
+        timestamp_ns=body.timestamp_ns,
         regime=message.ballot,
-        parts=len(batches) + 2 if with_payloads else 1,
-        previous_hash=message.body.previous,
+        parts=parts,
+        previous_hash=body.previous,
         chain_hash=message.hash,
     )
-    return [head, *[_as_part(batch, message, part, head.parts) for part, batch in enumerate(batches, FIRST_BATCH_PART)]]
+    records = [head]
+    for part, batch in enumerate(batches, FIRST_BATCH_PART):
+        records.append(
+            msgspec.structs.replace(
+                batch,
+                index=body.index,
+                timestamp_ns=body.timestamp_ns,
+                regime=body.regime,
+                part=part,
+                parts=parts,
+                previous_hash=body.previous,
+                chain_hash=message.hash,
+            )
+        )
+    return records
 
 
 def verdict_record(message: LogEntry, parts: int, decision: Decision) -> Record:
@@ -79,19 +95,6 @@ def verdict_record(message: LogEntry, parts: int, decision: Decision) -> Record:
         part=parts - 1,
         parts=parts,
         previous_hash=body.previous,
-        chain_hash=message.hash,
-    )
-
-
-def _as_part(record: Record, message: LogEntry, part: int, parts: int) -> Record:
-    return msgspec.structs.replace(
-        record,
-        index=message.index,
-        timestamp_ns=message.body.timestamp_ns,
-        regime=message.body.regime,
-        part=part,
-        parts=parts,
-        previous_hash=message.body.previous,
         chain_hash=message.hash,
     )
 

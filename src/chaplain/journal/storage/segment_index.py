@@ -76,11 +76,15 @@ class SegmentIndex:
         slot = index - self._origin
         if slot < 0:
             return
-        if slot >= len(self._starts):
-            more = [0] * (slot + 1 - len(self._starts))
-            self._starts.extend(more)
-            self._ends.extend(more)
-        self._starts[slot], self._ends[slot] = start, end
+        more = slot - len(self._starts)
+        if more > 0:
+            self._starts.extend([0] * more)
+            self._ends.extend([0] * more)
+        if more >= 0:
+            self._starts.append(start)
+            self._ends.append(end)
+        else:
+            self._starts[slot], self._ends[slot] = start, end
 
     def extend_position(self, index: int, end: int) -> None:
         """Record that the verdict of a message ends at this position, behind its other records."""

@@ -48,26 +48,25 @@ _STREAM = struct.Struct(">QQ")
 
 
 def encode(verdict: ExecutionVerdict) -> bytes:
-    pieces = [put_head(verdict.previous), _put_count(len(verdict.entries))]
+    count = len(verdict.entries)
+    pieces = [put_head(verdict.previous), _COUNT.pack(count >> 16, count & 0xFFFF)]
     try:
         for entry in verdict.entries:
-            if isinstance(entry, DataVerdict):
+            if type(entry) is DataVerdict:
                 pieces.append(_DATA.pack(DATA_ENTRY, Reason.MALFORMED if entry.malformed else 0, len(entry.packs)))
                 for pack in entry.packs:
                     numbers = (pack.reason, pack.client_id, pack.first_id, pack.requests, pack.messages)
                     pieces += (_PACK.pack(*numbers, pack.base_offset), put_string(pack.stream))
             else:
+                assert type(entry) is ConfigVerdict
                 pieces.append(_encode_config(entry))
-        pieces.append(_put_count(len(verdict.streams)))
+        count = len(verdict.streams)
+        pieces.append(_COUNT.pack(count >> 16, count & 0xFFFF))
         for stream in verdict.streams:
             pieces += (put_string(stream.stream), _STREAM.pack(stream.first_offset, stream.count), stream.chain)
     except struct.error as error:
         raise ValueError(f"verdict: {error}") from None
     return b"".join(pieces)
-
-
-def _put_count(count: int) -> bytes:
-    return _COUNT.pack(count >> 16, count & 0xFFFF)
 
 
 def _encode_config(config: ConfigVerdict) -> bytes:

@@ -1,7 +1,8 @@
 """The tree over the log as the rest of the journal sees it: its tiles, signed checkpoints, and answers to questions.
 
 Combines `tiles`, which writes the tree, with `signer`, which signs checkpoints of it. Decides only which of these two
-parts receives an input.
+parts receives an input. An applied message usually gives neither of them anything to do: tiles become full once in 256
+leaves, and checkpoints are signed at most once in `sign_ns`.
 """
 
 from __future__ import annotations
@@ -56,6 +57,8 @@ class TreeService:
         self.signer = CheckpointSigner(
             settings, execution, identity, signed, may_sign=may_sign, is_master=is_master, durable=durable
         )
+        self.due_ns: int | None = None
+        """When to call `on_timer`. `take_effects` updates it."""
         self._reads: dict[int, tuple[Tile, Answer]] = {}
         self._waiting: list[tuple[int, Answer]] = []
         """Questions for a checkpoint that covers a message."""
@@ -78,13 +81,18 @@ class TreeService:
         """Time since the newest complete checkpoint became complete at this node; 0 if there is none."""
         return 0 if self.signer.complete is None else now_ns - self.signer.complete_ns
 
-    @property
-    def due_ns(self) -> int | None:
-        return soonest((self.tiles.due_ns, self.signer.due_ns))
+    def on_applied(self, executed: AppliedMessage) -> bool:
+        """A message was applied. Return True if it made work for `take_effects`."""
+        finished = self._execution.state.tree.take_finished()
+        if finished:
+            self.tiles.add(finished)
+        self.signer.on_applied(executed.position)
+        return bool(finished or self._waiting) or self.signer.wants_to_sign
 
-    def on_applied(self, executed: AppliedMessage) -> None:
-        self.tiles.on_applied()
-        self.signer.on_applied(executed.position.index, executed.position.timestamp_ns)
+    @property
+    def wants_to_sign(self) -> bool:
+        """True if a checkpoint waits until messages are on disk here. Then each finished write may allow it."""
+        return self.signer.wants_to_sign
 
     def on_timer(self, now_ns: int) -> None:
         self.signer.on_timer(now_ns)
@@ -139,8 +147,7 @@ class TreeService:
 
     def answer_waiting(self) -> None:
         """Answer the questions whose message is covered now. The answers become effects of the parts that asked."""
-        covers = self.signer.covers
-        if self._waiting and covers > self._covered:
+        if self._waiting and (covers := self.signer.covers) > self._covered:
             self._covered = covers
             ready = [answer for index, answer in self._waiting if index <= covers]
             self._waiting = [one for one in self._waiting if one[0] > covers]
@@ -167,4 +174,5 @@ class TreeService:
         if self._read_effects:
             effects += [(Part.TILES, effect) for effect in self._read_effects]
             self._read_effects = []
+        self.due_ns = soonest((self.tiles.due_ns, signer.due_ns))
         return effects

@@ -30,6 +30,7 @@ from chaplain.core import Frozen, Persist, Report, soonest
 from chaplain.journal.events import ToPeer
 from chaplain.journal.execution.state_machine import JournalExecution
 from chaplain.journal.messages.peer import TreeSignature
+from chaplain.journal.model.records import LogPosition
 from chaplain.journal.settings import JournalSettings
 from chaplain.journal.tree import signed_record
 from chaplain.journal.tree.signed_record import SignedRecord
@@ -114,10 +115,9 @@ class CheckpointSigner:
         self._next_ns = 0
         self._due_ns: int | None = None
         self.effects: list[SignerEffect] = []
-        at = execution.state.position
         # A tree that was loaded from a snapshot does not contain the sizes before it.
         self._passed = max(0, execution.state.tree.size - 1)
-        self._note_size(execution.state.tree.size, at.index, at.timestamp_ns)
+        self._note_size(execution.state.tree.edge(), execution.state.position)
 
     @property
     def covers(self) -> int:
@@ -127,15 +127,15 @@ class CheckpointSigner:
 
     # What this node has executed.
 
-    def on_applied(self, index: int, timestamp_ns: int) -> None:
-        size = self._execution.state.tree.size
-        if size != self._passed:
-            self._note_size(size, index, timestamp_ns)
+    def on_applied(self, at: LogPosition) -> None:
+        edge = self._execution.state.tree.edge()
+        if edge.size != self._passed:
+            self._note_size(edge, at)
 
-    def _note_size(self, size: int, index: int, timestamp_ns: int) -> None:
-        before, self._passed = self._passed, size
-        boundary = Boundary(size, index, timestamp_ns, self._execution.state.tree.edge())
-        self._boundaries[size] = boundary
+    def _note_size(self, edge: RightEdge, at: LogPosition) -> None:
+        before, self._passed = self._passed, edge.size
+        boundary = Boundary(edge.size, at.index, at.timestamp_ns, edge)
+        self._boundaries[edge.size] = boundary
         if len(self._boundaries) > SIZES_MAX:
             del self._boundaries[next(iter(self._boundaries))]
         if self._unconfirmed:
@@ -218,9 +218,14 @@ class CheckpointSigner:
         self._next_ns = now_ns + self._settings.sign_ns // 2
         self._remember(boundary.record)
 
+    @property
+    def wants_to_sign(self) -> bool:
+        """True if a checkpoint of another serializer waits until this node has executed and stored its messages."""
+        return self._wanted is not None and self._due_ns is None
+
     def after_step(self, now_ns: int) -> None:
         """Something was executed or written: a wanted checkpoint may be possible now."""
-        if self._wanted is not None and self._due_ns is None:
+        if self.wants_to_sign:
             self._sign_wanted(now_ns)
 
     # Signing.

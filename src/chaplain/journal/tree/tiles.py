@@ -14,9 +14,11 @@ tile is ever removed.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from chaplain.core import Frozen, Operation, Persist, Replace
 from chaplain.journal.execution.state_machine import JournalExecution
-from chaplain.journal.model.log_tree import BUNDLES, LogTree
+from chaplain.journal.model.log_tree import BUNDLES, FinishedTile, LogTree
 from chaplain.proofs.merkle import HASH_BYTES
 from chaplain.proofs.tiles import TILE_HASHES, TILE_HEIGHT, Tile, bundle_path, decode_bundle, encode_bundle, tile_path
 from chaplain.units import SECOND_NS
@@ -52,10 +54,9 @@ class TileWriter:
     def _tree(self) -> LogTree:
         return self._execution.state.tree
 
-    def on_applied(self) -> None:
-        """A message was applied: take the tiles that it filled."""
-        if self._tree.has_finished:
-            self._waiting.update((one.tile, one.data) for one in self._tree.take_finished())
+    def add(self, finished: Iterable[FinishedTile]) -> None:
+        """An applied message filled these tiles."""
+        self._waiting.update((one.tile, one.data) for one in finished)
 
     def due(self, now_ns: int) -> list[Persist]:
         """Write the waiting tiles if a write is due."""

@@ -52,7 +52,8 @@ class CoreHost:
 
     def check(self) -> list:
         """End the round, have everything checked, and return what follows."""
-        self.petitions.check_signatures(1)
+        if self.petitions.signatures.pending:
+            self.petitions.check_signatures()
         for effect in self.taken():
             assert isinstance(effect, Verify)
             self.petitions.on_verified(self.now_ns, Verified(effect.ticket, tuple(map(holds, effect.items))))
@@ -108,7 +109,7 @@ def test_admin_request_without_admin_is_refused_before_it_is_ordered(host: CoreH
 def test_requests_of_one_round_are_checked_by_one_effect(host: CoreHost) -> None:
     for number in range(PER_CLIENT):
         host.submit(numbered(number))
-    host.petitions.check_signatures(1)
+    host.petitions.check_signatures()
     (verify,) = host.taken()
     assert len(verify.items) == PER_CLIENT
 
@@ -170,10 +171,10 @@ def test_master_checks_forwarded_requests_in_bounded_rounds(host: CoreHost) -> N
     host.lead(NODE)
     for number in range(PER_CLIENT + 3):
         entry = numbered(number) if number else forged(numbered(0))
-        host.petitions.on_forwarded(OTHER, ForwardConfigRequest(entry.entry_type, entry.stage, entry.data))
+        host.petitions.on_forwarded(1, OTHER, ForwardConfigRequest(entry.entry_type, entry.stage, entry.data))
     assert [type(one) for one in host.check()] == [ConfigOffered] * (PER_CLIENT - 1)
     entry = numbered(50)
-    host.petitions.on_forwarded(OTHER, ForwardConfigRequest(entry.entry_type, entry.stage, entry.data))
+    host.petitions.on_forwarded(1, OTHER, ForwardConfigRequest(entry.entry_type, entry.stage, entry.data))
     assert [type(one) for one in host.check()] == [ConfigOffered]
 
 

@@ -45,7 +45,7 @@ class Bench:
         self.lane = self.stage.lane()
         self.bobs = self.stage.lane(1, BOB, self.bobs_acl)
         order = ConsensusSettings(1, genesis(CLUSTER), b"d" * 16, b"d" * 16, b"b" * 16)
-        settings = JournalSettings(order, reserved=reserved, prevalidate=prevalidate)
+        settings = JournalSettings(order, reserved=reserved, prevalidate=prevalidate, checks_inline_max=0)
         self.core = IngestCore(settings, random.Random(1), self.stage.execution, None)
         (persist,) = self.step(ConsensusStarted())
         self.step(Persisted(persist.ticket))
