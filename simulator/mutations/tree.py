@@ -157,8 +157,29 @@ BUGS = [
     caught_by_tests(
         "a checkpoint is returned before it covers the message",
         "journal.tree.service",
-        "            if index <= self.signer.covers or len(self._waiting) >= WAITING_MAX:\n",
+        "            if index <= self.covers or len(self._waiting) >= WAITING_MAX:\n",
         "            if self.signer.complete is not None:\n",
         SIGNED,
+    ),
+    caught_by_tests(
+        "a checkpoint is served before witnesses were asked",
+        "journal.tree.service",
+        "        return self._published if self._witnessed else self.signer.complete\n",
+        "        return self.signer.complete\n",
+        SIGNED,
+    ),
+    caught_by_tests(
+        "a witness's signature is not checked",
+        "runtime.http.witness_client",
+        "for key in self._keys if checkpoints.holds(key, tree, one))",
+        "for key in self._keys if tree)",
+        "unit/runtime/test_witness_client.py",
+    ),
+    caught_by_tests(
+        "a witness that is down prevents checkpoints",
+        "runtime.http.witness_client",
+        '            self._pause(asked[one], f"no answer within {ANSWER_S} s")\n',
+        "            found += one.result(3600)\n",
+        "unit/runtime/test_witness_client.py",
     ),
 ]

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from urllib.request import urlopen
 
 import pytest
 
 from chaplain import Client
+from chaplain.errors import Unproven
 from chaplain.proofs import checkpoint as checkpoints
 from chaplain.proofs import policy, proof
 from chaplain.proofs.checkpoint import Checkpoint
+from chaplain.runtime.http.witness_server import WitnessServer, WitnessStore
 from tests.integration.journal.support import damage
 from tests.integration.journal.support.scenes import find_master, three, wait_until_same
 from tests.support.process_cluster import Cluster, shell, until
@@ -87,3 +90,41 @@ def test_proofs_survive_kills_and_a_wiped_node(tmp_path: Path) -> None:
             check(cluster, client.prove("orders", 5), b"order 5", tmp_path)
         with urlopen(f"http://{victim.http}/checkpoint", timeout=10) as page:
             no_forks(seen, checkpoints.parse(page.read()))
+
+
+def test_witness_signs_the_checkpoints_of_a_cluster(tmp_path: Path) -> None:
+    """A proof satisfies a policy that demands a witness; without the witness, nodes continue to serve checkpoints."""
+    with ExitStack() as stack:
+        store = WitnessStore(tmp_path / "witness", "auditor.example/witness")
+        stack.callback(store.close)
+        key = store.secret.verifier.text()
+        servers: list[WitnessServer] = []
+
+        def begin(directory: Path) -> None:
+            trusted = policy.parse(shell("checkpoint", "policy", "--cluster", directory).encode())
+            servers.append(WitnessServer("127.0.0.1", 0, trusted, store))
+            stack.callback(servers[0].end)
+            for file in directory.glob("node-*/node.toml"):
+                urls = f'[witness]\nurls = ["http://{servers[0].endpoint}"]\nkeys = ["{key}"]\n'
+                file.write_text(f"{file.read_text()}\n{urls}")
+
+        cluster = stack.enter_context(three(tmp_path / "three", change=begin))
+        text = shell("checkpoint", "policy", "--cluster", cluster.directory, "--witness", key)
+        trusted = policy.parse(text.encode())
+        with Client.connect(cluster.directory, timeout=30) as client:
+            for number in range(3):
+                found = client.journal("orders").write(b"order %d" % number).prove()
+                assert found.value == b"order %d" % number
+            until(lambda: is_witnessed(client, trusted), "the witness signed")
+            proven = proof.check(client.prove("orders", 2), trusted)
+            assert "auditor.example/witness" in proven.signers
+            servers[0].end()
+            client.journal("orders").write(b"without the witness")
+            assert client.prove("orders", 3).value == b"without the witness"
+
+
+def is_witnessed(client: Client, trusted: policy.Policy) -> bool:
+    try:
+        return "auditor.example/witness" in policy.check(trusted, client.checkpoint()).witnesses
+    except Unproven:
+        return False
