@@ -83,7 +83,8 @@ class SequenceLayer(LayerCore):
         self._waiting: dict[int, _Waiting] = {}
         self._changed = False
         """Events were delivered or the state changed since the waiting reads were last tried."""
-        self._publishing: set[int] = set()
+        self._publishing: dict[int, str] = {}
+        """The stream of each publish that a client waits for."""
 
     def deadline(self) -> int | None:
         if not self._waiting:
@@ -100,7 +101,7 @@ class SequenceLayer(LayerCore):
                 self._requested(now_ns, event, out)
             case Withdrawn():
                 self._waiting.pop(event.call, None)
-                self._publishing.discard(event.call)
+                self._publishing.pop(event.call, None)
             case Persisted():
                 out += [] if self._recorder is None else self._recorder.persisted(now_ns)
             case PersistFailed():
@@ -152,11 +153,12 @@ class SequenceLayer(LayerCore):
 
     def _settle_publish(self, effect: Published | Unpublished, out: list[SequenceLayerEffect]) -> None:
         call = effect.token
-        if call not in self._publishing:
+        stream = self._publishing.pop(call, None)
+        if stream is None:
             return
-        self._publishing.discard(call)
         if isinstance(effect, Published):
-            out.append(Settled(call, client.encode(Numbered(effect.first))))
+            hash_ = self._delivered.hash_of(stream, effect.first)
+            out.append(Settled(call, client.encode(Numbered(effect.first, hash_))))
         else:
             out.append(Settled(call, kind=effect.kind, reason=effect.reason))
 
@@ -168,7 +170,7 @@ class SequenceLayer(LayerCore):
             out.append(Settled(asked.call, kind="refused", reason=str(wrong)))
             return
         if isinstance(request, PublishRequest):
-            self._publishing.add(asked.call)
+            self._publishing[asked.call] = request.stream
             self._step_core(now_ns, Publish(asked.call, request.stream, asked.client, values), out)
         elif len(self._waiting) >= self.core.settings.readers_max:
             out.append(Settled(asked.call, kind="busy", reason="too many readers wait here already: read later"))
@@ -205,7 +207,8 @@ class SequenceLayer(LayerCore):
         elif not request.start and 0 < head < first and not request.wait_ns:
             reason = f"all of {request.stream} has left the window: {_unremembered(first)}"
         elif (request.start or first) <= head or late or not request.wait_ns:
-            page = delivered.page(request.stream, request.start or first, self.core.settings.page_bytes_max)
+            page_bytes_max = self.core.settings.page_bytes_max
+            page = delivered.page(request.stream, request.start or first, page_bytes_max, whole=request.whole)
             out.append(Settled(waiting.call, client.encode(page)))
             return True
         else:
