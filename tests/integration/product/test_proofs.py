@@ -17,6 +17,7 @@ from chaplain.proofs import policy, proof
 from chaplain.proofs.checkpoint import Checkpoint
 from chaplain.runtime.http.witness_server import WitnessServer, WitnessStore
 from tests.integration.journal.support import damage
+from tests.integration.journal.support.proof_scenes import sign_through_kills
 from tests.integration.journal.support.scenes import find_master, three, wait_until_same
 from tests.support.process_cluster import Cluster, shell, until
 
@@ -90,6 +91,13 @@ def test_proofs_survive_kills_and_a_wiped_node(tmp_path: Path) -> None:
             check(cluster, client.prove("orders", 5), b"order 5", tmp_path)
         with urlopen(f"http://{victim.http}/checkpoint", timeout=10) as page:
             no_forks(seen, checkpoints.parse(page.read()))
+
+
+def test_no_node_signs_two_roots_when_all_are_killed(tmp_path: Path) -> None:
+    with three(tmp_path / "three") as cluster:
+        found = sign_through_kills(cluster, rounds=2, seed=1)
+    assert found["checkpoints"] > 1
+    assert found["kills"] == 6
 
 
 def test_witness_signs_the_checkpoints_of_a_cluster(tmp_path: Path) -> None:

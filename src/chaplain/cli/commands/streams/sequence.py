@@ -48,8 +48,7 @@ def publish(text: str, stream: str, lines: bool, cluster: str, node: int | None,
     values = split_lines(data) if lines else [data]
     with connected(cluster, node) as client:
         first = client.sequence(stream).publish_many(values)
-    print_json({"number": first.number, "hash": first.hash.hex()})
-    for number in range(first + 1, first + len(values)):
+    for number in range(first, first + len(values)):
         print_json({"number": number})
 
 
