@@ -7,7 +7,8 @@ Users call the names below. The modules, in reading order:
 - Verification of logs: `verification/verify` distributes the checks of `chaplain.verification`. There, in order:
   `header_scan`, `chain_selection`, `plan`, `record_reader`, `checker` with `batches` (the work of a task),
   `proof_segments` (joining the results), `manifest`.
-- Verification of tables: `verification/table_check`, `verification/table_proof`.
+- Verification of tables: `verification/table_check`, `verification/table_proof`. Proofs of rows:
+  `landing/tree_copy`, `verification/row_proof`.
 - Reports: `reporting/report`, `reporting/page`, `reporting/plots`.
 """
 
@@ -18,6 +19,7 @@ from chaplain.pipeline.reporting.report import report
 from chaplain.pipeline.session import local_session
 from chaplain.pipeline.tables import table, table_path
 from chaplain.pipeline.verification.compress import Broken, compress
+from chaplain.pipeline.verification.row_proof import prove_row
 from chaplain.pipeline.verification.verify import find_breaks, prove, verify
 
 __all__ = [
@@ -29,6 +31,7 @@ __all__ = [
     "local_session",
     "offsets_behind_latest",
     "prove",
+    "prove_row",
     "register",
     "report",
     "table",

@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 
 from chaplain.cli.support.log_source import log_source, one_source
-from chaplain.cli.support.verification import check_log, print_result, verify_options
+from chaplain.cli.support.verification import check_log, print_result, read_tree, verify_options
 from chaplain.errors import Missing
 from chaplain.segment.files import list_segments
 from chaplain.verification.plan import local_folders
@@ -29,7 +29,8 @@ CLEAR_LINE = "\r\x1b[K"
 @click.option("--recorded", is_flag=True, help="Verify the sequence streams that nodes recorded, instead of the log.")
 @click.option("--workers", type=click.IntRange(1), metavar="N", help="Number of processes.  [default: one a processor]")
 def verify(cluster: str, path: str, node: int | None, output: str, stream: str, manifest: str | None, identity: str,
-           signatures: bool, founding: str, recorded: bool, workers: int | None) -> None:  # fmt: skip
+           signatures: bool, founding: str, checkpoint_file: str | None, policy_file: str | None, tiles: str | None,
+           recorded: bool, workers: int | None) -> None:  # fmt: skip
     """Verify a log on all processors, without Spark.
 
     Each violation is printed as a line of JSON. The exit code is 0 if there is none, 3 if there is any, and 4 if a file
@@ -43,6 +44,7 @@ def verify(cluster: str, path: str, node: int | None, output: str, stream: str, 
     if recorded:
         _verify_recorded(cluster, path, output, stream)
         return
+    tree = read_tree(cluster, checkpoint_file, policy_file, tiles)
     shown = sys.stderr.isatty()
     if shown:
         click.echo("reading the record headers", err=True, nl=False)
@@ -50,6 +52,7 @@ def verify(cluster: str, path: str, node: int | None, output: str, stream: str, 
         proof = verify_log(
             partial(verify_in_processes, workers=workers or 0, report=_show if shown else _hide),
             cluster=cluster, path=path, manifest=manifest, identity=identity, signatures=signatures, founding=founding,
+            tree=tree,
         )  # fmt: skip
     finally:
         if shown:
