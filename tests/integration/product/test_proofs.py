@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import subprocess
 import sys
 from contextlib import ExitStack
@@ -19,11 +21,12 @@ from chaplain.runtime.http.witness_server import WitnessServer, WitnessStore
 from tests.integration.journal.support import damage
 from tests.integration.journal.support.proof_scenes import sign_through_kills
 from tests.integration.journal.support.scenes import find_master, three, wait_until_same
-from tests.support.process_cluster import Cluster, shell, until
+from tests.support.process_cluster import PROGRAM, Cluster, shell, until
 
 pytestmark = pytest.mark.timeout(280)
 
-CHECK = Path(__file__).parents[3] / "tools" / "check_proof.py"
+TOOLS = Path(__file__).parents[3] / "tools"
+CHECK, REWRITE = TOOLS / "check_proof.py", TOOLS / "rewrite_log.py"
 MESSAGES = 700
 
 
@@ -136,3 +139,41 @@ def is_witnessed(client: Client, trusted: policy.Policy) -> bool:
         return "auditor.example/witness" in policy.check(trusted, client.checkpoint()).witnesses
     except Unproven:
         return False
+
+
+def test_attackers_with_root_are_caught_by_a_saved_checkpoint(tmp_path: Path) -> None:
+    """One node repairs every hash after a change; then a majority of the nodes signs the rewritten log."""
+    with three(tmp_path / "three") as cluster:
+        with Client.connect(cluster.directory, timeout=30) as client:
+            for number in range(20):
+                last = client.journal("orders").write(b"%02d apples" % number)
+            last.prove()
+        where = ("--cluster", cluster.directory)
+        (tmp_path / "policy").write_text(shell("checkpoint", "policy", *where))
+        shell("checkpoint", "save", tmp_path / "saved", *where)
+        first = cluster[1].folder
+        for signers, out in ((), "one"), ((first, cluster[2].folder), "two"):
+            command = [sys.executable, REWRITE, first, tmp_path / out, "07 apples", "99 apples"]
+            subprocess.run([*command, *(f"--sign={folder}" for folder in signers)], check=True)
+        wait_until_same(cluster)
+        signed = ("--checkpoint", tmp_path / "saved", "--policy", tmp_path / "policy")
+        for out in ("one", "two"):
+            path = ("--path", tmp_path / out / "segments")
+            assert shell("verify", *path) == "", "every hash is right"
+            assert json.loads(refused("verify", *path, "--signatures"))["kind"] == "signature"
+        changed = ("--path", tmp_path / "one" / "segments", *signed)
+        found = json.loads(refused("verify", *changed, CHAPLAIN_CLUSTER=str(cluster.directory)))
+        assert (found["kind"], found["stream"], found["offset"]) == ("tree", "orders", 7)
+        assert shell("verify", *where, *signed) == "", "the real log is the signed one"
+        two = tmp_path / "two"
+        more = ("--tiles", two / "tree", "--policy", tmp_path / "policy")
+        fork = refused("checkpoint", "compare", tmp_path / "saved", two / "checkpoint", *more)
+        assert "node-1, node-2: proof of misbehaviour" in fork
+
+
+def refused(*arguments: str | Path, **environment: str) -> str:
+    """The output of a command that found something wrong."""
+    command = [*PROGRAM, *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **environment}, check=False)
+    assert done.returncode == 3, f"{arguments}: {done.returncode}, {done.stderr}"
+    return done.stdout

@@ -147,13 +147,14 @@ def verify(cluster: str, path: str, node: int | None, output: str, tables: str, 
     Standard error says what was verified. For a cluster, that is the complete log of the node that is furthest ahead;
     of the other nodes' logs only the record headers are compared with it. To verify those completely, use --node.
     """
+    nodes = cluster
     if cluster or path or not tables:
         cluster, path = one_source(cluster, path, node)
     elif signatures or founding:
         raise click.UsageError("signatures are in the log: give --cluster or --path")
     elif checkpoint_file:
         raise click.UsageError("the tree is over the log: give --cluster or --path")
-    tree = read_tree(cluster, checkpoint_file, policy_file, tiles)
+    tree = read_tree(nodes, checkpoint_file, policy_file, tiles)
     _check_place(master, remote)
     if not remote and (cluster or path):
         check_log(cluster, path)

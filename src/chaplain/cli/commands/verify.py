@@ -39,12 +39,13 @@ def verify(cluster: str, path: str, node: int | None, output: str, stream: str, 
     Standard error says what was verified. For a cluster, that is the complete log of the node that is furthest ahead;
     of the other nodes' logs only the record headers are compared with it. To verify those completely, use --node.
     """
+    nodes = cluster
     cluster, path = one_source(cluster, path, node)
     check_log(cluster, path)
     if recorded:
         _verify_recorded(cluster, path, output, stream)
         return
-    tree = read_tree(cluster, checkpoint_file, policy_file, tiles)
+    tree = read_tree(nodes, checkpoint_file, policy_file, tiles)
     shown = sys.stderr.isatty()
     if shown:
         click.echo("reading the record headers", err=True, nl=False)

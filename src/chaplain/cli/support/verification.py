@@ -48,7 +48,8 @@ def verify_options(command: F) -> F:
 
 
 def read_tree(cluster: str, checkpoint_file: str | None, policy_file: str | None, tiles: str | None) -> Any:
-    """Check a signed checkpoint, and return where the leaves of its tree are; None if none is given.
+    """Check a signed checkpoint, and return where the leaves of its tree are; None if none is given. Nodes of the
+    cluster, if it runs, are asked for the last leaves, which are in no file yet.
 
     Ends the command with `BREAK_FOUND` if the checkpoint does not hold.
     """

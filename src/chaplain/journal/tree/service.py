@@ -116,7 +116,8 @@ class TreeService:
 
     @property
     def due_ns(self) -> int | None:
-        return soonest((self.tiles.due_ns, self.signer.due_ns))
+        tiles_ns, signer_ns = self.tiles.due_ns, self.signer.due_ns
+        return signer_ns if tiles_ns is None else soonest((tiles_ns, signer_ns))
 
     def on_applied(self, executed: AppliedMessage) -> None:
         self.tiles.on_applied()
@@ -173,8 +174,10 @@ class TreeService:
 
     def answer_waiting(self) -> None:
         """Answer the questions whose message is covered now. The answers become effects of the parts that asked."""
+        if not self._waiting:
+            return
         covers = self.covers
-        if self._waiting and covers > self._covered:
+        if covers > self._covered:
             self._covered = covers
             ready = [answer for index, answer in self._waiting if index <= covers]
             self._waiting = [one for one in self._waiting if one[0] > covers]
@@ -194,6 +197,8 @@ class TreeService:
         """Remove and return the effects."""
         signer = self.signer
         signer.after_step(now_ns)
+        if not (self.tiles.is_waiting or signer.effects or self._read_effects):
+            return []
         effects: list[tuple[Part, TreeEffect]] = [(Part.TILES, effect) for effect in self.tiles.due(now_ns)]
         if signer.effects:
             effects += [(Part.SIGNER, effect) for effect in signer.effects]

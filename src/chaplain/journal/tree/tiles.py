@@ -49,6 +49,11 @@ class TileWriter:
         """Files written since the start."""
 
     @property
+    def is_waiting(self) -> bool:
+        """True if there are full tiles that no write has taken yet."""
+        return bool(self._waiting)
+
+    @property
     def _tree(self) -> LogTree:
         return self._execution.state.tree
 
