@@ -44,7 +44,8 @@ class _End(Frozen, frozen=True):
 def verify_recorded(folders: Sequence[Path]) -> RecordedResult:
     """Verify the recordings in folders of segments. Raises `Inaccessible` if a file cannot be read."""
     breaks: list[Break] = []
-    events, streams = 0, set()
+    events = 0
+    streams: set[str] = set()
     for folder in folders:
         name = folder.resolve().parent.name
         node = int(name.removeprefix("node-")) if name.removeprefix("node-").isdecimal() else 0

@@ -129,6 +129,12 @@ def test_witness_signs_the_checkpoints_of_a_cluster(tmp_path: Path) -> None:
             until(lambda: is_witnessed(client, trusted), "the witness signed")
             proven = proof.check(client.prove("orders", 2), trusted)
             assert "auditor.example/witness" in proven.signers
+            with client.journal("written").writer(receipts=True) as writer:
+                for number in range(3):
+                    writer.write(b"written %d" % number)
+            assert writer.last is not None
+            assert writer.last.prove().value == b"written 2"
+            assert [receipt.prove().offset for receipt in writer.take_receipts()] == [0, 1, 2]
             servers[0].end()
             client.journal("orders").write(b"without the witness")
             assert client.prove("orders", 3).value == b"without the witness"

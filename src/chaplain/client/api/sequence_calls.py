@@ -45,8 +45,8 @@ class Published(int):
         made.hash = hash_
         return made
 
-    def __getnewargs__(self) -> tuple[int, bytes]:
-        return int(self), self.hash
+    def __reduce__(self) -> tuple[type[Published], tuple[int, bytes]]:
+        return Published, (int(self), self.hash)
 
     @property
     def number(self) -> int:
