@@ -6,6 +6,7 @@ from simulator.mutate import caught_by_tests
 
 LEAVES = "unit/journal/execution/test_leaves.py"
 SIGNED = "unit/journal/tree/test_checkpoints.py"
+VERIFIED = "unit/verification/test_tree_check.py"
 
 BUGS = [
     caught_by_tests(
@@ -181,5 +182,33 @@ BUGS = [
         '            self._pause(asked[one], f"no answer within {ANSWER_S} s")\n',
         "            found += one.result(3600)\n",
         "unit/runtime/test_witness_client.py",
+    ),
+    caught_by_tests(
+        "a verification does not compare packs with their leaves",
+        "verification.tree_check",
+        "                if there != shape:\n",
+        "                if there is None:\n",
+        VERIFIED,
+    ),
+    caught_by_tests(
+        "a verification ignores the root of the checkpoint",
+        "verification.tree_check",
+        "return [] if root == tree.root else",
+        "return [] if root else",
+        VERIFIED,
+    ),
+    caught_by_tests(
+        "a verification ignores leaves without a message",
+        "verification.record_reader",
+        "        breaks += leaves.check_end()\n",
+        "",
+        VERIFIED,
+    ),
+    caught_by_tests(
+        "subtrees are joined in the wrong order",
+        "verification.tree_check",
+        "        root = node_hash(left.hash, root)\n",
+        "        root = node_hash(root, left.hash)\n",
+        VERIFIED,
     ),
 ]

@@ -160,6 +160,25 @@ def test_verifying_reader_finds_another_event_in_the_place_of_a_published_one() 
         SequenceReader("s", 3, None, False, None, verify=Published(2, bytes(32)))
 
 
+def test_fresh_reader_asks_for_freshness_once() -> None:
+    node = Alone(page_bytes_max=100)
+    for number in range(20):
+        node.publish(b"%d" % number)
+    reading = SequenceReader("s", None, None, False, None, fresh=True)
+    asked = []
+    while not reading.ended:
+        build: Callable[[int, int], object] = reading.next_request().build
+        request = client.decode_request(build(1, SECOND).request.body)  # type: ignore[attr-defined]
+        assert isinstance(request, ReadRequest)
+        asked.append(request.fresh)
+        settled = node.answer(node.ask(request))
+        assert settled is not None
+        list(reading.take(client.decode_page(settled.payload)))
+    assert asked[0]
+    assert not any(asked[1:])
+    assert len(asked) > 1
+
+
 def test_published_is_a_number_with_a_hash() -> None:
     published = Published(7, b"h" * 32)
     assert (published, published.number, published.hash, [*range(10)][published]) == (7, 7, b"h" * 32, 7)

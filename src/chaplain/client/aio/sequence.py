@@ -35,7 +35,9 @@ class AsyncSequenceStream:
         stop: int | None = None,
         follow: bool = False,
         timeout: float | None = None,
+        *,
         verify: bool | Published = False,
+        fresh: bool = False,
     ) -> AsyncIterator[SequenceEvent]:
         """Iterate over events from number `start` up to, but excluding, `stop`.
 
@@ -45,9 +47,10 @@ class AsyncSequenceStream:
 
         With `verify`, the reader recomputes the stream's hash chain and raises `Unproven` at the first event that does
         not continue it. With `verify=published`, it also raises `Unproven` if the event of that number is not the
-        published one.
+        published one. With `fresh`, it contains everything that was published before the read began, at any node; a
+        node without a majority then refuses.
         """
-        return self._pages(SequenceReader(self.stream, start, stop, follow, timeout, verify=verify))
+        return self._pages(SequenceReader(self.stream, start, stop, follow, timeout, verify=verify, fresh=fresh))
 
     async def _pages(self, reading: SequenceReader) -> AsyncIterator[SequenceEvent]:
         while not reading.ended:

@@ -79,9 +79,11 @@ def publish(stream: str, values: list[bytes]) -> PreparedCall[Published]:
     return PreparedCall(build, finish)
 
 
-def read_page(stream: str, start: int, wait_s: float, history: int, whole: bool = False) -> PreparedCall[SequencePage]:
+def read_page(
+    stream: str, start: int, wait_s: float, history: int, *, whole: bool = False, fresh: bool = False
+) -> PreparedCall[SequencePage]:
     """Read one page of events, waiting up to `wait_s` seconds for the first."""
-    body = client.encode(ReadRequest(stream, start, max(0, int(wait_s * _NS)), history, whole))
+    body = client.encode(ReadRequest(stream, start, max(0, int(wait_s * _NS)), history, whole, fresh))
 
     def build(call: int, timeout_ns: int) -> ClientCall:
         return ClientCall(LookUp(call, Layer.SEQUENCE, body), b"", timeout_ns)
@@ -124,6 +126,7 @@ class SequenceReader:
         timeout_s: float | None,
         *,
         verify: bool | Published = False,
+        fresh: bool = False,
     ) -> None:
         start = None if start is None else validation.number("numbers", start, 1, requirement="begin at 1")
         stop = None if stop is None else validation.number("numbers", stop, requirement="begin at 1")
@@ -137,6 +140,8 @@ class SequenceReader:
         self._history = 0
         self._last: int | None = None
         """Without `follow`: the head when the first page was read."""
+        self._fresh = fresh
+        """Whether the next page has to be fresh: the first one of a fresh read."""
         self._chain = StreamChain(self._stream) if verify is not False else None
         self._known = verify if isinstance(verify, Published) else None
         """An event that the stream must contain."""
@@ -147,11 +152,13 @@ class SequenceReader:
     def next_request(self) -> PreparedCall[SequencePage]:
         """The request for the next page."""
         wait_s = self._wait_s if self._follow else 0.0
-        return read_page(self._stream, self._next, wait_s, self._history, self._chain is not None)
+        whole = self._chain is not None
+        return read_page(self._stream, self._next, wait_s, self._history, whole=whole, fresh=self._fresh)
 
     def take(self, page: SequencePage) -> Iterator[SequenceEvent]:
         """Yield the events of a page and advance the position."""
         self._history = page.history
+        self._fresh = False
         if self._last is None:
             self._last = page.head
         for run in page.runs:

@@ -38,6 +38,8 @@ class ReadRequest(Frozen, frozen=True, array_like=True, tag="read", forbid_unkno
     """The history that the reader has read so far, 0 for any. In another history the same number is another event."""
     whole: bool = False
     """Return whole runs, also the one in whose middle `start` is: the stream's hash chain has one link for each run."""
+    fresh: bool = False
+    """Answer with everything that was decided anywhere when the request arrived."""
 
 
 SequenceRequest: TypeAlias = PublishRequest | ReadRequest

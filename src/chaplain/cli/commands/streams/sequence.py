@@ -57,6 +57,7 @@ def publish(text: str, stream: str, lines: bool, cluster: str, node: int | None,
 @click.option("--from", "start", type=click.IntRange(1), metavar="NUMBER", help="First number to read.")
 @click.option("--to", "stop", type=click.IntRange(1), metavar="NUMBER", help="Stop before this number.")
 @click.option("--follow", is_flag=True, help="Continue with new events.")
+@click.option("--fresh", is_flag=True, help="Include everything that was published before, at any node.")
 @click.option("--verify", is_flag=True, help="Recompute the hash chain; exit with code 3 where it is broken.")
 @reader_options
 def read(
@@ -64,6 +65,7 @@ def read(
     start: int | None,
     stop: int | None,
     follow: bool,
+    fresh: bool,
     verify: bool,
     cluster: str,
     node: int | None,
@@ -83,7 +85,7 @@ def read(
         if not follow and not wait_for_replication(lambda: any(True for begin in starts for _ in found.read(begin))):
             where = "" if start is None else f" from number {start} on"
             raise Missing(f"sequence {stream!r} has no events{where}: publish one with `chaplain sequence publish`")
-        events = found.read(start, stop, follow, verify=verify)
+        events = found.read(start, stop, follow, verify=verify, fresh=fresh)
         print_rows((shape(event, json_value(event.value)) for event in events), _EVENT)
 
 
