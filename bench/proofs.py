@@ -62,6 +62,9 @@ PROOFS = 10
 LEAVES = 300_000
 WRITES = 200
 """Writes in one turn of `path`."""
+RUNS = 5
+BURST_S = 0.5
+"""One turn of `writer()`."""
 WITHOUT_TREE = str(Path(__file__).with_name("without_tree.py"))
 
 
@@ -261,17 +264,6 @@ class TreelessCluster(ChaplainCluster):
         super()._run([command[0], WITHOUT_TREE, *command[3:]], folder, environment)
 
 
-def one_in_flight(client: Client, seconds: float) -> float:
-    """Writes a second."""
-    journal = client.journal("alone")
-    end_s, written = time.monotonic() + seconds, 0
-    began_s = time.monotonic()
-    while time.monotonic() < end_s:
-        journal.write(VALUE)
-        written += 1
-    return written / (time.monotonic() - began_s)
-
-
 def pour(client: Client, seconds: float, stream: str = "many", ended: Callable[[], bool] = lambda: False) -> float:
     """Messages a second by `writer()`."""
     began_s, written = time.monotonic(), 0
@@ -283,35 +275,63 @@ def pour(client: Client, seconds: float, stream: str = "many", ended: Callable[[
     return written / (time.monotonic() - began_s)
 
 
-def measure_writes(rounds: int, seconds: float) -> None:
+def measure_writes(rounds: int) -> None:
     with tempfile.TemporaryDirectory(prefix="chaplain-bench-") as name, ExitStack() as stack:
         clients = {}
-        for which, cluster in (
-            ("with", ChaplainCluster(Path(name) / "with")),
-            ("without", TreelessCluster(Path(name) / "without")),
-        ):
+        clusters: dict[str, ChaplainCluster] = {
+            "with": ChaplainCluster(Path(name) / "with"),
+            "without": TreelessCluster(Path(name) / "without"),
+        }
+        for which, cluster in clusters.items():
             stack.callback(cluster.stop)
             cluster.start()
             clients[which] = stack.enter_context(Client.connect(cluster.address, timeout=30))
             pour(clients[which], 1)
         sizes = {which: client.status()["tree"]["size"] for which, client in clients.items()}
         assert sizes["with"] > 0 == sizes["without"], sizes
-        for way, measure in (("writer()", pour), ("one in flight", one_in_flight)):
-            rates: dict[str, list[float]] = {"with": [], "without": []}
-            for number in range(rounds):
-                for which in ("with", "without") if number % 2 else ("without", "with"):
-                    rates[which].append(measure(clients[which], seconds))
-            each = [with_ / without for with_, without in zip(rates["with"], rates["without"], strict=True)]
-            show(
-                "writes",
-                way=way,
-                rounds=rounds,
-                with_tree=round(median(rates["with"])),
-                without=round(median(rates["without"])),
-                ratio_of_medians=round(median(rates["with"]) / median(rates["without"]), 3),
-                ratio_of_bests=round(max(rates["with"]) / max(rates["without"]), 3),
-                ratio_of_each_round=[round(one, 3) for one in each],
-            )
+        rates = in_turns(rounds, lambda which: pour(clients[which], BURST_S))
+        show("writes", way="writer()", **compared(rates))
+        busy = {which: _busy_s(clusters[which].pids) for which in clients}
+        times = in_turns(WRITES * rounds, lambda which: _one(clients[which]))
+        busy = {which: _busy_s(clusters[which].pids) - busy[which] for which in clients}
+        shown = compared({which: [1 / one for one in found] for which, found in times.items()})
+        show("writes", way="one in flight", **shown, nodes_cpu_ratio=round(busy["with"] / busy["without"], 3))
+
+
+def in_turns(rounds: int, measure: Callable[[str], float]) -> dict[str, list[float]]:
+    """Measure with the tree and without, in turns, so that other load meets both alike."""
+    found: dict[str, list[float]] = {"with": [], "without": []}
+    for number in range(rounds):
+        for which in ("with", "without") if number % 2 else ("without", "with"):
+            found[which].append(measure(which))
+    return found
+
+
+def compared(rates: dict[str, list[float]]) -> dict[str, Any]:
+    with_, without = rates["with"], rates["without"]
+    each = sorted(one / other for one, other in zip(with_, without, strict=True))
+    return {
+        "turns": len(with_),
+        "with_tree": round(median(with_)),
+        "without": round(median(without)),
+        "ratio_of_medians": round(median(with_) / median(without), 3),
+        "ratio_of_means": round(sum(with_) / sum(without), 3),
+        "ratio_of_turns": [round(each[len(each) // 4], 3), round(median(each), 3), round(each[3 * len(each) // 4], 3)],
+    }
+
+
+def _one(client: Client) -> float:
+    """Seconds of one write."""
+    journal = client.journal("alone")
+    began_s = time.perf_counter()
+    journal.write(VALUE)
+    return time.perf_counter() - began_s
+
+
+def _busy_s(pids: list[int]) -> float:
+    """Processor time that these processes have used."""
+    fields = [Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split() for pid in pids]
+    return sum(int(one[11]) + int(one[12]) for one in fields) / os.sysconf("SC_CLK_TCK")
 
 
 def measure_covers(seconds: float) -> None:
@@ -408,18 +428,18 @@ def main() -> None:
     names = ("proof", "tree", "path", "writes", "covers", "one", "verify")
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", choices=names, action="append")
-    parser.add_argument("--rounds", type=int, default=5, help="turns with and without the tree")
+    parser.add_argument("--rounds", type=int, default=20, help="turns with and without the tree")
     parser.add_argument("--seconds", type=float, default=3.0, help="time of one measurement on real nodes")
     parser.add_argument("--covers-seconds", type=float, default=60.0)
     given = parser.parse_args()
     measures: dict[str, Callable[[], None]] = {
         "proof": measure_proof,
         "tree": measure_tree,
-        "path": lambda: measure_path(2 * given.rounds),
-        "writes": lambda: measure_writes(given.rounds, given.seconds),
+        "path": lambda: measure_path(given.rounds),
+        "writes": lambda: measure_writes(given.rounds),
         "covers": lambda: measure_covers(given.covers_seconds),
         "one": lambda: measure_one(3 * given.seconds),
-        "verify": lambda: measure_verify(given.rounds),
+        "verify": lambda: measure_verify(RUNS),
     }
     for name in given.only or names:
         measures[name]()
