@@ -1,7 +1,7 @@
 """Makes the proof of one row of a landed table, without the cluster: the same file as `Client.prove` makes.
 
 The row's pack is rebuilt from the rows of the table, octet by octet. Its signature, the leaf and the path come from the
-copies that `land` made (`landing/tree_copy`). Nothing of this is trusted: the digest of the pack and the root of the
+copies that `land` made (`tree_copy`). Nothing of this is trusted: the digest of the pack and the root of the
 checkpoint are computed again, so that damage never leads to a proof.
 """
 
