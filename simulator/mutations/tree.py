@@ -12,8 +12,8 @@ BUGS = [
     caught_by_tests(
         "a leaf names another offset",
         "journal.execution.leaves",
-        "    ids = (base, heading.messages, heading.client_id, heading.first_id)\n",
-        "    ids = (0, heading.messages, heading.client_id, heading.first_id)\n",
+        "entry.stream, base, heading.messages)\n",
+        "entry.stream, 0, heading.messages)\n",
         LEAVES,
     ),
     caught_by_tests(
