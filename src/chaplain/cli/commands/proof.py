@@ -33,10 +33,7 @@ def _policy_option(required: bool) -> Callable[[Any], Any]:
     return click.option("--policy", "policy_file", required=required, type=_FILE, help=text)
 
 
-@click.command(
-    epilog="Examples: chaplain prove --stream orders --offset 0 --cluster demo > order.proof; chaplain prove --stream"
-    " orders --offset 0 --tables tables > order.proof"
-)
+@click.command(epilog="Example: chaplain prove --stream orders --offset 0 --cluster demo > order.proof")
 @named("--stream", "The stream of the message.")
 @click.option("--offset", required=True, type=click.IntRange(0), help="The offset of the message.")
 @click.option("--tables", metavar="DIR", help="Prove a row of the landed table in this directory, without a cluster.")

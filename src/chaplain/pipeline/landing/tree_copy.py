@@ -40,6 +40,8 @@ CHECKPOINT_FILE = "checkpoint"
 COVER_S = 5.0
 """How long the last batch of `land(once=True)` waits for a checkpoint that covers it."""
 LOOK_S = 0.1
+ANSWER_S = 2.0
+"""How long a cluster may take to answer."""
 PAUSE_S = 30.0
 """A cluster that did not answer is not asked again for this long."""
 
@@ -88,7 +90,7 @@ class TreeCopy:
 
     def _newest(self, *, wait: bool) -> SignedCheckpoint:
         assert self._target is not None
-        client = client_of(self._target)
+        client = client_of(self._target, ANSWER_S)
         size = int(client.status()["tree"]["size"]) if wait else 0
         end_s = time.monotonic() + COVER_S
         while True:
@@ -99,7 +101,7 @@ class TreeCopy:
 
     def _tile(self, name: str) -> bytes:
         assert self._target is not None
-        return client_of(self._target).tile(name)
+        return client_of(self._target, ANSWER_S).tile(name)
 
 
 def filesystem_of(table: str) -> tuple[Any, str]:
