@@ -63,6 +63,7 @@ LEAVES = 300_000
 WRITES = 200
 """Writes in one turn of `path`."""
 RUNS = 5
+PAIRS = 4
 BURST_S = 0.5
 """One turn of `writer()`."""
 WITHOUT_TREE = str(Path(__file__).with_name("without_tree.py"))
@@ -276,26 +277,37 @@ def pour(client: Client, seconds: float, stream: str = "many", ended: Callable[[
 
 
 def measure_writes(rounds: int) -> None:
-    with tempfile.TemporaryDirectory(prefix="chaplain-bench-") as name, ExitStack() as stack:
-        clients = {}
-        clusters: dict[str, ChaplainCluster] = {
-            "with": ChaplainCluster(Path(name) / "with"),
-            "without": TreelessCluster(Path(name) / "without"),
-        }
-        for which, cluster in clusters.items():
-            stack.callback(cluster.stop)
-            cluster.start()
-            clients[which] = stack.enter_context(Client.connect(cluster.address, timeout=30))
-            pour(clients[which], 1)
-        sizes = {which: client.status()["tree"]["size"] for which, client in clients.items()}
-        assert sizes["with"] > 0 == sizes["without"], sizes
-        rates = in_turns(rounds, lambda which: pour(clients[which], BURST_S))
-        show("writes", way="writer()", **compared(rates))
-        busy = {which: _busy_s(clusters[which].pids) for which in clients}
-        times = in_turns(WRITES * rounds, lambda which: _one(clients[which]))
-        busy = {which: _busy_s(clusters[which].pids) - busy[which] for which in clients}
-        shown = compared({which: [1 / one for one in found] for which, found in times.items()})
-        show("writes", way="one in flight", **shown, nodes_cpu_ratio=round(busy["with"] / busy["without"], 3))
+    """In `PAIRS` pairs of clusters: in a pair, the clients may be connected to other nodes than the masters."""
+    bursts: dict[str, list[float]] = {"with": [], "without": []}
+    single: dict[str, list[float]] = {"with": [], "without": []}
+    busy_s = dict.fromkeys(single, 0.0)
+    for _ in range(PAIRS):
+        with tempfile.TemporaryDirectory(prefix="chaplain-bench-") as name, ExitStack() as stack:
+            clusters: dict[str, ChaplainCluster] = {
+                "with": ChaplainCluster(Path(name) / "with"),
+                "without": TreelessCluster(Path(name) / "without"),
+            }
+            clients = {}
+            for which, cluster in clusters.items():
+                stack.callback(cluster.stop)
+                cluster.start()
+                clients[which] = stack.enter_context(Client.connect(cluster.address, timeout=30))
+                pour(clients[which], 1)
+            sizes = {which: client.status()["tree"]["size"] for which, client in clients.items()}
+            assert sizes["with"] > 0 == sizes["without"], sizes
+            add(bursts, in_turns(rounds, lambda which, clients=clients: pour(clients[which], BURST_S)))
+            before = {which: _busy_s(cluster.pids) for which, cluster in clusters.items()}
+            add(single, in_turns(WRITES * rounds, lambda which, clients=clients: 1 / _one(clients[which])))
+            for which, cluster in clusters.items():
+                busy_s[which] += _busy_s(cluster.pids) - before[which]
+    show("writes", way="writer()", **compared(bursts))
+    cpu = round(busy_s["with"] / busy_s["without"], 3)
+    show("writes", way="one in flight", **compared(single), nodes_cpu_ratio=cpu)
+
+
+def add(found: dict[str, list[float]], more: dict[str, list[float]]) -> None:
+    for which, values in more.items():
+        found[which] += values
 
 
 def in_turns(rounds: int, measure: Callable[[str], float]) -> dict[str, list[float]]:
@@ -329,9 +341,9 @@ def _one(client: Client) -> float:
 
 
 def _busy_s(pids: list[int]) -> float:
-    """Processor time that these processes have used."""
-    fields = [Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split() for pid in pids]
-    return sum(int(one[11]) + int(one[12]) for one in fields) / os.sysconf("SC_CLK_TCK")
+    """Processor time that all threads of these processes have used, to the nanosecond."""
+    tasks = [task for pid in pids for task in Path(f"/proc/{pid}/task").iterdir()]
+    return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e9
 
 
 def measure_covers(seconds: float) -> None:
@@ -428,14 +440,16 @@ def main() -> None:
     names = ("proof", "tree", "path", "writes", "covers", "one", "verify")
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", choices=names, action="append")
-    parser.add_argument("--rounds", type=int, default=20, help="turns with and without the tree")
+    parser.add_argument(
+        "--rounds", type=int, default=8, help="turns with and without the tree, for each pair of clusters"
+    )
     parser.add_argument("--seconds", type=float, default=3.0, help="time of one measurement on real nodes")
     parser.add_argument("--covers-seconds", type=float, default=60.0)
     given = parser.parse_args()
     measures: dict[str, Callable[[], None]] = {
         "proof": measure_proof,
         "tree": measure_tree,
-        "path": lambda: measure_path(given.rounds),
+        "path": lambda: measure_path(2 * given.rounds),
         "writes": lambda: measure_writes(given.rounds),
         "covers": lambda: measure_covers(given.covers_seconds),
         "one": lambda: measure_one(3 * given.seconds),

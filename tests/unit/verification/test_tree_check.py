@@ -7,12 +7,15 @@ from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from chaplain.errors import Malformed, Missing
 from chaplain.journal.execution.state_machine import JournalExecution
 from chaplain.journal.model.log_tree import BUNDLES
+from chaplain.proofs import leaf
 from chaplain.proofs.checkpoint import Checkpoint, origin_of
+from chaplain.proofs.leaf import PackLeaf
 from chaplain.proofs.merkle import EMPTY_ROOT, leaf_hash, root_of
 from chaplain.proofs.tiles import bundle_path, decode_bundle, encode_bundle
 from chaplain.verification.process_pool import verify_in_processes
@@ -105,6 +108,20 @@ def test_changed_leaf_leads_to_another_root(grown: Grown, tmp_path: Path) -> Non
     file.write_bytes(encode_bundle(entries))
     [found] = other.verify(other.source()).breaks
     assert (found.kind, found.stream, found.offset) == ("tree", "", 0)
+
+
+def test_pack_that_is_not_the_signed_one_is_named(grown: Grown, tmp_path: Path) -> None:
+    """The nodes signed another digest for one pack. Everything else is the same."""
+    entries = list(grown.leaves)
+    at = next(number for number in range(len(entries) - 1, 0, -1) if isinstance(leaf.decode(entries[number]), PackLeaf))
+    signed = leaf.decode(entries[at])
+    assert isinstance(signed, PackLeaf)
+    entries[at] = leaf.encode(msgspec.structs.replace(signed, digest=bytes(32)))
+    root = root_of([leaf_hash(one) for one in entries])
+    tail = encode_bundle(entries[len(entries) // 256 * 256 :])
+    checkpoint = Checkpoint(origin_of(CLUSTER), len(entries), root)
+    found = grown.verify(TreeSource(checkpoint.text, str(grown.folder), tail)).breaks
+    assert [(one.kind, one.stream, one.offset) for one in found] == [("tree", signed.stream, signed.first_offset)]
 
 
 def test_log_without_its_last_messages_lacks_leaves(grown: Grown, tmp_path: Path) -> None:
