@@ -440,9 +440,7 @@ def main() -> None:
     names = ("proof", "tree", "path", "writes", "covers", "one", "verify")
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", choices=names, action="append")
-    parser.add_argument(
-        "--rounds", type=int, default=8, help="turns with and without the tree, for each pair of clusters"
-    )
+    parser.add_argument("--rounds", type=int, default=8, help="turns with the tree and without, in each pair")
     parser.add_argument("--seconds", type=float, default=3.0, help="time of one measurement on real nodes")
     parser.add_argument("--covers-seconds", type=float, default=60.0)
     given = parser.parse_args()
