@@ -28,7 +28,7 @@ from chaplain.core import Drained, Persist, Persisted
 from chaplain.gossip.events import GossipParcel
 from chaplain.graph.core import GraphCore
 from chaplain.graph.events import CheckSignatures, EventsRead, ReadEvents, SignaturesChecked
-from chaplain.graph.messages.event import NO_ID, VERSION, Event, decode
+from chaplain.graph.messages.event import NO_ID, VERSION, SignedEvent, decode
 from chaplain.graph.messages.peer import FetchMissing
 from chaplain.graph.messages.peer import decode as decode_message
 from chaplain.graph.model import Model
@@ -50,7 +50,7 @@ OWN = 10
 """Events that only the lagging node has, because it wrote them itself."""
 
 
-def unsigned(author: bytes, number: int, previous: Event | None) -> Event:
+def unsigned(author: bytes, number: int, previous: SignedEvent | None) -> SignedEvent:
     """Return an event with an empty signature; the measured code does not check signatures."""
     height = 0 if previous is None else previous.height + 1
     link = bytes(4) + NO_ID if previous is None else previous.height.to_bytes(4, "big") + previous.id
@@ -63,8 +63,8 @@ def unsigned(author: bytes, number: int, previous: Event | None) -> Event:
     return decode(bytes((VERSION,)) + author + bytes(64) + tail)
 
 
-def line(author: bytes, count: int, behind: Event | None = None, first: int = 0) -> list[Event]:
-    events: list[Event] = []
+def line(author: bytes, count: int, behind: SignedEvent | None = None, first: int = 0) -> list[SignedEvent]:
+    events: list[SignedEvent] = []
     last = behind
     for number in range(first, first + count):
         last = unsigned(author, number, last)
@@ -117,7 +117,7 @@ class Node:
         self.core = GraphCore(settings, identity, random.Random(seed), now_ns=0, founders=peers)
         self.sent: deque[bytes] = deque()
 
-    def load(self, events: list[Event]) -> None:
+    def load(self, events: list[SignedEvent]) -> None:
         stream = self.core.context.stream("notes")
         assert stream is not None
         for number, event in enumerate(events):
@@ -144,7 +144,7 @@ class Node:
                         pass
 
 
-def fetch(full: Node, events: list[Event], missing: int, own: int) -> dict[str, float]:
+def fetch(full: Node, events: list[SignedEvent], missing: int, own: int) -> dict[str, float]:
     """Synchronize a node that has all events with one that lacks the newest and has some of its own."""
     lagging = Node(2, [])
     common = events[: len(events) - missing]

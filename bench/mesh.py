@@ -22,7 +22,8 @@ from mesh_programs import PATIENCE_S, QUEUE_BYTES, REPORT_EVERY, WINDOW, Progres
 COMPARED = """\
 Five processes on loopback, fully meshed: one shouts to a pool, four have joined it and check each number they hear.
 chaplain  whole nodes, every command sealed (AES-256-GCM). A program in the node's process gives it Shout inputs and
-          holds back while {queue_kib} KiB wait for any peer; the hearing program takes them where the desk would.
+          holds back while {queue_kib} KiB wait for any peer; the program takes the received
+          messages where the client service would.
 pyre      zeromq-pyre's shout() and recv(), nothing encrypted. It silently drops a peer whose queue is full, so the
           sender stays at most {window} messages ahead of the slowest receiver, which reports every {report} by WHISPER.
 rate      messages that all four have / seconds from the first shout to the last arrival; median of the rounds

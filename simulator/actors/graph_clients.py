@@ -10,7 +10,7 @@ from chaplain.core import Requested, Settled
 from chaplain.gossip.events import GossipParcel
 from chaplain.graph.messages import client, peer
 from chaplain.graph.messages.client import Page, ReadArrivals, decode_answer
-from chaplain.graph.messages.event import Event, EventDraft, ParentLink, confirm_label, decode, sign
+from chaplain.graph.messages.event import EventDraft, ParentLink, SignedEvent, confirm_label, decode, sign
 from chaplain.graph.messages.peer import AGAIN, FIRST, Confirmation, EventBatch, FetchMissing, GraphMessage, Inv, Item
 from chaplain.link.auth.identity import Identity
 from chaplain.link.events import Peer
@@ -64,7 +64,7 @@ class Follower:
         for row in page.rows:
             self._take(decode(row.raw), row.read)
 
-    def _take(self, event: Event, read: bool) -> None:
+    def _take(self, event: SignedEvent, read: bool) -> None:
         links = [link.id for link in event.links]
         if event.id in self.seen:
             raise Violation("graph", "a reader gets an event twice")
@@ -87,7 +87,7 @@ class Rogue:
         self._identity = Identity(sha256(b"rogue").digest())
         self.active = rng.random() < 0.5
         self.peer = Peer(b"r" * 16, self._identity.identifier, self._identity.key, "tcp://10.0.0.99:7171")
-        self._past: list[Event] = []
+        self._past: list[SignedEvent] = []
 
     def begin(self, world: World) -> None:
         if self.active:
@@ -105,7 +105,7 @@ class Rogue:
                 world.tell(host, GossipParcel(self.peer, parcel))
         world.after(self._rng.randrange(SECOND_NS), self._act, world)
 
-    def _sign(self, now_ns: int, links: tuple[ParentLink, ...], content: bytes) -> Event:
+    def _sign(self, now_ns: int, links: tuple[ParentLink, ...], content: bytes) -> SignedEvent:
         previous = self._rng.choice([*self._past[-4:]]) if self._past and self._rng.random() < 0.8 else None
         first = None if previous is None else ParentLink(previous.id, previous.height)
         draft = EventDraft("notes", content, now_ns, first, links)

@@ -48,7 +48,7 @@ from chaplain.journal.storage.record_layout import applied_batches
 from chaplain.link.auth.identity import Identity
 from chaplain.segment.record import Record
 from chaplain.units import MILLISECOND_NS
-from chaplain.wire.primitives import Cursor
+from chaplain.wire.primitives import ByteReader
 from simulator.adapters.core_adapter import CoreAdapter
 from simulator.adapters.dialer import Dialer
 from simulator.world.disk import apply, segments_of
@@ -123,7 +123,7 @@ class CountingExecution:
         """Requests are not signed here: a request is its fields."""
         try:
             if is_opening(entry.entry_type, entry.stage):
-                wanted = decode_fields(Cursor(entry.data), entry.entry_type)
+                wanted = decode_fields(ByteReader(entry.data), entry.entry_type)
                 self.cluster_config, _ = open_change(self.cluster_config, wanted, change, change, self.applied_index)
             else:
                 step = decode_step(entry.entry_type, entry.stage, entry.data)

@@ -27,13 +27,13 @@ from chaplain.core import (
 from chaplain.gossip.core import GossipCore
 from chaplain.gossip.events import (
     AskQuery,
-    Assembled,
     Fire,
     GossipInput,
     GossipParcel,
     HeardFrom,
     JoinThrough,
     LeaveCluster,
+    MembersConfigured,
 )
 from chaplain.gossip.settings import GossipSettings
 from chaplain.link.auth.identity import Identity, identifier_of
@@ -47,7 +47,7 @@ DEAD_NS = 30 * SECOND_NS
 _PRESENT, _CONTENT = b"P", b"C"
 
 
-class Spoke(Frozen, frozen=True):
+class MessageReceived(Frozen, frozen=True):
     """For the checkers: a message of this node arrived here."""
 
     identifier: int
@@ -118,7 +118,7 @@ class Gossiper:
                 self._give(now_ns, Woken())
             case Lie():
                 self._lie(event)
-            case Stopping() | LeaveCluster() | Fire() | AskQuery() | JoinThrough() | Assembled():
+            case Stopping() | LeaveCluster() | Fire() | AskQuery() | JoinThrough() | MembersConfigured():
                 self._give(now_ns, event)
             case _:
                 raise TypeError(f"nothing is known of {event!r}")
@@ -193,7 +193,7 @@ class Gossiper:
                 self._give(now_ns, HeardFrom(line.peer.identifier))
         if not line.entered:
             return
-        self._out.append(Spoke(line.peer.identifier))
+        self._out.append(MessageReceived(line.peer.identifier))
         if kind == _CONTENT:
             self._give(now_ns, GossipParcel(line.peer, parcel.decode(rest)))
 

@@ -18,7 +18,7 @@ from chaplain.gossip.events import (
 )
 from chaplain.gossip.settings import GossipSettings
 from chaplain.units import SECOND_NS
-from simulator.adapters.gossip_node import Gossiper, Lie, Spoke
+from simulator.adapters.gossip_node import Gossiper, Lie, MessageReceived
 from simulator.checkers.base import Watcher
 from simulator.world.machine import Host
 
@@ -78,7 +78,7 @@ class ListWatch(Watcher):
         if isinstance(event, Stopping | LeaveCluster):
             self._left[own] = _core(host).gossip.incarnation
         for effect in effects:
-            if isinstance(effect, Spoke):
+            if isinstance(effect, MessageReceived):
                 self._spoke_ns[host.name, host.process, effect.identifier] = time_ns
             elif isinstance(effect, MemberChanged):
                 self._changed(time_ns, host, effect)

@@ -9,7 +9,7 @@ from chaplain.core import Persisted, Send, Settled
 from chaplain.errors import Malformed
 from chaplain.graph.messages import peer
 from chaplain.graph.messages.client import Appended, Page, decode_answer
-from chaplain.graph.messages.event import Event, decode
+from chaplain.graph.messages.event import SignedEvent, decode
 from chaplain.graph.messages.peer import EventBatch, Fetched, Inv, SyncEvent
 from chaplain.graph.stream import Stream
 from chaplain.units import MILLISECOND_NS, SECOND_NS
@@ -32,7 +32,7 @@ class GraphChecker(Watcher):
     def __init__(self, workload: Graph) -> None:
         self._workload = workload
         self._world: World | None = None
-        self._events: dict[bytes, Event] = {}
+        self._events: dict[bytes, SignedEvent] = {}
         """All events that were ever on a disk."""
         self._has: dict[str, set[bytes]] = {name: set() for name in workload.names}
         """By node: the events that it was seen to have on disk."""

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from chaplain.core import Admit, Arrived, Dial, Flushed, Knocked, Send
-from chaplain.link.auth.hello import GREETING_CLIENT, GREETING_NODE, Claim, open_envelope, open_hello
+from chaplain.link.auth.hello import GREETING_CLIENT, GREETING_NODE, HelloClaims, open_envelope, open_hello
 from chaplain.link.events import CommandDropped, Met, Missed, Parted, Said, Say
 from chaplain.link.sessions.aead import HEADER
 from chaplain.units import SECOND_NS
@@ -29,11 +29,11 @@ _GREETINGS = (GREETING_NODE, GREETING_CLIENT)
 _FRESH_NS = 10 * SECOND_NS
 
 
-def _claim(frame: bytes) -> Claim:
+def _claim(frame: bytes) -> HelloClaims:
     return open_hello(open_envelope(frame).hello)[0]
 
 
-class Roster(Watcher):
+class ProcessRegistry(Watcher):
     """Every process that ever ran, by its instance."""
 
     name = "strangers"

@@ -59,7 +59,7 @@ class Settling(Frozen, frozen=True):
     tree_root: bytes
 
 
-class Spoke(Frozen, frozen=True):
+class MessageSent(Frozen, frozen=True):
     """An effect for this checker alone: a node sent a message to a client or to the rogue."""
 
     instance: bytes
@@ -93,7 +93,7 @@ class RequestChecker(Watcher):
             match effect:
                 case Settling():
                     self._settled(time_ns, host, effect)
-                case Spoke():
+                case MessageSent():
                     self._spoke(host, effect)
                 case Send():
                     self._sent(host, effect.frame)
@@ -135,7 +135,7 @@ class RequestChecker(Watcher):
 
     # Answers to clients.
 
-    def _spoke(self, host: Host, effect: Spoke) -> None:
+    def _spoke(self, host: Host, effect: MessageSent) -> None:
         assert self.world is not None
         said = parcel.decode(effect.content)
         if effect.instance == self._workload.rogue.peer.instance:

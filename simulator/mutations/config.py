@@ -63,8 +63,8 @@ BUGS = [
     _bug(
         "agreed by the new set alone",
         "consensus.master",
-        "InFlight(self._regime, message.index, message.hash, context.quorum)",
-        "InFlight(self._regime, message.index, message.hash, type(context.quorum)(context.quorum.sets[-1:]))",
+        "ProposalInFlight(self._regime, message.index, message.hash, context.quorum)",
+        "ProposalInFlight(self._regime, message.index, message.hash, type(context.quorum)(context.quorum.sets[-1:]))",
     ),
     _bug(
         "two changes at once",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from simulator.mutate import caught_by_tests
 
-DESK = "unit/client_service/test_desk.py"
+CLIENT_SERVICE = "unit/client_service/test_client_service.py"
 READING = "unit/journal/clients/test_subscriptions.py"
 QUEUES = "unit/link/test_client_queues.py"
 FAIR = "unit/node/test_fair_queue.py"
@@ -22,7 +22,7 @@ BUGS = [
         "client_service.core",
         "                return self._revoke_access()",
         "                return []",
-        DESK,
+        CLIENT_SERVICE,
         "listener_that_lost_its_right_is_ended_with_the_reason",
         "request_without_the_right_to_its_stream_is_refused",
         "waiting_call_ends_when_its_right_is_lost",
@@ -131,7 +131,7 @@ BUGS = [
         "client_service.core",
         "[Charge(client.key, units)] if units else []",
         "[]",
-        DESK,
+        CLIENT_SERVICE,
         "charged",
     ),
     caught_by_tests(

@@ -177,7 +177,7 @@ BUGS = [
     _bug(
         "believe an old quorum",
         "queries",
-        "if wait.quorum in (None, journal.assembly.quorum):",
+        "if wait.quorum in (None, journal.cluster_config.quorum):",
         "if True:",
         CORE,
         "fresh",

@@ -57,7 +57,7 @@ BUGS = [
         "    if not root:",
         PROOF,
         "another_pack",
-        "claimed",
+        "flipped_bit_of_a_claim",
     ),
     _bug(
         "the leaf of a proof is not checked",

@@ -54,16 +54,16 @@ BUGS = [
     _bug(
         "go on without what the granters hold",
         "lock",
-        "        if best is None or best.bearing.head <= log.head:",
-        "        if best is None or best.bearing.head >= log.head:",
+        "        if best is None or best.peer_state.head <= log.head:",
+        "        if best is None or best.peer_state.head >= log.head:",
     ),
     _bug(
         "take the longest log, whatever its ballot",
         "lock",
-        "key=lambda grant: grant.bearing.head, default=None)\n"
-        "        if best is None or best.bearing.head <= log.head:",
-        "key=lambda grant: grant.bearing.head.index, default=None)\n"
-        "        if best is None or best.bearing.head.index <= log.head.index:",
+        "key=lambda grant: grant.peer_state.head, default=None)\n"
+        "        if best is None or best.peer_state.head <= log.head:",
+        "key=lambda grant: grant.peer_state.head.index, default=None)\n"
+        "        if best is None or best.peer_state.head.index <= log.head.index:",
         300,
     ),
     _bug(
@@ -89,14 +89,14 @@ BUGS = [
     _bug(
         "count acknowledgements of another ballot",
         "commit",
-        "                if acked.ballot == context.promised and peer.bearing.history == context.history:",
-        "                if peer.bearing.history == context.history:",
+        "                if acked.ballot == context.promised and peer.last_state.history == context.history:",
+        "                if peer.last_state.history == context.history:",
     ),
     _bug(
         "believe that an index is decided without comparing hashes",
         "acceptor",
-        "        if bearing.decided > log.decided and log.hash_at(bearing.decided) == bearing.decided_hash:",
-        "        if bearing.decided > log.decided and log.hash_at(bearing.decided) is not None:",
+        "        if peer_state.decided > log.decided and log.hash_at(peer_state.decided) == peer_state.decided_hash:",
+        "        if peer_state.decided > log.decided and log.hash_at(peer_state.decided) is not None:",
     ),
     _bug(
         "publish again what kept its place",
@@ -168,7 +168,7 @@ BUGS = [
     _bug(
         "never ask for what is missing",
         "acceptor",
-        "            context.send(peer, Fill(context.bearing()))",
+        "            context.send(peer, Fill(context.own_state()))",
         "            pass",
         mode="liveness",
     ),

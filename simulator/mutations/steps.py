@@ -44,7 +44,7 @@ BUGS = [
         "a forged request is remembered",
         "journal.execution.config",
         "            return _refused(Reason.SIGNATURE)\n",
-        "            draft.epochs.remember(Decision(config.request_name(request), 0, Reason.SIGNATURE))\n"
+        "            draft.epochs.remember(RequestDecision(config.request_name(request), 0, Reason.SIGNATURE))\n"
         "            return _refused(Reason.SIGNATURE)\n",
         "unit/journal/execution/test_epochs.py",
     ),

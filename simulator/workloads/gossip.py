@@ -15,7 +15,7 @@ from random import Random
 from chaplain.gossip import codec, payloads
 from chaplain.gossip import member_record as cards
 from chaplain.gossip.codec import Accuse, Action, Body, Cards, MessageType
-from chaplain.gossip.events import ALL, AskQuery, Assembled, EventId, Fire, JoinThrough, LeaveCluster
+from chaplain.gossip.events import ALL, AskQuery, EventId, Fire, JoinThrough, LeaveCluster, MembersConfigured
 from chaplain.gossip.member_record import INCARNATION_MAX
 from chaplain.gossip.payloads import Health, UserEvent
 from chaplain.gossip.settings import GossipSettings
@@ -70,7 +70,7 @@ class Gossip(Workload):
                 world.after(delay_ns, self._lie, world)
 
     def _close_doors(self, world: World) -> None:
-        closed = Assembled({}, tuple(map(self.endpoint, self.names)))
+        closed = MembersConfigured({}, tuple(map(self.endpoint, self.names)))
         for host in world.hosts.values():
             if isinstance(host.core, Gossiper) and len(host.core.gossip.members()) == len(self.names):
                 world.tell(host, closed)

@@ -20,7 +20,15 @@ from chaplain.link.settings import LinkSettings
 from chaplain.units import MILLISECOND_NS, SECOND_NS
 from chaplain.wire.command import Alive, encode
 from simulator.checkers.base import Checker
-from simulator.checkers.link import BudgetWatch, DoorWatch, GreetingWatch, LiveWatch, Roster, SealWatch, SpeechWatch
+from simulator.checkers.link import (
+    BudgetWatch,
+    DoorWatch,
+    GreetingWatch,
+    LiveWatch,
+    ProcessRegistry,
+    SealWatch,
+    SpeechWatch,
+)
 from simulator.faults.plan import ATTACK, CLOCK, NETWORK, Fault
 from simulator.workloads import Workload
 from simulator.world.machine import CrashPoint
@@ -111,7 +119,7 @@ class Greet(Workload):
         self._loudness = rng.choice((0.0, 0.03, 0.5))
         self._queue_bytes_max = rng.choice((30_000, 200_000))
         self._seal = rng.choice(("aes-256-gcm", "hmac-sha256"))
-        self.roster = Roster({name: self._keys[name].key for name in self.members}, self.endpoint)
+        self.roster = ProcessRegistry({name: self._keys[name].key for name in self.members}, self.endpoint)
 
     def make_node(self, name: str, rng: Random, disk: Mapping[str, bytes], now_ns: int) -> Greeter:
         ring = self._rings.get(name, (self._other_key if name == "otherkey" else self._cluster_key,))

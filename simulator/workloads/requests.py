@@ -17,7 +17,7 @@ from chaplain.core import (
     Persist,
     Send,
 )
-from chaplain.gossip.events import Assembled
+from chaplain.gossip.events import MembersConfigured
 from chaplain.journal.clients import sessions
 from chaplain.journal.consensus import follower, repair, unconfirmed
 from chaplain.journal.consensus.events import ConsensusStarted, LogRead, ReadLog
@@ -35,7 +35,13 @@ from chaplain.journal.messages.config import acl_id
 from chaplain.journal.messages.ingest import IngestEntry
 from chaplain.journal.messages.peer import ForwardConfigRequest
 from chaplain.journal.messages.signing import holds
-from chaplain.journal.model.bootstrap import ALL_STREAMS, BootstrapClient, BootstrapMember, ClusterBootstrap, Policy
+from chaplain.journal.model.bootstrap import (
+    ALL_STREAMS,
+    BootstrapClient,
+    BootstrapMember,
+    ClusterBootstrap,
+    ExecutionPolicy,
+)
 from chaplain.journal.model.epochs import EpochBounds
 from chaplain.journal.model.log_entry import AgreedEntry, Decision
 from chaplain.journal.model.results import AppliedMessage
@@ -56,7 +62,7 @@ from simulator.adapters.core_adapter import CoreAdapter
 from simulator.adapters.delayed_answers import DelayedAnswers
 from simulator.adapters.dialer import Dialer
 from simulator.checkers import execution_oracle, requests
-from simulator.checkers.requests import RequestChecker, Settling, Spoke
+from simulator.checkers.requests import MessageSent, RequestChecker, Settling
 from simulator.checkers.tree import TreeChecker
 from simulator.faults.disk_faults import BAD_DISKS, SYNCS_FAIL, damage, fail_syncs
 from simulator.faults.plan import CLOCK, NETWORK, PROCESS, Fault
@@ -185,7 +191,7 @@ class JournalNode(CoreAdapter):
                     for operation in effect.operations:
                         apply(self._files, operation)
                     effects.append(effect)
-                case Admitted() | Assembled():
+                case Admitted() | MembersConfigured():
                     pass  # clients need no admission here, and nodes dial each other without checks
                 case _:
                     effects.append(effect)
@@ -195,7 +201,7 @@ class JournalNode(CoreAdapter):
         if dial is not None:
             effects.append(Send(dial, bytes((self.number,)) + effect.content))
             return
-        effects.append(Spoke(effect.instance, effect.content))
+        effects.append(MessageSent(effect.instance, effect.content))
 
 
 class Requests(Workload):
@@ -205,7 +211,7 @@ class Requests(Workload):
         WRITTEN_NOT_SYNCED,
         SYNCED_NOT_TOLD,
         BEGUN_NOT_WRITTEN,
-        CrashPoint("after an answer", lambda effect: isinstance(effect, Spoke)),
+        CrashPoint("after an answer", lambda effect: isinstance(effect, MessageSent)),
         CrashPoint("after settling", lambda effect: isinstance(effect, Settling)),
     )
 
@@ -306,9 +312,9 @@ class Requests(Workload):
         forgotten = [name for name in suspects if self.number(name) in self.serializers and name not in voting]
         return self.enough(voting) or (len(healed) == len(self.names) and not forgotten)
 
-    def policy(self, rng: Random) -> Policy:
+    def policy(self, rng: Random) -> ExecutionPolicy:
         idle_ns, bounds = rng.choice((15, 60, 10_000)) * SECOND_NS, EpochBounds(3, rng.choice((30, 300)), 8)
-        return Policy(remembered_packs=3, lane_idle_ns=idle_ns, epochs=bounds)
+        return ExecutionPolicy(remembered_packs=3, lane_idle_ns=idle_ns, epochs=bounds)
 
     def number(self, name: str) -> int:
         return self.numbers[self.names.index(name)]

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import msgspec
 
 from chaplain.journal.messages.config import MakeCheckpoint
-from chaplain.journal.model.bootstrap import Policy
+from chaplain.journal.model.bootstrap import ExecutionPolicy
 from chaplain.journal.settings import JournalSettings, RetentionRules
 from chaplain.units import SECOND_NS
 from simulator.actors.two_phase_client import SimSink
@@ -53,7 +53,7 @@ class Retention(Requests):
         """The message up to which an admin asked for the log to be dropped."""
         self.retention = RetentionChecker(self)
 
-    def policy(self, rng: Random) -> Policy:
+    def policy(self, rng: Random) -> ExecutionPolicy:
         return msgspec.structs.replace(super().policy(rng), checkpoint_bytes=rng.choice((6, 20, 10_000)) * 1024)
 
     def settings(self, name: str) -> JournalSettings:

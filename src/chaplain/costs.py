@@ -1,9 +1,10 @@
 """The cost of a client's request to the whole cluster, as far as its kind and size say.
 
-The node that serves a request measures only its own step. An event, a question, an append to a graph, a petition or a
-statement makes every node work, most of it later. So a request has a cost in units: a small write costs one unit. The
-node charges `size_cost` for every request, and the layer that decodes the request charges what its kind costs more. The
-charges decide only which clients are light (`node.fair_queue`); the host measures how busy the node really is.
+The node that serves a request measures only its own step. But an event, a question, an append to a graph, a
+configuration request and a statement make every node work, mostly later. So a request has a cost in units: a small
+write costs one unit. The node charges `size_cost` for every request. The layer that decodes the request charges the
+additional cost of its kind. The charges decide only which clients are light (`node.fair_queue`); the host measures how
+busy the node really is.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from chaplain.core import Frozen
 
 REQUEST = 1
 SPREAD = 10
-"""An event, a question or a petition. Measured on three nodes: five to ten times a small write among others."""
+"""An event, a question or a configuration request. Measured on three nodes: five to ten times a small write."""
 APPEND = 20
 """An append to a graph: every node checks its signature and writes it to disk. Measured likewise: 17 times."""
 READ = 20

@@ -11,7 +11,7 @@ from chaplain.errors import Malformed
 from chaplain.graph.core import GraphCore
 from chaplain.graph.events import EventsRead, ReadEvents
 from chaplain.graph.messages import client, peer
-from chaplain.graph.messages.client import Append, Page, ReadArrivals, ReadSnapshot, Row
+from chaplain.graph.messages.client import Append, EventRow, Page, ReadArrivals, ReadSnapshot
 from chaplain.graph.messages.event import EventDraft, ParentLink, decode, sign
 from chaplain.graph.messages.peer import (
     Confirmation,
@@ -56,7 +56,7 @@ SEEDS = {
     "target_client": [
         bytes((kind,)) + b"".join(number.to_bytes(8, "big") for number in (1, 2, 3)) for kind in range(4)
     ],
-    "target_page": [client.encode(Page((Row(_FIRST.raw, 1, True, 2, False),), b"log", 1, 2, (), True))],
+    "target_page": [client.encode(Page((EventRow(_FIRST.raw, 1, True, 2, False),), b"log", 1, 2, (), True))],
 }
 
 

@@ -9,14 +9,14 @@ from chaplain.link.auth.identity import Identity
 from chaplain.segment.record import Kind, Record
 from chaplain.verification.batches import split_first
 from chaplain.verification.header_scan import ScanStart
-from chaplain.verification.keys import KnownSigner, Signers
-from chaplain.verification.manifest import Proven, decode, encode
+from chaplain.verification.keys import AllowedSigners, KnownSigner
+from chaplain.verification.manifest import ManifestContent, decode, encode
 from chaplain.verification.proof_segments import Point, ProofState, StreamTail
 
 IDENTITY = Identity(b"m" * 32)
 STATE = ProofState(Point(7, [b"h" * 32], 1, 5), {"orders": StreamTail(25, [b"c" * 32])}, {1: 26}, all_lanes=True)
-SIGNERS = Signers([KnownSigner(bytes(15), IDENTITY.key, 1, admin=True)], [(1, bytes(15))])
-PROVEN = Proven("demo", STATE, ScanStart(0, bytes(16), 8192), 25, SIGNERS)
+SIGNERS = AllowedSigners([KnownSigner(bytes(15), IDENTITY.key, 1, admin=True)], [(1, bytes(15))])
+PROVEN = ManifestContent("demo", STATE, ScanStart(0, bytes(16), 8192), 25, SIGNERS)
 assert decode(encode(PROVEN, IDENTITY), IDENTITY.key) == PROVEN
 
 SEEDS = {

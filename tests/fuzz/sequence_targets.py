@@ -22,12 +22,12 @@ from chaplain.sequence.messages.entry import (
     encode_run,
     make_entry,
 )
-from chaplain.sequence.messages.peer import Bearing, DscReq, EntryBatch, Lock, LockGranted, LockRefused, Seq, Why
+from chaplain.sequence.messages.peer import DscReq, EntryBatch, Lock, LockGranted, LockRefused, PeerState, Seq, Why
 from chaplain.sequence.service import SequenceLayer
 from chaplain.sequence.settings import SequenceSettings
 
 NOW_NS = 10**12
-_BEARING = Bearing(seat=7, history=9)
+_PEER_STATE = PeerState(seat=7, history=9)
 _BALLOT = Ballot(3, 7)
 _ENTRIES = [
     make_entry(EntryKind.EVENTS, _BALLOT, 1, 7, encode_run("s", "ann", [b"a", b""]) + encode_run("t", "", [b"b"])),
@@ -36,12 +36,12 @@ _ENTRIES = [
     make_entry(EntryKind.PASS, _BALLOT, 1, 8),
 ]
 _MESSAGES = [
-    DscReq(_BEARING, {1: "tcp://127.0.0.1:1"}),
-    Seq(_BEARING, 1, bytes(32), _BALLOT, 7, (SeatedMember(1, 2),), {"s": (3, bytes(32))}),
-    EntryBatch(_BEARING, 1, bytes(32), _ENTRIES[0].encoded),
-    Lock(_BEARING),
-    LockGranted(_BEARING, _BALLOT, 1, bytes(32), b""),
-    LockRefused(_BEARING, Why.STALE),
+    DscReq(_PEER_STATE, {1: "tcp://127.0.0.1:1"}),
+    Seq(_PEER_STATE, 1, bytes(32), _BALLOT, 7, (SeatedMember(1, 2),), {"s": (3, bytes(32))}),
+    EntryBatch(_PEER_STATE, 1, bytes(32), _ENTRIES[0].encoded),
+    Lock(_PEER_STATE),
+    LockGranted(_PEER_STATE, _BALLOT, 1, bytes(32), b""),
+    LockRefused(_PEER_STATE, Why.STALE),
 ]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from chaplain.errors import Malformed
 from chaplain.wire import command, parcel
 from chaplain.wire.command import Alive, Broadcast, DecenAck, Hello, Join, Leave, Ping
-from chaplain.wire.primitives import Cursor, put_dictionary, put_string, put_strings
+from chaplain.wire.primitives import ByteReader, put_dictionary, put_string, put_strings
 
 COMMANDS = (
     Hello(1, "10.0.0.1", 7171, ("chat", "news"), 2, {"name": "ann", "x": "a=b"}),
@@ -47,7 +47,7 @@ def target_parcel(data: bytes) -> None:
 
 
 def target_string(data: bytes) -> None:
-    cursor = Cursor(data)
+    cursor = ByteReader(data)
     try:
         found = cursor.string("fuzz")
     except Malformed:
@@ -56,7 +56,7 @@ def target_string(data: bytes) -> None:
 
 
 def target_strings(data: bytes) -> None:
-    cursor = Cursor(data)
+    cursor = ByteReader(data)
     try:
         found = cursor.strings("fuzz")
     except Malformed:
@@ -65,7 +65,7 @@ def target_strings(data: bytes) -> None:
 
 
 def target_dictionary(data: bytes) -> None:
-    cursor = Cursor(data)
+    cursor = ByteReader(data)
     try:
         found = cursor.dictionary("fuzz")
     except Malformed:

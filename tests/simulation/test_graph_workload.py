@@ -45,7 +45,7 @@ def test_clocks_ahead_of_each_other_break_no_safety_property(monkeypatch):
     pytest.fail(f"only {len(held)} events were held")
 
 
-def test_planted_graph_bugs_are_numerous():
+def test_at_least_the_expected_number_of_graph_bugs_is_planted():
     assert len(BUGS) >= 15
 
 

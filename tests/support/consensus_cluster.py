@@ -34,7 +34,7 @@ SECOND = 10**9
 START_NS = 1_800_000_000 * SECOND
 
 
-class Desk:
+class ConsensusHost:
     """One serializer, its files, and what it wants."""
 
     def __init__(self, cluster: Cluster, node: int) -> None:
@@ -67,12 +67,12 @@ class Desk:
         self.reports: list[Report] = []
         self.halted = ""
         self.persists.clear()
-        self.tape = CountingExecution(self.cluster.members, self.cluster.founders)
+        self.execution = CountingExecution(self.cluster.members, self.cluster.founders)
         self.core = SerializerCore(
             self.settings,
             identity_of(self.node),
             Random(f"{self.node}"),
-            self.tape,
+            self.execution,
             segments=segments_of(files),
             sync_hint=files.get(sync_hint_name(self.settings)),
             hard_state=files.get(hard_state_name(self.settings)),
@@ -138,22 +138,22 @@ class Cluster:
             (a, b): deque() for a in self.nodes for b in self.nodes if a != b
         }
         self.cut: set[tuple[int, int]] = set()
-        self.desks = {node: Desk(self, node) for node in self.nodes}
+        self.hosts = {node: ConsensusHost(self, node) for node in self.nodes}
         self.down: set[int] = set()
         self.payloads = 0
-        for desk in self.desks.values():
-            self.rise(desk)
+        for host in self.hosts.values():
+            self.rise(host)
 
-    def __getitem__(self, node: int) -> Desk:
-        return self.desks[node]
+    def __getitem__(self, node: int) -> ConsensusHost:
+        return self.hosts[node]
 
-    def rise(self, desk: Desk) -> None:
-        self.down.discard(desk.node)
-        desk.step(ConsensusStarted())
+    def rise(self, host: ConsensusHost) -> None:
+        self.down.discard(host.node)
+        host.step(ConsensusStarted())
         for other in self.nodes:
-            if other != desk.node and other not in self.down:
-                desk.step(PeerUp(other))
-                self.desks[other].step(PeerUp(desk.node))
+            if other != host.node and other not in self.down:
+                host.step(PeerUp(other))
+                self.hosts[other].step(PeerUp(host.node))
 
     def kill(self, node: int, told: bool = True) -> None:
         self.down.add(node)
@@ -162,14 +162,14 @@ class Cluster:
                 self.wires[pair].clear()
         for other in self.nodes:
             if told and other not in self.down:
-                self.desks[other].step(PeerDown(node))
+                self.hosts[other].step(PeerDown(node))
 
     def restart(self, node: int) -> None:
-        self.desks[node].start()
-        self.rise(self.desks[node])
+        self.hosts[node].start()
+        self.rise(self.hosts[node])
 
-    def up(self) -> list[Desk]:
-        return [desk for node, desk in self.desks.items() if node not in self.down]
+    def up(self) -> list[ConsensusHost]:
+        return [host for node, host in self.hosts.items() if node not in self.down]
 
     def followers(self) -> list[int]:
         return [node for node in self.nodes if node != self.master().node]
@@ -182,13 +182,13 @@ class Cluster:
                 message = wire.popleft()
                 moved = True
                 if receiver not in self.down and (sender, receiver) not in self.cut:
-                    self.desks[receiver].step(Received(sender, message))
-        for desk in self.up():
-            while desk.persists and not desk.halted:
-                desk.write()
+                    self.hosts[receiver].step(Received(sender, message))
+        for host in self.up():
+            while host.persists and not host.halted:
+                host.write()
                 moved = True
-            desk.step(Drained())
-            moved = moved or (bool(desk.persists) and not desk.halted)
+            host.step(Drained())
+            moved = moved or (bool(host.persists) and not host.halted)
         return moved or any(self.wires.values())
 
     def settle(self) -> None:
@@ -202,14 +202,14 @@ class Cluster:
         self.settle()
         for _ in range(int(seconds * 100)):
             self.now_ns += 10 * MILLISECOND
-            for desk in self.up():
-                due = desk.core.deadline()
+            for host in self.up():
+                due = host.core.deadline()
                 if due is not None and due <= self.now_ns:
-                    desk.step(Woken())
+                    host.step(Woken())
             self.settle()
 
-    def master(self) -> Desk:
-        masters = [desk for desk in self.up() if desk.core.role is Role.MASTER]
+    def master(self) -> ConsensusHost:
+        masters = [host for host in self.up() if host.core.role is Role.MASTER]
         assert len(masters) == 1, masters
         return masters[0]
 
@@ -218,9 +218,9 @@ class Cluster:
         self.payloads += 1
         payload = (b"payload %d " % self.payloads * 20).ljust(size_bytes)
         arrived = PayloadArrived(Reference(9, 1, self.payloads), sha256(payload).digest(), payload)
-        for desk in self.up():
-            if not nodes or desk.node in nodes:
-                desk.step(arrived)
+        for host in self.up():
+            if not nodes or host.node in nodes:
+                host.step(arrived)
         return arrived
 
 

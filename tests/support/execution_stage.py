@@ -21,7 +21,7 @@ from chaplain.journal.messages.cluster import (
 from chaplain.journal.messages.config import ConfigMessage, LeaseLane, acl_id, entry_type_of, stage_of
 from chaplain.journal.messages.ingest import IngestEntry
 from chaplain.journal.messages.signing import SLOT_BYTES, SignatureType, Wrapping, seal_pack, sign_pack
-from chaplain.journal.model.bootstrap import BootstrapClient, BootstrapMember, ClusterBootstrap, Policy
+from chaplain.journal.model.bootstrap import BootstrapClient, BootstrapMember, ClusterBootstrap, ExecutionPolicy
 from chaplain.journal.model.epochs import token_of
 from chaplain.journal.model.log_entry import AgreedEntry, Decision, LogEntry
 from chaplain.journal.model.results import AppliedMessage, ConfigVerdict, PackVerdict
@@ -41,7 +41,7 @@ SECOND = 10**9
 
 
 def founding(
-    policy: Policy | None = None,
+    policy: ExecutionPolicy | None = None,
     wrapping_id: bytes = b"",
     serializers: tuple[int, ...] = (),
     *,
@@ -53,7 +53,7 @@ def founding(
         for node, identity in list(NODES.items())[:count]
     )
     client = BootstrapClient("default", ADMIN.key)
-    return ClusterBootstrap(CLUSTER, members, (client,), policy or Policy(), wrapping_id, serializers, copies)
+    return ClusterBootstrap(CLUSTER, members, (client,), policy or ExecutionPolicy(), wrapping_id, serializers, copies)
 
 
 def pack(
@@ -194,7 +194,7 @@ def read_back(records: Sequence[Record]) -> tuple[bytes, ...]:
 class Stage:
     """One executor, a prefix, and what came out of it."""
 
-    def __init__(self, policy: Policy | None = None, *, wrapping: Wrapping | None = None) -> None:
+    def __init__(self, policy: ExecutionPolicy | None = None, *, wrapping: Wrapping | None = None) -> None:
         self.founding = founding(policy, wrapping.id if wrapping else b"")
         self.executed: list[AppliedMessage] = []
         self.execution = JournalExecution(self.founding, wrapping=wrapping, on_applied=self.executed.append)

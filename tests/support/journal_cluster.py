@@ -7,7 +7,7 @@ from collections import deque
 from hashlib import sha256
 
 from chaplain.core import Drained, Halt, Persist, Persisted, Report, Woken
-from chaplain.gossip.events import Assembled
+from chaplain.gossip.events import MembersConfigured
 from chaplain.journal.consensus.events import ConsensusStarted, LogRead, ReadLog, Role, RoleChanged
 from chaplain.journal.core import JournalCore
 from chaplain.journal.events import Admitted, FileRead, JournalParcel, ReadFile, Verified, Verify
@@ -25,7 +25,7 @@ from chaplain.journal.messages.client import (
 from chaplain.journal.messages.cluster import ConfigEntry, genesis
 from chaplain.journal.messages.ingest import IngestEntry
 from chaplain.journal.messages.signing import Wrapping, holds
-from chaplain.journal.model.bootstrap import Policy
+from chaplain.journal.model.bootstrap import ExecutionPolicy
 from chaplain.journal.settings import ConsensusSettings, JournalSettings
 from chaplain.journal.snapshots.checkpoint import checkpoint_name
 from chaplain.journal.storage.log import hard_state_name, records_between, sync_hint_name
@@ -70,7 +70,7 @@ class Node:
         self.reports: list[Report] = []
         self.halts: list[Halt] = []
         self.admitted: Admitted | None = None
-        self.assembled: Assembled | None = None
+        self.assembled: MembersConfigured | None = None
         self.role = Role.OUT
         self.verifies = 0
         self.inbox: deque = deque([ConsensusStarted()])
@@ -97,7 +97,7 @@ class Node:
                 self.inbox.append(FileRead(effect.token, _read(self.files, effect.file)))
             case Admitted():
                 self.admitted = effect
-            case Assembled():
+            case MembersConfigured():
                 self.assembled = effect
             case RoleChanged():
                 self.role = effect.role
@@ -182,7 +182,7 @@ class Cluster:
     def __init__(
         self,
         count: int = 3,
-        policy: Policy | None = None,
+        policy: ExecutionPolicy | None = None,
         *,
         wrapping: Wrapping | None = None,
         copies: int = 0,

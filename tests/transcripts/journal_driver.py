@@ -44,7 +44,7 @@ from chaplain.journal.messages.membership import (
     is_opening,
     type_of,
 )
-from chaplain.wire.primitives import Cursor
+from chaplain.wire.primitives import ByteReader
 from tests.support.consensus_cluster import Cluster
 
 WISHES = {
@@ -73,12 +73,12 @@ class Overheard(Cluster):
             passes = receiver not in self.down and (sender, receiver) not in self.cut
             self.heard.append((sender, receiver, message, passes))
             if passes:
-                self.desks[receiver].step(Received(sender, message))
-        for desk in self.up():
-            while desk.persists:
-                desk.write()
-            desk.step(Drained())
-        return bool(under_way) or any(self.wires.values()) or any(desk.persists for desk in self.up())
+                self.hosts[receiver].step(Received(sender, message))
+        for host in self.up():
+            while host.persists:
+                host.write()
+            host.step(Drained())
+        return bool(under_way) or any(self.wires.values()) or any(host.persists for host in self.up())
 
 
 class Driver:
@@ -107,7 +107,7 @@ class Driver:
     def _one(self, kind, node):
         if kind in (EntryType.REMOVE_EXECUTOR_NODE, EntryType.REMOVE_INGEST_NODE):
             return RemoveNode(kind, node)
-        if self.cluster.master().tape.cluster_config.node(node) is not None:
+        if self.cluster.master().execution.cluster_config.node(node) is not None:
             return AddNode(kind, node)
         return AddNode(kind, node, f"tcp://10.0.0.{node}:7171", bytes((node,)) * 32, bytes((node,)) * 16)
 
@@ -144,17 +144,19 @@ class Driver:
         return [f"the master hears that nothing of node {node} waits"]
 
     def do_who(self):
-        return [self._seen(desk) for desk in self.cluster.up()]
+        return [self._seen(host) for host in self.cluster.up()]
 
     # Words.
 
-    def _seen(self, desk):
-        assembly = desk.tape.cluster_config
-        sets = " and ".join(" ".join(map(str, members)) for members in assembly.quorum.sets)
-        role = f"{desk.core.role} of regime {desk.core.regime}"
-        said = f"node {desk.node}: {role}, {desk.core.agreed[0]} agreed, {sets} serialize"
+    def _seen(self, host):
+        cluster_config = host.execution.cluster_config
+        sets = " and ".join(" ".join(map(str, members)) for members in cluster_config.quorum.sets)
+        role = f"{host.core.role} of regime {host.core.regime}"
+        said = f"node {host.node}: {role}, {host.core.agreed[0]} agreed, {sets} serialize"
         open_ones = [
-            f"{_name(change.entry_type)} {_name(Stage(change.stage))}" for change in assembly.changes if change.open
+            f"{_name(change.entry_type)} {_name(Stage(change.stage))}"
+            for change in cluster_config.changes
+            if change.open
         ]
         return ", ".join([said, *open_ones])
 
@@ -205,7 +207,7 @@ def _entry(entry):
         return f"payload {entry.reference.index}"
     try:
         if is_opening(entry.entry_type, entry.stage):
-            wanted = decode_fields(Cursor(entry.data), entry.entry_type)
+            wanted = decode_fields(ByteReader(entry.data), entry.entry_type)
             nodes, why = (wanted.nodes if isinstance(wanted, NewSet) else (wanted.node,)), ""
         else:
             step = decode_step(entry.entry_type, entry.stage, entry.data)

@@ -87,13 +87,13 @@ class Echo:
         return []
 
 
-def test_transcript_that_is_right_comes_out_as_it_went_in():
+def test_correct_transcript_is_unchanged_by_a_rewrite():
     right = "# Two lines\n# of comment.\n\n> say hello 'big world' times=2\nhello big world\nhello big world\n\n"
     right += "> nothing\n(nothing)\n\n> fail\nChaplainError: on purpose\n"
     assert execute(right, Echo()) == right
 
 
-def test_transcript_that_is_wrong_or_bare_comes_out_right():
+def test_wrong_or_empty_transcript_is_corrected_by_a_rewrite():
     assert execute("> say hi\nbye\n> say a\n", Echo()) == "> say hi\nhi\n\n> say a\na\n"
 
 
@@ -102,5 +102,5 @@ def test_unknown_verb_fails():
         execute("> sing\n", Echo())
 
 
-def test_there_are_transcripts():
+def test_transcripts_exist():
     assert FILES

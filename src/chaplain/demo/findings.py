@@ -1,4 +1,4 @@
-"""Parts that every scene of the demo uses: the list of findings, the type of the progress callback, and waiting."""
+"""Parts that every step of the demo uses: the list of findings, the type of the progress callback, and waiting."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class DemoFinding(Frozen, frozen=True):
 
 
 class Findings:
-    """Collects findings in the order in which the scenes make them."""
+    """Collects findings in the order in which the steps make them."""
 
     def __init__(self) -> None:
         self.all: list[DemoFinding] = []

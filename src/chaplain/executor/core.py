@@ -167,11 +167,11 @@ class ExecutorCore(LayerCore):
                 if self._journal is not None:
                     queue.offer(self._work(executed.position, batches))
 
-    def _work(self, moment: LogPosition, batches: list[Record]) -> Work:
+    def _work(self, position: LogPosition, batches: list[Record]) -> Work:
         bodies = tuple((batch.first_offset, bytes(batch.body)) for batch in batches)
         lanes = dict.fromkeys(lane for _, body in bodies for lane in lanes_of(body))
         owners = tuple((lane, self._owners.get(lane, b"")) for lane in lanes)
-        return Work(moment.index, moment.timestamp_ns, moment.hash, bodies, owners)
+        return Work(position.index, position.timestamp_ns, position.hash, bodies, owners)
 
     # The layer interface.
 
@@ -249,7 +249,7 @@ class ExecutorCore(LayerCore):
 
     def _serves(self, journal: JournalView) -> bool:
         """True if this node has the executor role and has caught up; readers of the journal follow the same rule."""
-        placed = journal.assembly.node(self._node)
+        placed = journal.cluster_config.node(self._node)
         return placed is not None and placed.executor == Stage.LIVE
 
     def _drained(self, now_ns: int) -> None:
@@ -304,8 +304,8 @@ class ExecutorCore(LayerCore):
         for body, records in whole_messages(event.records, first):
             batches = _batches(records).get(queue.stream)
             if batches is not None and body.index <= self._settled:
-                moment = LogPosition(body.index, body.regime, body.timestamp_ns, records[0].chain_hash)
-                if queue.next_needed() != body.index or not queue.enqueue(self._work(moment, batches)):
+                position = LogPosition(body.index, body.regime, body.timestamp_ns, records[0].chain_hash)
+                if queue.next_needed() != body.index or not queue.enqueue(self._work(position, batches)):
                     break
         if queue.next_needed() == first:
             queue.pause_ns = now_ns + PAUSE_NS
@@ -389,11 +389,11 @@ class ExecutorCore(LayerCore):
     def _executors(self) -> tuple[int, ...]:
         """The nodes with the executor role, including this one."""
         assert self._journal is not None
-        return tuple(placed.node for placed in self._journal.assembly.nodes if placed.executor == Stage.LIVE)
+        return tuple(placed.node for placed in self._journal.cluster_config.nodes if placed.executor == Stage.LIVE)
 
     def _node_of(self, key: bytes) -> int | None:
         assert self._journal is not None
-        members = self._journal.assembly
+        members = self._journal.cluster_config
         return next((one.node for one in members.nodes if one.key == key and members.is_member(one)), None)
 
     def _entered(self, event: Entered) -> None:
@@ -411,7 +411,7 @@ class ExecutorCore(LayerCore):
     def _peers(self) -> list[bytes]:
         """Keys of the other executors that are connected."""
         assert self._journal is not None
-        live = [one.key for one in self._journal.assembly.nodes if one.executor == Stage.LIVE]
+        live = [one.key for one in self._journal.cluster_config.nodes if one.executor == Stage.LIVE]
         return [key for key in live if key in self._sessions]
 
     def _send(self, key: bytes, message: PeerMessage, payload: bytes = b"") -> None:

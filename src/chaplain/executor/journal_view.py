@@ -21,7 +21,7 @@ class NodesJournal:
         return self._journal.execution.state.clients
 
     @property
-    def assembly(self) -> ClusterConfig:
+    def cluster_config(self) -> ClusterConfig:
         return self._journal.execution.cluster_config
 
     @property

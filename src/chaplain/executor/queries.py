@@ -53,7 +53,7 @@ class JournalView(Protocol):
     def lanes(self) -> Mapping[int, object]: ...
 
     @property
-    def assembly(self) -> ClusterConfig: ...
+    def cluster_config(self) -> ClusterConfig: ...
 
     @property
     def reach(self) -> int | None:
@@ -165,7 +165,7 @@ class ReadQueries:
         if asked is None:
             return
         asked.reaches[node] = index
-        quorum = journal.assembly.quorum
+        quorum = journal.cluster_config.quorum
         if quorum.reached(asked.reaches):
             del self._rounds[token]
             index = max(asked.wait.index, *asked.reaches.values())
@@ -205,7 +205,7 @@ class ReadQueries:
                 return
             elif settled >= wait.index and (queue is None or (queue.is_open and queue.has_reached(wait.index))):
                 del self._waiting[wait.call]
-                if wait.quorum in (None, journal.assembly.quorum):
+                if wait.quorum in (None, journal.cluster_config.quorum):
                     self._run(wait, queue)
                 else:
                     # The quorum has changed since: the nodes that were asked may not hold the latest message.

@@ -20,7 +20,7 @@ from chaplain.gossip import member_record as cards
 from chaplain.gossip.events import EventId
 from chaplain.gossip.member_record import VERSION, GossipSigner, MemberRecord, Verify
 from chaplain.link.auth.identity import SIGNATURE_BYTES, identifier_of
-from chaplain.wire.primitives import Cursor, put_number
+from chaplain.wire.primitives import ByteReader, put_number
 
 _LEAVE, _MESSAGE, _ACKNOWLEDGE, _CARDS, _COMPARE, _HAVE, _WANT, _ACCUSE = range(1, 9)
 _LEAVE_FIELDS = struct.Struct(">IQQ32sIQ")
@@ -205,7 +205,7 @@ def encode(body: Body) -> bytes:
 
 
 def decode(data: bytes) -> Body:
-    cursor = Cursor(data)
+    cursor = ByteReader(data)
     major, minor = cursor.number(1, "major"), cursor.number(1, "minor")
     kind = cursor.number(1, "kind")
     if kind == _LEAVE:
@@ -243,13 +243,13 @@ def _leave_fields(leave: LeaveMessage) -> bytes:
     )
 
 
-def _take_leave(cursor: Cursor, hops: int) -> LeaveMessage:
+def _take_leave(cursor: ByteReader, hops: int) -> LeaveMessage:
     origin, epoch, counter, key, subject, incarnation = _LEAVE_FIELDS.unpack(cursor.take(_LEAVE_FIELDS.size, "leave"))
     signature = cursor.take(SIGNATURE_BYTES, "leave signature")
     return LeaveMessage(hops, EventId(origin, epoch, counter), key, subject, incarnation, signature)
 
 
-def _take_message(cursor: Cursor) -> GossipMessage:
+def _take_message(cursor: ByteReader) -> GossipMessage:
     hops = cursor.number(1, "hops")
     rest = cursor.rest()
     if len(rest) < _MESSAGE_FIELDS.size + SIGNATURE_BYTES:
@@ -263,7 +263,7 @@ def _take_message(cursor: Cursor) -> GossipMessage:
     return GossipMessage(hops, event_id, key, target, message_type, action, content, signed, signature)
 
 
-def _take_compare(cursor: Cursor) -> Compare:
+def _take_compare(cursor: ByteReader) -> Compare:
     buckets, bucket = cursor.number(2, "buckets"), cursor.number(2, "bucket")
     reply = cursor.number(1, "reply")
     if bucket >= buckets or reply > 1:
@@ -281,9 +281,9 @@ def _put_id(event_id: EventId) -> bytes:
     return put_number(event_id.origin, 4) + put_number(event_id.epoch, 8) + put_number(event_id.counter, 8)
 
 
-def _take_id(cursor: Cursor) -> EventId:
+def _take_id(cursor: ByteReader) -> EventId:
     return EventId(cursor.number(4, "origin"), cursor.number(8, "epoch"), cursor.number(8, "counter"))
 
 
-def _take_ids(cursor: Cursor) -> tuple[EventId, ...]:
+def _take_ids(cursor: ByteReader) -> tuple[EventId, ...]:
     return tuple(_take_id(cursor) for _ in range(cursor.number(1, "ids")))

@@ -40,7 +40,6 @@ from chaplain.gossip.events import (
     BUILT_IN,
     Acknowledged,
     AskQuery,
-    Assembled,
     EventId,
     EventSeen,
     Fire,
@@ -53,6 +52,7 @@ from chaplain.gossip.events import (
     JoinThrough,
     KeyConfirmed,
     LeaveCluster,
+    MembersConfigured,
     MemberView,
     RegisterQuestion,
     RotateKey,
@@ -173,7 +173,7 @@ class GossipCore:
             case JoinThrough():
                 if self._membership.join(event.uri):
                     self._connectivity.add_seed(event.uri)
-            case Assembled():
+            case MembersConfigured():
                 if not self._membership.has_left:
                     self._connectivity.set_cluster_nodes(event.nodes, event.gone)
             case Fire():

@@ -116,7 +116,7 @@ class JoinThrough(Frozen, frozen=True):
     uri: str
 
 
-class Assembled(Frozen, frozen=True):
+class MembersConfigured(Frozen, frozen=True):
     """The nodes that belong to the cluster now, present or not. Their URIs are seeds; the `gone` ones no longer are."""
 
     nodes: Mapping[int, str]
@@ -201,7 +201,7 @@ GossipInput: TypeAlias = (
     | GossipParcel
     | HeardFrom
     | JoinThrough
-    | Assembled
+    | MembersConfigured
     | LeaveCluster
     | Fire
     | AskQuery

@@ -14,7 +14,7 @@ from typing import Protocol, TypeAlias
 
 from chaplain.core import Frozen
 from chaplain.link.auth.identity import KEY_BYTES, SIGNATURE_BYTES, identifier_of
-from chaplain.wire.primitives import Cursor, put_number, put_string
+from chaplain.wire.primitives import ByteReader, put_number, put_string
 
 INCARNATION_MAX = (1 << 64) - 1
 VERSION = (1, 0)
@@ -68,7 +68,7 @@ def encode(card: MemberRecord) -> bytes:
     return _fields(card) + card.signature
 
 
-def take(cursor: Cursor) -> MemberRecord:
+def take(cursor: ByteReader) -> MemberRecord:
     """Decode one card from the cursor; raises `Malformed`. Does not check whether it is genuine."""
     return MemberRecord(
         identifier=cursor.number(4, "card identifier"),

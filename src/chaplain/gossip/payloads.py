@@ -10,7 +10,7 @@ from chaplain.errors import Malformed
 from chaplain.gossip import member_record as cards
 from chaplain.gossip.events import EventId, KeyStep
 from chaplain.gossip.member_record import MemberRecord
-from chaplain.wire.primitives import Cursor, put_number
+from chaplain.wire.primitives import ByteReader, put_number
 
 NAME_BYTES_MAX = 255
 """Maximum size of an event's type or a question."""
@@ -66,7 +66,7 @@ def put_card(card: MemberRecord) -> bytes:
 
 
 def take_card(content: bytes) -> MemberRecord:
-    cursor = Cursor(content)
+    cursor = ByteReader(content)
     card = cards.take(cursor)
     cursor.end("card")
     return card
@@ -77,7 +77,7 @@ def put_health(health: Health) -> bytes:
 
 
 def take_health(content: bytes) -> Health:
-    cursor = Cursor(content)
+    cursor = ByteReader(content)
     health = Health(cursor.number(4, "subject"), cursor.number(8, "incarnation"))
     cursor.end("health")
     return health
@@ -88,7 +88,7 @@ def put_status(status: LastHeard) -> bytes:
 
 
 def take_status(content: bytes) -> LastHeard:
-    cursor = Cursor(content)
+    cursor = ByteReader(content)
     status = LastHeard(cursor.number(4, "subject"), cursor.number(8, "incarnation"), cursor.number(4, "age"))
     cursor.end("status")
     return status
@@ -99,7 +99,7 @@ def put_query(query: QueryPayload) -> bytes:
 
 
 def take_query(content: bytes) -> QueryPayload:
-    cursor = Cursor(content)
+    cursor = ByteReader(content)
     return QueryPayload(_take_text(cursor, "question"), cursor.rest())
 
 
@@ -111,7 +111,7 @@ def put_response(response: Response) -> bytes:
 
 
 def take_response(content: bytes) -> Response:
-    cursor = Cursor(content)
+    cursor = ByteReader(content)
     query = EventId(cursor.number(4, "origin"), cursor.number(8, "epoch"), cursor.number(8, "counter"))
     number, known = cursor.number(4, "number"), cursor.number(1, "known")
     if known > 1:
@@ -124,7 +124,7 @@ def put_user(user: UserEvent) -> bytes:
 
 
 def take_user(content: bytes) -> UserEvent:
-    cursor = Cursor(content)
+    cursor = ByteReader(content)
     return UserEvent(_take_text(cursor, "event type"), cursor.rest())
 
 
@@ -133,7 +133,7 @@ def put_key(key: KeyRotationStep) -> bytes:
 
 
 def take_key(content: bytes) -> KeyRotationStep:
-    cursor = Cursor(content)
+    cursor = ByteReader(content)
     step = cursor.number(1, "key step")
     if step >= len(_STEPS):
         raise Malformed(f"key step: {step} is not one of 0 to 2")
@@ -154,7 +154,7 @@ def _put_text(text: str) -> bytes:
     return put_number(len(encoded), 2) + encoded
 
 
-def _take_text(cursor: Cursor, what: str) -> str:
+def _take_text(cursor: ByteReader, what: str) -> str:
     taken = cursor.take(cursor.number(2, what), what)
     if not 0 < len(taken) <= NAME_BYTES_MAX:
         raise Malformed(f"{what}: 1 to {NAME_BYTES_MAX} octets, not {len(taken)}")

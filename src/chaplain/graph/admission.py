@@ -17,7 +17,7 @@ from chaplain.errors import Malformed
 from chaplain.graph.context import GraphContext
 from chaplain.graph.events import SignatureCheck
 from chaplain.graph.future_events import FutureEvents
-from chaplain.graph.messages.event import Event, decode, signed_part
+from chaplain.graph.messages.event import SignedEvent, decode, signed_part
 from chaplain.graph.messages.peer import AGAIN, FIRST, GetData, Item
 from chaplain.graph.orphans import Orphan, Orphans
 from chaplain.graph.stream import EventRef, Stream
@@ -36,7 +36,7 @@ class EventAdmission:
     def __init__(
         self,
         context: GraphContext,
-        added: Callable[[int, Stream, int, Event, Sequence[tuple[bytes, bytes]]], None],
+        added: Callable[[int, Stream, int, SignedEvent, Sequence[tuple[bytes, bytes]]], None],
         duplicate: Callable[[int, bytes, EventRef, Sequence[tuple[bytes, bytes]], bool], None],
         far_behind: Callable[[int, bytes, str], None],
     ) -> None:
@@ -70,7 +70,7 @@ class EventAdmission:
         """Process received events. Events with `fetched` set were requested in bulk and cost no quota. `then` runs once
         all of them are added or refused.
         """
-        waiting: list[tuple[Event, Item]] = []
+        waiting: list[tuple[SignedEvent, Item]] = []
         for item in items:
             event = self._decode_new(now_ns, sender, item, flags)
             if event is not None:
@@ -83,7 +83,7 @@ class EventAdmission:
         checks = [SignatureCheck(event.author, label, signed_part(event), event.signature) for event, _ in waiting]
         self._context.check(checks, lambda results: self._checked(now_ns, sender, waiting, results, then))
 
-    def _within_quota(self, now_ns: int, sender: bytes, waiting: Sequence[tuple[Event, Item]]) -> bool:
+    def _within_quota(self, now_ns: int, sender: bytes, waiting: Sequence[tuple[SignedEvent, Item]]) -> bool:
         """True if the peer's quota covers the verification of its unrequested events; else the peer gets a strike."""
         unasked = sum(1 for event, _ in waiting if not self._clear_request(sender, event.id))
         quota = self._context.quota(self._context.peers[sender], now_ns)
@@ -96,7 +96,7 @@ class EventAdmission:
         """Forget that the event was requested from this peer; return True if it was."""
         return self._requested.get(sender, {}).pop(event_id, None) is not None
 
-    def _decode_new(self, now_ns: int, sender: bytes, item: Item, flags: int) -> Event | None:
+    def _decode_new(self, now_ns: int, sender: bytes, item: Item, flags: int) -> SignedEvent | None:
         """Return the event if it is new, well-formed and acceptable now."""
         context = self._context
         event_id = hashlib.sha256(item.raw).digest()
@@ -128,7 +128,7 @@ class EventAdmission:
             return None
         return event
 
-    def _refusal(self, now_ns: int, event: Event, first: bool) -> str:
+    def _refusal(self, now_ns: int, event: SignedEvent, first: bool) -> str:
         """Why the event is refused; empty if it is not."""
         context = self._context
         if len(event.content) > context.settings.content_bytes_max:
@@ -141,7 +141,7 @@ class EventAdmission:
             return "unknown author"
         return ""
 
-    def _due_ns(self, event: Event) -> int:
+    def _due_ns(self, event: SignedEvent) -> int:
         """When the event may be accepted: once its own timestamp and those of its deferred ancestors are close enough
         to now.
 
@@ -163,7 +163,7 @@ class EventAdmission:
         self,
         now_ns: int,
         sender: bytes,
-        waiting: Sequence[tuple[Event, Item]],
+        waiting: Sequence[tuple[SignedEvent, Item]],
         results: Sequence[bool],
         then: Callable[[], None] | None,
     ) -> None:

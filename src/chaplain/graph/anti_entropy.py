@@ -36,7 +36,7 @@ _RETRY_NS = 100 * MILLISECOND_NS
 """Interval at which waiting requests are retried."""
 
 
-class Fetch:
+class BulkFetch:
     """A bulk fetch of one stream from one peer."""
 
     __slots__ = ("due_ns", "instance", "token")
@@ -65,7 +65,7 @@ class AntiEntropy:
         """True if the event's timestamp is too far in the future: fetching it is useless."""
         self._adopt_floor = adopt_floor
         self._sync_ns = now_ns + context.rng.randrange(context.settings.sync_ns)
-        self._fetches: dict[str, Fetch] = {}
+        self._fetches: dict[str, BulkFetch] = {}
         self._fetch_lists: OrderedDict[tuple[bytes, str], tuple[int, array[int]]] = OrderedDict()
         """By peer and stream: the fetch token, and the numbers of the events that the peer lacks."""
         self._waiting: deque[tuple[bytes, FetchMissing | GetData]] = deque()
@@ -184,7 +184,7 @@ class AntiEntropy:
         if name in self._fetches or len(self._fetches) >= FETCHES_MAX or instance not in self._context.peers:
             return
         token = self._context.rng.randrange(1 << 32)
-        self._fetches[name] = Fetch(instance, token, 0)
+        self._fetches[name] = BulkFetch(instance, token, 0)
         self._context.counts["fetches"] += 1
         self._request_page(now_ns, name, 0)
 

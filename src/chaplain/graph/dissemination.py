@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Sequence
 from chaplain.core import soonest
 from chaplain.graph.context import GraphContext
 from chaplain.graph.events import SignatureCheck
-from chaplain.graph.messages.event import Event
+from chaplain.graph.messages.event import SignedEvent
 from chaplain.graph.messages.peer import AGAIN, CONFIRMATIONS_MAX, FIRST, Confirmation, EventBatch, Inv, Item
 from chaplain.graph.stream import EventRef, Stream
 
@@ -57,7 +57,7 @@ class EventDissemination:
     # Added and durable events.
 
     def on_added(
-        self, now_ns: int, stream: Stream, number: int, event: Event, confirmations: Sequence[tuple[bytes, bytes]]
+        self, now_ns: int, stream: Stream, number: int, event: SignedEvent, confirmations: Sequence[tuple[bytes, bytes]]
     ) -> None:
         """Count the confirmations of a new event. The event itself is its author's confirmation of the parents."""
         if event.author in self._context.members:

@@ -16,7 +16,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable, Iterator
 
-from chaplain.graph.messages.event import Event, ParentLink
+from chaplain.graph.messages.event import ParentLink, SignedEvent
 from chaplain.graph.messages.ids import IdTable
 
 NONE = 0xFFFFFFFF
@@ -118,11 +118,11 @@ class Model:
 
     # Adding events.
 
-    def missing(self, event: Event) -> list[bytes]:
+    def missing(self, event: SignedEvent) -> list[bytes]:
         """Parents that must be added before this event."""
         return [link.id for link in event.links if link.height >= self.floor and self.find(link.id) < 0]
 
-    def problem(self, event: Event) -> str:
+    def problem(self, event: SignedEvent) -> str:
         """Why an event whose parents are present can never be added; empty if it can."""
         for link in event.links:
             number = self.find(link.id)
@@ -134,7 +134,7 @@ class Model:
                 return "foreign previous event"
         return ""
 
-    def add(self, event: Event) -> int:
+    def add(self, event: SignedEvent) -> int:
         number = self.ids.add(event.id)
         links = [found for link in event.links if (found := self.find(link.id)) >= 0]
         assert all(link < number and self._heights[link] < event.height for link in links), "a parent comes first"
@@ -163,7 +163,7 @@ class Model:
         self._next.append(self._first[place])
         self._first[place] = number
 
-    def _track_author(self, number: int, event: Event) -> None:
+    def _track_author(self, number: int, event: SignedEvent) -> None:
         """Follow the author's chain of previous hashes; an event that does not extend its tip is a fork.
 
         The pruned part of a chain is unknown. If the previous event is missing, tips below it count as its ancestors.

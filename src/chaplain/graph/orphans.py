@@ -7,11 +7,11 @@ others. A later sync delivers dropped events again. Invariant: each orphan waits
 from __future__ import annotations
 
 from chaplain.core import Frozen
-from chaplain.graph.messages.event import Event
+from chaplain.graph.messages.event import SignedEvent
 
 
 class Orphan(Frozen, frozen=True):
-    event: Event
+    event: SignedEvent
     sender: bytes
     """Instance of the peer that sent it; empty: recovered from our own disk."""
     confirmations: tuple[tuple[bytes, bytes], ...]

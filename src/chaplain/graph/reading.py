@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from chaplain.core import Settled
 from chaplain.graph.context import GraphContext
-from chaplain.graph.messages.client import Page, ReadArrivals, ReadSnapshot, Row, encode
+from chaplain.graph.messages.client import EventRow, Page, ReadArrivals, ReadSnapshot, encode
 from chaplain.graph.messages.event import ID_BYTES, ParentLink
 from chaplain.graph.stream import Stream
 from chaplain.link.auth.identity import identifier_of
@@ -202,7 +202,9 @@ class GraphReaders:
             chosen.append(number)
         return chosen, True
 
-    def _send(self, call: int, stream: Stream, numbers: list[int], make: Callable[[tuple[Row, ...]], Page]) -> None:
+    def _send(
+        self, call: int, stream: Stream, numbers: list[int], make: Callable[[tuple[EventRow, ...]], Page]
+    ) -> None:
         self._reading[call] = None
 
         def give(raws: Sequence[bytes]) -> None:
@@ -218,7 +220,7 @@ class GraphReaders:
 
         self._context.read(stream, numbers, give)
 
-    def _row(self, stream: Stream, number: int, raw: bytes) -> Row:
+    def _row(self, stream: Stream, number: int, raw: bytes) -> EventRow:
         model = stream.model
         author = self.name_of(identifier_of(model.author_of(number)))
-        return Row(raw, author, model.is_read(number), stream.unread.counts[number], number in model.forks)
+        return EventRow(raw, author, model.is_read(number), stream.unread.counts[number], number in model.forks)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from array import array
 from typing import NamedTuple
 
-from chaplain.graph.messages.event import Event
+from chaplain.graph.messages.event import SignedEvent
 from chaplain.graph.model import Model
 from chaplain.graph.storage.stored import EventPosition, StoredEvent
 from chaplain.graph.unread import UnreadMessages
@@ -36,7 +36,7 @@ class Stream:
         self.leaves: dict[int, None] = {}
         self.offset = 0
         """Offset of the next event in the log."""
-        self.unwritten: list[Event] = []
+        self.unwritten: list[SignedEvent] = []
         """Added events that are not part of a write yet."""
         self.confirmed_enough: dict[int, None] = {}
         """Events with enough confirmations. They become read when the READ mark is on disk."""
@@ -51,7 +51,7 @@ class Stream:
         self._indexes = array("H")
         self.sizes = array("I")
 
-    def add(self, event: Event) -> int:
+    def add(self, event: SignedEvent) -> int:
         number = self.model.add(event)
         self.unread.watch(number)
         self.sizes.append(len(event.raw))

@@ -78,7 +78,7 @@ from chaplain.journal.model.results import AppliedMessage, DataVerdict
 from chaplain.journal.peers import PeerTable, member_endpoints
 from chaplain.journal.settings import JournalSettings
 from chaplain.journal.snapshots import fingerprints
-from chaplain.journal.snapshots.checkpoint import Checkpoint
+from chaplain.journal.snapshots.checkpoint import StateCheckpoint
 from chaplain.journal.snapshots.fingerprints import Fingerprints
 from chaplain.journal.snapshots.retention import retains
 from chaplain.journal.snapshots.service import (
@@ -158,7 +158,7 @@ class JournalCore:
             is_master=lambda: self.serializer.is_master,
             durable=lambda: self.serializer.context.log.durable,
         )
-        self._replayed: list[Checkpoint] = []
+        self._replayed: list[StateCheckpoint] = []
         """Checkpoints that were made while execution caught up with the log."""
         self.serializer = SerializerCore(
             settings.order,

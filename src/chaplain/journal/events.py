@@ -12,7 +12,7 @@ from typing import TypeAlias, final
 
 from chaplain.core import Drained, Frozen, Halt, Persist, Persisted, PersistFailed, Report, Stopping, Woken
 from chaplain.costs import Charge
-from chaplain.gossip.events import Assembled
+from chaplain.gossip.events import MembersConfigured
 from chaplain.journal.consensus.events import (
     ConsensusStarted,
     DiskSpace,
@@ -130,7 +130,7 @@ JournalInput: TypeAlias = (
 )
 JournalEffect: TypeAlias = (
     Whisper
-    | Assembled
+    | MembersConfigured
     | Expel
     | Persist
     | Verify

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import TypeAlias
 
-from chaplain.gossip.events import Assembled
+from chaplain.gossip.events import MembersConfigured
 from chaplain.journal.consensus.events import PeerDown, PeerUp
 from chaplain.journal.messages.client import MembersAre, NodeAddress
 from chaplain.journal.messages.membership import Stage
@@ -112,12 +112,12 @@ class PeerTable:
         return self._instances.get(node)
 
 
-def member_endpoints(config: ClusterConfig, own: int) -> Assembled:
+def member_endpoints(config: ClusterConfig, own: int) -> MembersConfigured:
     """Endpoints of the other members, for gossip. An endpoint of a removed node may belong to a member now."""
     members = [one for one in config.nodes if config.is_member(one)]
     taken = {one.uri for one in members}
     others = {identifier_of(one.key): one.uri for one in members if one.node != own and is_endpoint(one.uri)}
-    return Assembled(others, tuple(one.uri for one in config.nodes if one.uri not in taken))
+    return MembersConfigured(others, tuple(one.uri for one in config.nodes if one.uri not in taken))
 
 
 def members_of(config: ClusterConfig) -> MembersAre:

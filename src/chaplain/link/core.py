@@ -50,7 +50,7 @@ from chaplain.link.events import (
     LinkInput,
     Meet,
     Missed,
-    Pin,
+    PinNodeKeys,
     Register,
     RemoveKey,
     Said,
@@ -162,7 +162,7 @@ class LinkCore:
                 self._change_ring(now_ns, event)
             case Register():
                 self._register(now_ns, event)
-            case Pin():
+            case PinNodeKeys():
                 self._handshake.pin(event)
             case Drained() | Say() | Arrived() | Flushed():
                 raise AssertionError("handled above")
@@ -302,7 +302,7 @@ class LinkCore:
         tables = self._tables
         try:
             if self._token_checker is None:
-                raise GreetingRefused("a client has no door")
+                raise GreetingRefused("clients accept no connections")
             user = self._token_checker.check(now_ns, tables.clients, event.name, event.proof)
         except (Malformed, GreetingRefused) as error:
             refusal = error if isinstance(error, GreetingRefused) else GreetingRefused("malformed", error=str(error))

@@ -113,7 +113,7 @@ class Register(Frozen, frozen=True):
     clients: dict[bytes, str]
 
 
-class Pin(Frozen, frozen=True):
+class PinNodeKeys(Frozen, frozen=True):
     """A client accepts greetings of nodes with these keys, too, and no longer those of nodes with the `gone` keys.
 
     The layer that sends it ends the existing sessions with those nodes.
@@ -140,7 +140,7 @@ LinkInput: TypeAlias = (
     | UseKey
     | RemoveKey
     | Register
-    | Pin
+    | PinNodeKeys
 )
 
 

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from chaplain.core import Frozen
 from chaplain.errors import Malformed
 from chaplain.wire.limits import DATAGRAM_BYTES_MAX
-from chaplain.wire.primitives import Cursor, put_number, put_string
+from chaplain.wire.primitives import ByteReader, put_number, put_string
 
 MAGIC = b"CHPB"
 VERSION = 1
@@ -75,7 +75,7 @@ def decode(datagram: bytes, verify: Verify) -> Beacon:
     """Decode a beacon. It checks the MAC before it trusts any field except magic and version."""
     if len(datagram) > DATAGRAM_BYTES_MAX:
         raise Malformed(f"beacon: {len(datagram)} octets, at most {DATAGRAM_BYTES_MAX}")
-    cursor = Cursor(datagram)
+    cursor = ByteReader(datagram)
     if cursor.take(len(MAGIC), "magic") != MAGIC:
         raise Malformed("beacon: not one of ours")
     if (version := cursor.number(1, "version")) != VERSION:

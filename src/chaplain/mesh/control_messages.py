@@ -14,7 +14,7 @@ from typing import TypeAlias
 from chaplain.core import Frozen
 from chaplain.errors import Malformed
 from chaplain.wire import parcel
-from chaplain.wire.primitives import Cursor, put_number, put_strings
+from chaplain.wire.primitives import ByteReader, put_number, put_strings
 
 
 class Heartbeat(Frozen, frozen=True):
@@ -63,7 +63,7 @@ def decode(content: bytes, node: int) -> ControlMessage:
         raise Malformed(f"note: version {opened.version}, we read {parcel.WIRE_VERSION}")
     if not opened.body:
         return Heartbeat()
-    cursor = Cursor(opened.body)
+    cursor = ByteReader(opened.body)
     note: ControlMessage
     match cursor.number(1, "note"):
         case 1:

@@ -354,7 +354,7 @@ class NodeCore:
         slot.route(self._mesh, mesh.Whisper)
         slot.route(self._on_admitted, Admitted)
         slot.route(lambda persist: self._write(slot, Persisted(persist.ticket), persist.operations), Persist)
-        slot.route(self._gossip, gossip.Assembled)
+        slot.route(self._gossip, gossip.MembersConfigured)
         slot.route(self._on_role_changed, RoleChanged)
         slot.route(self._charge, Charge)
         slot.route(self._expel, Expel)

@@ -44,12 +44,14 @@ class NodeIds:
         return self._removed
 
     def _refresh(self) -> None:
-        assembly = None if self._journal is None else self._journal.execution.cluster_config
-        if assembly is None or assembly is self._seen:
+        cluster_config = None if self._journal is None else self._journal.execution.cluster_config
+        if cluster_config is None or cluster_config is self._seen:
             return
-        self._seen = assembly
-        known = {identifier_of(placed.key): placed for placed in assembly.nodes}
+        self._seen = cluster_config
+        known = {identifier_of(placed.key): placed for placed in cluster_config.nodes}
         self._ids = {**self._configured, **{identifier: placed.node for identifier, placed in known.items()}}
-        self._members = tuple(sorted(identifier for identifier, placed in known.items() if assembly.is_member(placed)))
-        self._keys = tuple(placed.key for placed in assembly.nodes if assembly.is_member(placed))
+        self._members = tuple(
+            sorted(identifier for identifier, placed in known.items() if cluster_config.is_member(placed))
+        )
+        self._keys = tuple(placed.key for placed in cluster_config.nodes if cluster_config.is_member(placed))
         self._removed = frozenset(known.keys() - {*self._members})

@@ -196,7 +196,7 @@ def _check_end(end: int, data: bytes | memoryview) -> None:
         raise Malformed(f"pack: its sizes add up to {end} octets, {len(data)} left")
 
 
-class Group(Frozen, frozen=True):
+class MessageGroup(Frozen, frozen=True):
     """The messages of a group, decoded."""
 
     first: int
@@ -206,7 +206,7 @@ class Group(Frozen, frozen=True):
     headers: tuple[bytes | None, ...] | None
 
 
-def decode_group(octets: bytes, has_keys: bool, has_headers: bool) -> Group:
+def decode_group(octets: bytes, has_keys: bool, has_headers: bool) -> MessageGroup:
     """Return the messages in the octets of a group. The columns follow from the pack's head."""
     if len(octets) < _START.size:
         raise Malformed(f"group: at least {_START.size} octets wanted, not {len(octets)}")
@@ -230,4 +230,4 @@ def decode_group(octets: bytes, has_keys: bool, has_headers: bool) -> Group:
     values = tuple(cell for cell in cells[:count] if cell is not None)
     keys = tuple(cells[count : 2 * count]) if has_keys else None
     headers = tuple(cells[-count:]) if has_headers else None
-    return Group(first, values, keys, headers)
+    return MessageGroup(first, values, keys, headers)

@@ -33,7 +33,7 @@ _HASH = re.compile(r"[0-9a-f]{64}")
 _DECIMAL = re.compile(r"[1-9][0-9]{0,3}", re.ASCII)
 
 
-class Group(Frozen, frozen=True):
+class WitnessGroup(Frozen, frozen=True):
     name: str
     threshold: int
     members: tuple[str, ...]
@@ -43,7 +43,7 @@ class Group(Frozen, frozen=True):
 class Policy(Frozen, frozen=True):
     logs: tuple[VerifierKey, ...]
     witnesses: tuple[tuple[str, VerifierKey], ...]
-    groups: tuple[Group, ...]
+    groups: tuple[WitnessGroup, ...]
     quorum: str
     """Name of the witness or group that must have signed, or `none`."""
 
@@ -83,7 +83,7 @@ class _Reader:
     def __init__(self) -> None:
         self._logs: list[VerifierKey] = []
         self._witnesses: dict[str, VerifierKey] = {}
-        self._groups: dict[str, Group] = {}
+        self._groups: dict[str, WitnessGroup] = {}
         self._quorum = ""
         self._grouped: set[str] = set()
 
@@ -128,7 +128,7 @@ class _Reader:
             raise Malformed(
                 f"group {name!r}: {threshold!r} of {len(members)} members, or more than {GROUPS_MAX} groups"
             )
-        self._groups[name] = Group(name, enough, members)
+        self._groups[name] = WitnessGroup(name, enough, members)
 
     def _check_new(self, name: str) -> None:
         check_name(name.replace("+", ""))

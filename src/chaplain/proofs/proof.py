@@ -33,7 +33,7 @@ from chaplain.proofs import checkpoint as checkpoints
 from chaplain.proofs import leaf as leaves
 from chaplain.proofs import merkle, note, policy
 from chaplain.proofs.checkpoint import SignedCheckpoint
-from chaplain.proofs.groups import HEAD_BYTES, Group, PackGroups, decode_group, pack_digest_from
+from chaplain.proofs.groups import HEAD_BYTES, MessageGroup, PackGroups, decode_group, pack_digest_from
 from chaplain.proofs.leaf import LEAF_BYTES_MAX, PackLeaf
 from chaplain.proofs.merkle import HASH_BYTES, PROOF_HASHES_MAX
 from chaplain.proofs.policy import Policy, Signers
@@ -131,7 +131,7 @@ class Proof(Frozen, frozen=True):
         """The message's headers as the pack contains them."""
         return self._cell(self._group().headers)
 
-    def _group(self) -> Group:
+    def _group(self) -> MessageGroup:
         columns = self.part.head[23]
         return decode_group(self.part.group, bool(columns & KEYS), bool(columns & HEADERS))
 

@@ -40,7 +40,7 @@ class AddCheckpoint(Frozen, frozen=True):
         return f"old {self.old_size}\n{hashes}\n{self.signed.text}"
 
 
-class Answer(Frozen, frozen=True):
+class WitnessResponse(Frozen, frozen=True):
     """An HTTP response. If `stored` is set, it has to be on disk before the response is sent."""
 
     status: int
@@ -83,29 +83,31 @@ class Witness:
         """The logs that the witness knows."""
         return tuple(dict.fromkeys(key.name for key in self._policy.logs))
 
-    def check(self, request: AddCheckpoint) -> Answer | None:
+    def check(self, request: AddCheckpoint) -> WitnessResponse | None:
         """Return the refusal of a request that must be refused regardless of earlier signatures, or None."""
         tree = request.signed.checkpoint
         if tree.origin not in self.origins:
-            return Answer(404, f"this witness does not know the log {tree.origin}\n")
+            return WitnessResponse(404, f"this witness does not know the log {tree.origin}\n")
         try:
             policy.check(self._policy, request.signed, assumed=self._secret.verifier)
         except Unproven as reason:
-            return Answer(403, f"{reason}\n")
+            return WitnessResponse(403, f"{reason}\n")
         if request.old_size > tree.size:
-            return Answer(400, f"the log cannot shrink from {request.old_size} to {tree.size} entries\n")
+            return WitnessResponse(400, f"the log cannot shrink from {request.old_size} to {tree.size} entries\n")
         return None
 
-    def answer(self, request: AddCheckpoint, last: SignedCheckpoint | None, time_s: int) -> Answer:
+    def answer(self, request: AddCheckpoint, last: SignedCheckpoint | None, time_s: int) -> WitnessResponse:
         """Answer a request that `check` did not refuse. `last` is the checkpoint of its origin that was signed last."""
         tree = request.signed.checkpoint
         assert last is None or last.checkpoint.origin == tree.origin
         last_size, last_root = (last.checkpoint.size, last.checkpoint.root) if last is not None else (0, EMPTY_ROOT)
         if request.old_size != last_size:
-            return Answer(409, f"{last_size}\n", SIZE_TEXT)
+            return WitnessResponse(409, f"{last_size}\n", SIZE_TEXT)
         if not merkle.is_extension(last_size, last_root, tree.size, tree.root, request.path):
-            return Answer(422, f"the checkpoint does not extend that of {last_size} entries, or the proof is wrong\n")
+            return WitnessResponse(
+                422, f"the checkpoint does not extend that of {last_size} entries, or the proof is wrong\n"
+            )
         secret = self._secret
         mine = cosignature.sign(tree.text, secret.name, secret.key, secret.sign, time_s)
         others = [one for one in request.signed.signatures if not one.is_by(secret.verifier)]
-        return Answer(200, mine.line(), stored=SignedCheckpoint(tree, (*others, mine)))
+        return WitnessResponse(200, mine.line(), stored=SignedCheckpoint(tree, (*others, mine)))

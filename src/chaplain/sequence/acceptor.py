@@ -14,7 +14,7 @@ from chaplain.sequence.context import SequenceContext
 from chaplain.sequence.discovery import HistoryDiscovery
 from chaplain.sequence.lock import SequenceLock
 from chaplain.sequence.messages.entry import SequenceEntry, decode_entries
-from chaplain.sequence.messages.peer import Bearing, EntryBatch, Fill, LockRefused, Why
+from chaplain.sequence.messages.peer import EntryBatch, Fill, LockRefused, PeerState, Why
 from chaplain.sequence.peers import SequencePeer
 from chaplain.sequence.window.log import SequenceLog
 from chaplain.wire.limits import FRAME_BYTES_MAX
@@ -49,25 +49,25 @@ class Acceptor:
         context = self._context
         entries = decode_entries(message.entries)
         if not context.history and self._discovery.may_accept(entries, message.previous):
-            context.start_from(message.bearing.history)
+            context.start_from(message.peer_state.history)
             context.since_ns = context.now_ns
-        if message.bearing.history != context.history or not entries:
+        if message.peer_state.history != context.history or not entries:
             return
         fitting = context.log.fit(message.previous, message.previous_hash, entries)
         if fitting is None:
-            self.note_missing(peer, message.bearing)
+            self.note_missing(peer, message.peer_state)
             if message.previous >= context.log.decided:
                 self._request_missing(peer.identifier)
             return
-        self._accept(peer, message.bearing, *fitting)
+        self._accept(peer, message.peer_state, *fitting)
 
-    def _accept(self, peer: SequencePeer, bearing: Bearing, previous: int, entries: list[SequenceEntry]) -> None:
+    def _accept(self, peer: SequencePeer, peer_state: PeerState, previous: int, entries: list[SequenceEntry]) -> None:
         """Accept all entries under the promised or a higher ballot, else only the decided ones."""
         context = self._context
         if entries and entries[-1].ballot < context.promised:
-            if entries[-1].author == peer.identifier and bearing.promised < context.promised:
-                context.send(peer, LockRefused(context.bearing(), Why.STALE))
-            entries = entries[: max(0, bearing.decided - previous)]
+            if entries[-1].author == peer.identifier and peer_state.promised < context.promised:
+                context.send(peer, LockRefused(context.own_state(), Why.STALE))
+            entries = entries[: max(0, peer_state.decided - previous)]
         elif entries and entries[-1].ballot > context.promised:
             self._lock.promise(entries[-1].ballot)
         dropped = context.log.attach(previous, entries)
@@ -77,39 +77,39 @@ class Acceptor:
             context.ack_due = True
             self.missing = None
         else:
-            self.note_missing(peer, bearing)
-        decided = min(bearing.decided, previous + len(entries))
+            self.note_missing(peer, peer_state)
+        decided = min(peer_state.decided, previous + len(entries))
         if decided > context.log.decided:
             self._advance(decided)  # the sender holds these entries and knows that they are decided
-        if bearing.decided > context.log.decided:
-            self.learn_decided(bearing)
-        if self.lacks(bearing):
+        if peer_state.decided > context.log.decided:
+            self.learn_decided(peer_state)
+        if self.lacks(peer_state):
             self._request_missing(peer.identifier)
 
-    def learn_decided(self, bearing: Bearing) -> None:
+    def learn_decided(self, peer_state: PeerState) -> None:
         """Decide up to the sender's decided index if our entry there has the same hash."""
         log = self._context.log
-        if bearing.decided > log.decided and log.hash_at(bearing.decided) == bearing.decided_hash:
-            self._advance(bearing.decided)
+        if peer_state.decided > log.decided and log.hash_at(peer_state.decided) == peer_state.decided_hash:
+            self._advance(peer_state.decided)
 
-    def note_missing(self, peer: SequencePeer, bearing: Bearing) -> None:
+    def note_missing(self, peer: SequencePeer, peer_state: PeerState) -> None:
         """The peer holds entries that have not arrived here. They may be in flight, so request them only after
         `lack_ns`.
         """
         context = self._context
-        if self.lacks(bearing):
+        if self.lacks(peer_state):
             if self.missing is None:
                 self.missing = (peer.identifier, context.now_ns + self._context.settings.lack_ns)
         elif self.missing is not None and self.missing[0] == peer.identifier:
             self.missing = None
 
-    def lacks(self, bearing: Bearing) -> bool:
+    def lacks(self, peer_state: PeerState) -> bool:
         """True if the peer holds entries that we could accept: decided ones, or more entries under a current ballot."""
         context = self._context
         log = context.log
-        if bearing.decided > log.decided:
-            return log.hash_at(bearing.decided) != bearing.decided_hash
-        return bearing.head > log.head and bearing.head.ballot >= context.promised
+        if peer_state.decided > log.decided:
+            return log.hash_at(peer_state.decided) != peer_state.decided_hash
+        return peer_state.head > log.head and peer_state.head.ballot >= context.promised
 
     def _request_missing(self, identifier: int) -> None:
         """Send Fill, at most once per half `lack_ns`. During catch-up, `CatchUp` requests pages instead."""
@@ -124,9 +124,9 @@ class Acceptor:
         self.missing = None
         if peer is not None and context.history:
             self._filled_ns = context.now_ns
-            context.send(peer, Fill(context.bearing()))
+            context.send(peer, Fill(context.own_state()))
 
-    def on_fill(self, peer: SequencePeer, asker: Bearing) -> None:
+    def on_fill(self, peer: SequencePeer, asker: PeerState) -> None:
         """Send entries after the asker's decided index, as many as fit into one message.
 
         It sends either all undecided entries or none, because the ballot of the last one identifies the log.
@@ -137,10 +137,10 @@ class Acceptor:
         if asker.decided > log.decided:
             return
         if before is None:
-            context.send(peer, LockRefused(context.bearing(), Why.FORGOTTEN))
+            context.send(peer, LockRefused(context.own_state(), Why.FORGOTTEN))
             return
         chosen = _page(log, asker.decided, context.settings.batch_bytes_max)
-        context.send(peer, EntryBatch(context.bearing(), asker.decided, before, b"".join(chosen)))
+        context.send(peer, EntryBatch(context.own_state(), asker.decided, before, b"".join(chosen)))
 
 
 def _page(log: SequenceLog, index: int, bytes_max: int) -> list[bytes]:

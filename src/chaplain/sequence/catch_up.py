@@ -15,18 +15,18 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from chaplain.sequence.context import SequenceContext
-from chaplain.sequence.messages.peer import Bearing, Fill, SeqRes, SequenceState
+from chaplain.sequence.messages.peer import Fill, PeerState, SeqRes, SequenceState
 from chaplain.sequence.peers import SequencePeer
 
 _FRESH_NS = 2_500 * 10**6
-"""How long a bearing of a source is valid."""
+"""How long a state that a source sent is valid."""
 _SEAT_REQUEST_NS = 250 * 10**6
 """Interval at which a seat is requested."""
 
 
 class CatchUp:
     def __init__(
-        self, context: SequenceContext, lacks: Callable[[Bearing], bool], abandon_history: Callable[[str], None]
+        self, context: SequenceContext, lacks: Callable[[PeerState], bool], abandon_history: Callable[[str], None]
     ) -> None:
         self._context = context
         self._lacks = lacks
@@ -78,24 +78,26 @@ class CatchUp:
             self._next_request_ns = context.now_ns + context.settings.page_wait_ns
 
     def _sources(self) -> list[SequencePeer]:
-        """Recently heard peers that have a seat in this history, by their own bearings."""
+        """Recently heard peers that have a seat in this history, by their own reports."""
         context = self._context
         recent = context.peers.recent(context.now_ns, _FRESH_NS)
         return [
             one
             for one in recent
-            if one.bearing.history == context.history and one.bearing.state is not SequenceState.DSC
+            if one.last_state.history == context.history and one.last_state.state is not SequenceState.DSC
         ]
 
     def _works_elsewhere(self, sources: list[SequencePeer]) -> bool:
         """True if no member of this history is in WRK, but a member of another history is. Then this history can never
         give us a seat.
         """
-        if any(one.bearing.state is SequenceState.WRK for one in sources):
+        if any(one.last_state.state is SequenceState.WRK for one in sources):
             return False
         context = self._context
         recent = context.peers.recent(context.now_ns, _FRESH_NS)
-        return any(one.bearing.state is SequenceState.WRK and one.bearing.history != context.history for one in recent)
+        return any(
+            one.last_state.state is SequenceState.WRK and one.last_state.history != context.history for one in recent
+        )
 
     def peer_exited(self, identifier: int) -> None:
         """A connection broke: if it was the source's, ask another one at once."""
@@ -112,7 +114,7 @@ class CatchUp:
         """A member with a seat reported its log length: request the next page, or a seat."""
         if not self._context.is_learning or peer.identifier != self._source or self._awaits_page:
             return
-        if self._lacks(peer.bearing):
+        if self._lacks(peer.last_state):
             self._request_page(peer)
         elif self._seat_request_ns is None:
             self._request_seat()
@@ -120,11 +122,11 @@ class CatchUp:
     def _request_seat(self) -> None:
         """Ask all sources for a seat."""
         self._seat_request_ns = self._context.now_ns + _SEAT_REQUEST_NS
-        self._context.send_all(self._sources(), SeqRes(self._context.bearing()))
+        self._context.send_all(self._sources(), SeqRes(self._context.own_state()))
 
     def _request_page(self, source: SequencePeer) -> None:
         context = self._context
         self._source = source.identifier
         self._next_request_ns = context.now_ns + context.settings.page_wait_ns
         self._awaits_page = True
-        context.send(source, Fill(context.bearing()))
+        context.send(source, Fill(context.own_state()))

@@ -72,9 +72,9 @@ class CommitRule:
             peer = context.peers.by_id.get(member.identifier)
             if member == context.me:
                 held[member.seat] = context.log.head.index
-            elif peer is not None and peer.bearing.seat == member.seat:
+            elif peer is not None and peer.last_state.seat == member.seat:
                 acked = peer.acked
-                if acked.ballot == context.promised and peer.bearing.history == context.history:
+                if acked.ballot == context.promised and peer.last_state.history == context.history:
                     held[member.seat] = acked.index
         return held
 

@@ -1,6 +1,6 @@
 """State that the parts of the sequence share: the log, the peers, the promised ballot, and the outgoing messages.
 
-Decides nothing. `bearing` reads the state at the moment of sending, so no message can claim an outdated state.
+Decides nothing. `own_state` reads the state at the moment of sending, so no message can claim an outdated state.
 
 Invariants: the promised ballot never decreases within a tenure; a seat belongs to one memory.
 """
@@ -15,7 +15,7 @@ from chaplain.core import Report
 from chaplain.mesh.events import Whisper
 from chaplain.sequence.events import Became, SequenceEffect
 from chaplain.sequence.messages.entry import NO_BALLOT, Ballot, SeatedMember
-from chaplain.sequence.messages.peer import Bearing, Beat, EntryBatch, Message, Seq, SequenceState, encode
+from chaplain.sequence.messages.peer import Beat, EntryBatch, Message, PeerState, Seq, SequenceState, encode
 from chaplain.sequence.peers import SequencePeer, SequencePeers
 from chaplain.sequence.publish_queue import PublishQueue
 from chaplain.sequence.settings import SequenceSettings
@@ -130,9 +130,9 @@ class SequenceContext:
         """
         return self.peers.dead if self.me in members else ()
 
-    def bearing(self) -> Bearing:
+    def own_state(self) -> PeerState:
         log = self.log
-        return Bearing(
+        return PeerState(
             self.state,
             self.history,
             self.seat,
@@ -195,7 +195,7 @@ class SequenceContext:
             others = [one for one in others if one.identifier == log.author]
         else:
             self._wish_sent = self.wants
-        self.send_all(others, Beat(self.bearing()))
+        self.send_all(others, Beat(self.own_state()))
 
     def broadcast_after(self, after: int) -> None:
         """Send all entries after this index to all members. The message also acknowledges everything before them."""
@@ -207,7 +207,7 @@ class SequenceContext:
         """Send only the last entry to all members, with the hash of the entry before it."""
         self.ack_due = False
         self._wish_sent = self.wants
-        self.send_all(self.members(), EntryBatch(self.bearing(), last.index - 1, before, last.entry.encoded))
+        self.send_all(self.members(), EntryBatch(self.own_state(), last.index - 1, before, last.entry.encoded))
 
     def seq_message(self) -> Seq:
         """The state from which a joining node can replay our window: the window base, or the state after the first
@@ -219,12 +219,14 @@ class SequenceContext:
             first = log.at(1)
             assert first is not None, "only a node with a seat answers SEQRES"
             base, members = log.base_at(1), set_after((), first.entry)
-        return Seq(self.bearing(), base.index, base.hash, base.ballot, base.next, members, dict(window_base.streams))
+        return Seq(self.own_state(), base.index, base.hash, base.ballot, base.next, members, dict(window_base.streams))
 
     def entries_after(self, index: int) -> EntryBatch:
         before = self.log.hash_at(index)
         assert before is not None
-        return EntryBatch(self.bearing(), index, before, b"".join(held.entry.encoded for held in self.log.after(index)))
+        return EntryBatch(
+            self.own_state(), index, before, b"".join(held.entry.encoded for held in self.log.after(index))
+        )
 
     def rank(self) -> int:
         """How many members with lower identifiers were heard lately; those act first."""

@@ -29,7 +29,6 @@ from chaplain.sequence.idle_check import IdleCheck
 from chaplain.sequence.lock import SequenceLock
 from chaplain.sequence.messages.entry import SeatedMember
 from chaplain.sequence.messages.peer import (
-    Bearing,
     Beat,
     DscReq,
     DscRes,
@@ -39,6 +38,7 @@ from chaplain.sequence.messages.peer import (
     LockGranted,
     LockRefused,
     Message,
+    PeerState,
     Seq,
     SeqRes,
     SequenceState,
@@ -124,7 +124,7 @@ class SequenceCore:
             case Entered():
                 self.context.peers.enter(event.peer)
                 peer = self.context.peers.by_id[event.peer.identifier]
-                self.context.send(peer, DscReq(self.context.bearing(), self.discovery.neighbours()))
+                self.context.send(peer, DscReq(self.context.own_state(), self.discovery.neighbours()))
                 self.lock.shorten_wait()
             case Exited():
                 self.context.peers.exit(event.peer)
@@ -142,14 +142,14 @@ class SequenceCore:
     def _tick(self) -> None:
         context = self.context
         assert context.is_member is (context.me in context.log.members), "a change of the work set was overlooked"
-        assert context.peers.wanting == sum(peer.bearing.wants for peer in context.peers.by_id.values())
+        assert context.peers.wanting == sum(peer.last_state.wants for peer in context.peers.by_id.values())
         self._idle_check.reset()
         self.discovery.poll()
         self._catch_up.poll()
         if context.now_ns >= self._beat_ns:
             self._beat_ns = context.now_ns + self.settings.heartbeat_ns
             if context.history:
-                context.send_all(context.peers.connected(), Beat(context.bearing()))
+                context.send_all(context.peers.connected(), Beat(context.own_state()))
         self._acceptor.tick()
         self._update_state()
 
@@ -285,7 +285,7 @@ class SequenceCore:
             message = decode(parcel.body, parcel.payload)
             if parcel.node != event.peer.identifier:
                 raise Malformed(f"sequence: {event.peer.identifier:08x} speaks for {parcel.node:08x}")
-            peer = context.peers.note(context.now_ns, event.peer, message.bearing)
+            peer = context.peers.note(context.now_ns, event.peer, message.peer_state)
             if peer is None:
                 return
             self._on_status(peer, message)
@@ -297,52 +297,56 @@ class SequenceCore:
             context.out.append(Report("malformed sequence parcel", f"{event.peer.identifier:08x}", detail))
 
     def _on_status(self, peer: SequencePeer, message: Message) -> None:
-        """Process the bearing (the sender's state, see `messages.peer`) at the start of every message."""
-        context, bearing = self.context, message.bearing
-        if bearing.history and bearing.decided:
+        """Process the sender's state (see `messages.peer`) at the start of every message."""
+        context, peer_state = self.context, message.peer_state
+        if peer_state.history and peer_state.decided:
             context.remembers = True
-        if not context.history or not bearing.history:
+        if not context.history or not peer_state.history:
             return
-        if bearing.history != context.history:
+        if peer_state.history != context.history:
             if not context.is_learning:
-                self._on_other_history(bearing)
+                self._on_other_history(peer_state)
         elif context.is_learning:
-            self._on_status_while_learning(peer, bearing)
-        elif (peer.identifier, bearing.seat) in context.log.members or context.is_in_any_set(_seated(peer)):
-            if bearing.promised > context.promised:
-                self.lock.promise(bearing.promised)
-            if bearing.decided > context.log.decided:
-                self._acceptor.learn_decided(bearing)
+            self._on_status_while_learning(peer, peer_state)
+        elif (peer.identifier, peer_state.seat) in context.log.members or context.is_in_any_set(_seated(peer)):
+            if peer_state.promised > context.promised:
+                self.lock.promise(peer_state.promised)
+            if peer_state.decided > context.log.decided:
+                self._acceptor.learn_decided(peer_state)
             if type(message) is EntryBatch and message.entries:
                 return  # its entries are what we lack; `Acceptor.on_entries` requests the rest
             if (
                 self._acceptor.missing is not None
-                or bearing.head > context.log.head
-                or bearing.decided > context.log.decided
+                or peer_state.head > context.log.head
+                or peer_state.decided > context.log.decided
             ):
-                self._acceptor.note_missing(peer, bearing)
+                self._acceptor.note_missing(peer, peer_state)
 
-    def _on_status_while_learning(self, peer: SequencePeer, bearing: Bearing) -> None:
+    def _on_status_while_learning(self, peer: SequencePeer, peer_state: PeerState) -> None:
         """Learn decided entries from any member. We may not know yet that the sender is in the work set, but a decided
         entry is decided regardless of its sender.
         """
-        if bearing.state is SequenceState.DSC:
+        if peer_state.state is SequenceState.DSC:
             return
         if self.context.is_in_any_set(_seated(peer)):
-            self.lock.promise(bearing.promised)
-        self._acceptor.learn_decided(bearing)
+            self.lock.promise(peer_state.promised)
+        self._acceptor.learn_decided(peer_state)
         self._catch_up.on_status(peer)
 
-    def _on_other_history(self, bearing: Bearing) -> None:
+    def _on_other_history(self, peer_state: PeerState) -> None:
         """Resolve two histories: one without events yields; of two empty ones, the one with the higher id yields."""
         context = self.context
-        mine, theirs = context.events, bearing.events
+        mine, theirs = context.events, peer_state.events
         if mine and theirs:
-            self._rival = (bearing.history, context.now_ns)
+            self._rival = (peer_state.history, context.now_ns)
             self._idle_check.reset()
-        elif not mine and bearing.decided and (theirs or not context.log.decided or context.history > bearing.history):
+        elif (
+            not mine
+            and peer_state.decided
+            and (theirs or not context.log.decided or context.history > peer_state.history)
+        ):
             self._abandon_history(
-                f"history {context.name} holds no events and gives way to {history_name(bearing.history)}"
+                f"history {context.name} holds no events and gives way to {history_name(peer_state.history)}"
             )
 
     def _dispatch(self, peer: SequencePeer, message: Message) -> None:
@@ -356,18 +360,18 @@ class SequenceCore:
                     self._catch_up.on_entries(peer)
             case DscReq():
                 self.discovery.learn_neighbours(dict(message.neighbours))
-                context.send(peer, DscRes(context.bearing(), self.discovery.neighbours()))
+                context.send(peer, DscRes(context.own_state(), self.discovery.neighbours()))
             case DscRes():
                 self.discovery.learn_neighbours(dict(message.neighbours))
             case SeqRes():
-                if message.bearing.history:
+                if message.peer_state.history:
                     context.peers.asks(context.now_ns, peer)
                 elif context.is_member:
                     context.send(peer, context.seq_message())
             case Seq():
                 self._follow_history(peer, message)
             case Lock() | LockGranted() | LockRefused() | Fill():
-                if context.history and message.bearing.history == context.history:
+                if context.history and message.peer_state.history == context.history:
                     self._negotiate(peer, message)
             case _:
                 assert_never(message)
@@ -382,21 +386,21 @@ class SequenceCore:
                 self.lock.on_refused(peer, message)
                 if message.why is Why.FORGOTTEN:
                     self._abandon_history("fell behind by more than the others remember")
-                elif message.why is Why.OUTSIDE and message.bearing.decided >= self.context.log.decided:
+                elif message.why is Why.OUTSIDE and message.peer_state.decided >= self.context.log.decided:
                     self._abandon_history("is no longer in the work set")
             case Fill():
-                self._acceptor.on_fill(peer, message.bearing)
+                self._acceptor.on_fill(peer, message.peer_state)
 
     # Joining a history.
 
     def _follow_history(self, peer: SequencePeer, seq: Seq) -> None:
         """Start to follow a history: without a seat, or with the seat that its founder gave us before we knew of it."""
         context = self.context
-        if context.history or not seq.bearing.history or seq.bearing.state is SequenceState.DSC:
+        if context.history or not seq.peer_state.history or seq.peer_state.state is SequenceState.DSC:
             return
         base = EntryBase(seq.index, seq.hash, seq.ballot, seq.next)
-        context.start_from(seq.bearing.history, base, seq.members, seq.streams)
-        context.promised = max(seq.bearing.promised, seq.ballot)
+        context.start_from(seq.peer_state.history, base, seq.members, seq.streams)
+        context.promised = max(seq.peer_state.promised, seq.ballot)
         context.remembers = True
         context.ack_due = True
         self._commit.report_history()
@@ -425,7 +429,7 @@ class SequenceCore:
             for member in context.log.members:
                 peer = context.peers.by_id.get(member.identifier)
                 if peer is not None and member not in before:
-                    context.send(peer, Beat(context.bearing()))  # the new member learns at once that it has a seat
+                    context.send(peer, Beat(context.own_state()))  # the new member learns at once that it has a seat
         if context.me in before and not context.is_member:
             self._abandon_history("is no longer in the work set")
 
@@ -440,4 +444,4 @@ def _shortage(members: WorkSet, here: Collection[int], removed: Collection[int])
 
 
 def _seated(peer: SequencePeer) -> SeatedMember:
-    return SeatedMember(peer.identifier, peer.bearing.seat)
+    return SeatedMember(peer.identifier, peer.last_state.seat)

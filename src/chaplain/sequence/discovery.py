@@ -95,17 +95,19 @@ class HistoryDiscovery:
             return
         if context.now_ns >= self._next_request_ns:
             self._next_request_ns = context.now_ns + _ASK_NS
-            context.send_all(context.peers.connected(), DscReq(context.bearing(), self.neighbours()))
+            context.send_all(context.peers.connected(), DscReq(context.own_state(), self.neighbours()))
             if not context.history:
                 self._request_number()
         if not context.history:
             self._found_if_due()
 
     def _request_number(self) -> None:
-        working = [one for one in self._recent() if one.bearing.history and one.bearing.state is SequenceState.WRK]
+        working = [
+            one for one in self._recent() if one.last_state.history and one.last_state.state is SequenceState.WRK
+        ]
         if working:
             self._next_peer += 1
-            self._context.send(working[self._next_peer % len(working)], SeqRes(self._context.bearing()))
+            self._context.send(working[self._next_peer % len(working)], SeqRes(self._context.own_state()))
 
     def _recent(self) -> list[SequencePeer]:
         return self._context.peers.recent(self._context.now_ns, _FRESH_NS)
@@ -113,7 +115,7 @@ class HistoryDiscovery:
     def _found_if_due(self) -> None:
         context = self._context
         recent = self._recent()
-        if any(one.bearing.history for one in recent):
+        if any(one.last_state.history for one in recent):
             return  # a history exists: join it, or wait until its members have a quorum
         removed = context.removed()
         if context.settings.identifier in removed:
@@ -127,13 +129,13 @@ class HistoryDiscovery:
         whole = not missing and not unmet
         size = len({*listed, *here}) + unmet + 1
         most = 2 * (len(here) + 1) > size and context.now_ns - context.since_ns >= context.settings.patience_ns
-        forgot_nothing = not context.remembers and not any(one.bearing.remembers for one in recent)
+        forgot_nothing = not context.remembers and not any(one.last_state.remembers for one in recent)
         if size <= MEMBERS_MAX and (whole or (most and not unmet and forgot_nothing)):
             self._found_history(recent, missing)
 
     def _found_history(self, recent: list[SequencePeer], missing: list[int]) -> None:
         context = self._context
-        members = [context.me, *(SeatedMember(one.identifier, one.bearing.seat) for one in recent)]
+        members = [context.me, *(SeatedMember(one.identifier, one.last_state.seat) for one in recent)]
         members += [SeatedMember(identifier, 0) for identifier in missing]
         history = context.rng.randrange(1, 1 << 64)
         context.start_from(history)

@@ -1,8 +1,8 @@
 """The lock: the right to write the next entry.
 
 The member that the last entry names in `next` holds the lock. A member that waits for the lock sets `wants` in its
-bearing and gets its turn. A member that waits and sees no progress takes the lock with a new ballot from a majority. It
-does not need the holder for this (phase 1 of Paxos).
+peer state and gets its turn. A member that waits and sees no progress takes the lock with a new ballot from a majority.
+It does not need the holder for this (phase 1 of Paxos).
 
 Decides when to take the lock, to which member it is promised, and which log its new holder adopts. Does not know the
 content of entries.
@@ -122,7 +122,7 @@ class SequenceLock:
         self._attempt = _Attempt(ballot, log.members, log.decided, until_ns)
         context.counts["locks_asked"] += 1
         # To all peers, not only members: other nodes may know of a member that joined and that we do not know.
-        context.send_all(context.peers.connected(), Lock(context.bearing()))
+        context.send_all(context.peers.connected(), Lock(context.own_state()))
 
     def complete(self) -> Ballot | None:
         """Return our ballot once, when a quorum has granted it. The log is then the one that we adopted."""
@@ -153,42 +153,42 @@ class SequenceLock:
         ballot.
         """
         log = self._context.log
-        best = max(attempt.grants.values(), key=lambda grant: grant.bearing.head, default=None)
-        if best is None or best.bearing.head <= log.head:
+        best = max(attempt.grants.values(), key=lambda grant: grant.peer_state.head, default=None)
+        if best is None or best.peer_state.head <= log.head:
             return [held.entry for held in log.after(log.decided)]
         fitting = log.fit(best.previous, best.previous_hash, decode_entries(best.entries))
         assert fitting is not None, "two logs differ where both are decided"
         previous, entries = fitting
-        assert previous + len(entries) == best.bearing.head.index, "a grant contains all entries of the granter"
+        assert previous + len(entries) == best.peer_state.head.index, "a grant contains all entries of the granter"
         return entries
 
     # Granting the lock.
 
     def on_lock(self, peer: SequencePeer, message: Lock) -> None:
-        context, asker = self._context, message.bearing
+        context, asker = self._context, message.peer_state
         member = SeatedMember(peer.identifier, asker.seat)
         if asker.promised.seat != asker.seat:
             return
         if not context.is_in_any_set(member):
             if asker.decided <= context.log.decided:
-                context.send(peer, LockRefused(context.bearing(), Why.OUTSIDE))
+                context.send(peer, LockRefused(context.own_state(), Why.OUTSIDE))
         elif asker.promised < context.promised:
-            context.send(peer, LockRefused(context.bearing(), Why.STALE))
+            context.send(peer, LockRefused(context.own_state(), Why.STALE))
         elif asker.decided < context.log.decided:
-            context.send(peer, LockRefused(context.bearing(), Why.BEHIND))
+            context.send(peer, LockRefused(context.own_state(), Why.BEHIND))
         else:
             # Grant even without a seat of our own: other members may have the entry that gives us one.
             self._grant(peer, message)
 
     def _grant(self, peer: SequencePeer, message: Lock) -> None:
-        context, asker = self._context, message.bearing
+        context, asker = self._context, message.peer_state
         log = context.log
         self.promise(asker.promised)
         before, tail = log.hash_at(log.decided), b""
         assert before is not None
         if log.head > asker.head:
             tail = b"".join(held.entry.encoded for held in log.after(log.decided))
-        context.send(peer, LockGranted(context.bearing(), asker.promised, log.decided, before, tail))
+        context.send(peer, LockGranted(context.own_state(), asker.promised, log.decided, before, tail))
 
     def promise(self, ballot: Ballot) -> None:
         """From now on accept no entry under a lower ballot."""
@@ -204,11 +204,11 @@ class SequenceLock:
     def on_granted(self, peer: SequencePeer, grant: LockGranted) -> None:
         attempt = self._attempt
         if attempt is not None and grant.ballot == attempt.ballot == self._context.promised:
-            attempt.grants[peer.bearing.seat] = grant
+            attempt.grants[peer.last_state.seat] = grant
 
     def on_refused(self, peer: SequencePeer, refuse: LockRefused) -> None:
         """Act on the reason of a refusal. The core handles OUTSIDE and FORGOTTEN."""
         if refuse.why is Why.STALE:
-            self.promise(refuse.bearing.promised)
-        elif refuse.why is Why.BEHIND and refuse.bearing.state is not SequenceState.DSC:
-            self._context.send(peer, Fill(self._context.bearing()))
+            self.promise(refuse.peer_state.promised)
+        elif refuse.why is Why.BEHIND and refuse.peer_state.state is not SequenceState.DSC:
+            self._context.send(peer, Fill(self._context.own_state()))

@@ -1,4 +1,4 @@
-"""The other nodes: their sessions, their latest bearings, and the seats that are known to be dead.
+"""The other nodes: their sessions, their latest states, and the seats that are known to be dead.
 
 Invariants: only messages of a node's current session count; a seat is dead when its node has sent a later seat, and
 stays dead; an acknowledgement counts while its seat is alive.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from chaplain.link.events import Peer
-from chaplain.sequence.messages.peer import Bearing, LogLength
+from chaplain.sequence.messages.peer import LogLength, PeerState
 from chaplain.sequence.work_set import WorkSet
 
 
@@ -19,12 +19,12 @@ class SequencePeer:
     __slots__ = (
         "acked",
         "asked_ns",
-        "bearing",
         "connected",
         "endpoint",
         "heard_ns",
         "identifier",
         "instance",
+        "last_state",
         "tenure",
     )
 
@@ -35,8 +35,8 @@ class SequencePeer:
         self.connected = True
         self.tenure = -1
         """The latest tenure of this session; a message with an earlier one is outdated."""
-        self.bearing = Bearing()
-        self.acked: LogLength = self.bearing.head
+        self.last_state = PeerState()
+        self.acked: LogLength = self.last_state.head
         """The greatest log length that the node has acknowledged under its current seat."""
         self.heard_ns: int | None = None
         """When the last sequence message of this node arrived."""
@@ -52,7 +52,7 @@ class SequencePeers:
         self.changes = 0
         """Counts changes of anything except log lengths: connections, seats, states, requests to join."""
         self.wanting = 0
-        """How many peers wait for the lock, by their latest bearings."""
+        """How many peers wait for the lock, by their latest states."""
         self._expected: dict[int, int] = {}
         """By seat: the time since which this node waits for a member that it has never heard."""
 
@@ -74,24 +74,24 @@ class SequencePeers:
         if known is not None and known.instance == peer.instance:
             known.connected = False
 
-    def note(self, now_ns: int, peer: Peer, bearing: Bearing) -> SequencePeer | None:
-        """Record a peer's bearing. Return None if it came from an old session or is outdated."""
+    def note(self, now_ns: int, peer: Peer, peer_state: PeerState) -> SequencePeer | None:
+        """Record a peer's peer_state. Return None if it came from an old session or is outdated."""
         known = self.by_id.get(peer.identifier)
         if known is None or not known.connected or known.instance != peer.instance:
             return None
-        before = known.bearing
-        if bearing.seat in self.dead or bearing.tenure < known.tenure:
+        before = known.last_state
+        if peer_state.seat in self.dead or peer_state.tenure < known.tenure:
             return None
-        if before.seat and before.seat != bearing.seat:
+        if before.seat and before.seat != peer_state.seat:
             self.dead.add(before.seat)
-        if before.seat != bearing.seat or before.history != bearing.history:
-            known.acked = bearing.head
+        if before.seat != peer_state.seat or before.history != peer_state.history:
+            known.acked = peer_state.head
             self.changes += 1
-        if before.state is not bearing.state:
+        if before.state is not peer_state.state:
             self.changes += 1
-        known.acked = max(known.acked, bearing.head)
-        self.wanting += bearing.wants - before.wants
-        known.bearing, known.heard_ns, known.tenure = bearing, now_ns, bearing.tenure
+        known.acked = max(known.acked, peer_state.head)
+        self.wanting += peer_state.wants - before.wants
+        known.last_state, known.heard_ns, known.tenure = peer_state, now_ns, peer_state.tenure
         return known
 
     def asks(self, now_ns: int, peer: SequencePeer) -> None:
@@ -114,7 +114,7 @@ class SequencePeers:
         for member in members:
             if member.seat == seat:
                 peer = self.by_id.get(member.identifier)
-                if peer is not None and peer.connected and peer.bearing.seat in {0, seat}:
+                if peer is not None and peer.connected and peer.last_state.seat in {0, seat}:
                     return peer
         return None
 
@@ -123,7 +123,7 @@ class SequencePeers:
         this method.
         """
         peer = self.by_id.get(identifier)
-        if peer is not None and peer.bearing.seat == seat and peer.heard_ns is not None:
+        if peer is not None and peer.last_state.seat == seat and peer.heard_ns is not None:
             self._expected.pop(seat, None)
             return peer.heard_ns
         return self._expected.setdefault(seat, now_ns)
@@ -132,4 +132,4 @@ class SequencePeers:
         """Forget what peers acknowledged in a history that this node abandons."""
         self._expected.clear()
         for peer in self.by_id.values():
-            peer.acked = peer.bearing.head
+            peer.acked = peer.last_state.head

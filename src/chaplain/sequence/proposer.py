@@ -154,7 +154,9 @@ class Proposer:
         if not context.peers.wanting:
             return context.seat
         recent = context.peers.recent(context.now_ns, context.settings.silence_ns)
-        wanting = {one.bearing.seat for one in recent if one.bearing.wants and one.bearing.history == context.history}
+        wanting = {
+            one.last_state.seat for one in recent if one.last_state.wants and one.last_state.history == context.history
+        }
         return successor(context.log.members, context.seat, wanting) or context.seat
 
     def _is_held_back(self) -> bool:
@@ -185,7 +187,7 @@ class Proposer:
         if context.wants and context.publish_queue and not context.ack_due:
             holder = context.peers.of_seat(context.log.members, context.log.next_seat)
             if holder is not None and not self._was_notified(holder):
-                context.send(holder, Beat(context.bearing()))
+                context.send(holder, Beat(context.own_state()))
 
     def _was_notified(self, holder: SequencePeer) -> bool:
         """True if this holder was already informed at this log index; records that it is informed now."""

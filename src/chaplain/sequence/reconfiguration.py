@@ -18,7 +18,7 @@ from chaplain.sequence.peers import SequencePeer
 from chaplain.sequence.work_set import WorkSet, changed, is_quorum
 
 _ASKED_NS = 1_500 * 10**6
-"""How long a request to join, or a bearing in state DSC, is valid."""
+"""How long a request to join, or a peer state with DSC, is valid."""
 
 
 def due_change(context: SequenceContext) -> WorkSetChange | None:
@@ -35,10 +35,10 @@ def _should_leave(context: SequenceContext, member: SeatedMember) -> bool:
     if member.identifier in context.removed():
         return True
     peer = context.peers.by_id.get(member.identifier)
-    if peer is not None and peer.bearing.seat == member.seat and peer.bearing.history not in {0, context.history}:
+    if peer is not None and peer.last_state.seat == member.seat and peer.last_state.history not in {0, context.history}:
         return True  # the node joined another history with this seat
     if peer is not None and _is_discovering(context, peer):
-        return peer.bearing.seat != member.seat
+        return peer.last_state.seat != member.seat
     heard_ns = context.peers.heard_ns(member.identifier, member.seat, context.now_ns)
     return context.now_ns - heard_ns > context.settings.silence_ns
 
@@ -46,7 +46,7 @@ def _should_leave(context: SequenceContext, member: SeatedMember) -> bool:
 def _is_discovering(context: SequenceContext, peer: SequencePeer) -> bool:
     heard_ns = peer.heard_ns
     recently = heard_ns is not None and context.now_ns - heard_ns <= _ASKED_NS
-    return recently and peer.connected and peer.bearing.state is SequenceState.DSC
+    return recently and peer.connected and peer.last_state.state is SequenceState.DSC
 
 
 def _joining(context: SequenceContext) -> list[SeatedMember]:
@@ -55,15 +55,15 @@ def _joining(context: SequenceContext) -> list[SeatedMember]:
     asking = [
         identifier for identifier in sorted(by_id) if identifier not in barred and _may_join(context, by_id[identifier])
     ]
-    return [SeatedMember(identifier, by_id[identifier].bearing.seat) for identifier in asking]
+    return [SeatedMember(identifier, by_id[identifier].last_state.seat) for identifier in asking]
 
 
 def _may_join(context: SequenceContext, peer: SequencePeer) -> bool:
     """True if the node asked for a seat and holds the window, except for entries decided since it sent its request."""
-    asked_ns, bearing = peer.asked_ns, peer.bearing
+    asked_ns, peer_state = peer.asked_ns, peer.last_state
     recently = asked_ns is not None and context.now_ns - asked_ns <= _ASKED_NS
-    learned = recently and _is_discovering(context, peer) and bearing.history == context.history
-    return learned and context.log.is_near(bearing.decided, 2 * context.settings.flight_bytes_max)
+    learned = recently and _is_discovering(context, peer) and peer_state.history == context.history
+    return learned and context.log.is_near(peer_state.decided, 2 * context.settings.flight_bytes_max)
 
 
 def _keeps_quorum(context: SequenceContext, change: WorkSetChange) -> bool:
@@ -97,8 +97,8 @@ def heard_seats(context: SequenceContext) -> set[int]:
     seats = {context.seat}
     for member in (member for members in context.log.sets() for member in members):
         peer = by_id.get(member.identifier)
-        if peer is None or peer.bearing.seat != member.seat or peer.heard_ns is None:
+        if peer is None or peer.last_state.seat != member.seat or peer.heard_ns is None:
             continue
-        if now_ns - peer.heard_ns <= silence_ns and peer.bearing.history == context.history:
+        if now_ns - peer.heard_ns <= silence_ns and peer.last_state.history == context.history:
             seats.add(member.seat)
     return seats

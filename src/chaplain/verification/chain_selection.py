@@ -43,7 +43,7 @@ class SelectedMessage(Frozen, frozen=True):
     """Whether the missing parts are already reported, as part of a hole."""
 
 
-class Claim(Frozen, frozen=True):
+class ChainClaim(Frozen, frozen=True):
     """A statement of another source about this log: it reaches at least to `index`, with this chain hash."""
 
     index: int
@@ -249,7 +249,7 @@ class ChainSelection:
                 self.breaks.append(Break("", message.index, "order", expected, "before it", file=file))
             before = first
 
-    def reaches(self, known: Iterable[Claim]) -> list[Break]:
+    def reaches(self, known: Iterable[ChainClaim]) -> list[Break]:
         """Return a break for each statement of another source that this log contradicts."""
         broken: list[Break] = []
         for one in known:

@@ -65,7 +65,7 @@ class KnownSigner(Frozen, frozen=True, array_like=True):
     admin: bool
 
 
-class Signers(Frozen, frozen=True, array_like=True):
+class AllowedSigners(Frozen, frozen=True, array_like=True):
     """The clients that may sign, and on which lane, after some message."""
 
     clients: list[KnownSigner]
@@ -75,7 +75,7 @@ class Signers(Frozen, frozen=True, array_like=True):
 class Registry:
     """Collects signers from the configuration entries of messages, which `take` must receive in order."""
 
-    def __init__(self, founding_info: FoundingInfo, known: Signers | None = None) -> None:
+    def __init__(self, founding_info: FoundingInfo, known: AllowedSigners | None = None) -> None:
         self._cluster = founding_info.cluster
         founders = [
             KnownSigner(acl_id(0, 0, number), key, SignatureType.ED25519, admin=True)
@@ -85,8 +85,8 @@ class Registry:
         self._lanes: dict[int, bytes] = dict(known.lanes) if known else {}
         self.breaks: list[Break] = []
 
-    def signers(self) -> Signers:
-        return Signers(list(self._clients.values()), list(self._lanes.items()))
+    def signers(self) -> AllowedSigners:
+        return AllowedSigners(list(self._clients.values()), list(self._lanes.items()))
 
     def lanes(self) -> dict[int, tuple[int, bytes]]:
         """Return the signature type and the key of each lane."""

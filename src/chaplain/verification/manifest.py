@@ -24,7 +24,7 @@ from chaplain.core import Frozen
 from chaplain.errors import ConfigError, Malformed
 from chaplain.link.auth.identity import KEY_BYTES, SIGNATURE_BYTES, Identity, from_text, to_text, verify
 from chaplain.verification.header_scan import ScanStart
-from chaplain.verification.keys import Signers
+from chaplain.verification.keys import AllowedSigners
 from chaplain.verification.proof_segments import ProofState
 from chaplain.wire.packed import unpack
 
@@ -33,7 +33,7 @@ LABEL = b"chaplain manifest 1"
 IDENTITY_VARIABLE = "CHAPLAIN_IDENTITY"
 
 
-class Proven(Frozen, frozen=True):
+class ManifestContent(Frozen, frozen=True):
     """Everything that the next verification needs to continue."""
 
     cluster: str
@@ -42,14 +42,14 @@ class Proven(Frozen, frozen=True):
     """The file and position at which the last verified message begins."""
     rows: int
     """Number of stream messages verified so far."""
-    signers: Signers | None = None
+    signers: AllowedSigners | None = None
     """The clients that may sign later messages; None if signatures were not verified."""
 
 
-_proven = msgspec.msgpack.Decoder(Proven)
+_proven = msgspec.msgpack.Decoder(ManifestContent)
 
 
-def encode(proven: Proven, identity: Identity) -> str:
+def encode(proven: ManifestContent, identity: Identity) -> str:
     body = msgspec.msgpack.encode(proven)
     note = {
         "chaplain manifest": FORMAT,
@@ -62,7 +62,7 @@ def encode(proven: Proven, identity: Identity) -> str:
     return json.dumps(note, indent=1) + "\n"
 
 
-def decode(text: str, signer: bytes) -> Proven:
+def decode(text: str, signer: bytes) -> ManifestContent:
     """Decode a manifest. Raises `Malformed` unless `signer` signed exactly this content."""
     try:
         note = json.loads(text)
@@ -80,7 +80,7 @@ def decode(text: str, signer: bytes) -> Proven:
     return unpack(_proven, body, "manifest")
 
 
-def read(path: Path, identity: Identity) -> Proven | None:
+def read(path: Path, identity: Identity) -> ManifestContent | None:
     """Read a manifest; None if the file does not exist."""
     if not path.exists():
         return None
@@ -90,7 +90,7 @@ def read(path: Path, identity: Identity) -> Proven | None:
         raise ConfigError(f"{path}: {error}: give {_WHOSE}, or remove it to verify everything again") from None
 
 
-def write(path: Path, proven: Proven, identity: Identity) -> None:
+def write(path: Path, proven: ManifestContent, identity: Identity) -> None:
     """Write the manifest atomically."""
     durable.put(path, encode(proven, identity), mode=0o666)
 

@@ -24,10 +24,10 @@ from chaplain.segment.files import OpenSegment, Recycled, list_segments
 from chaplain.segment.record import Kind, Record
 from chaplain.verification.access import access_errors, exists
 from chaplain.verification.batches import Keys, split_first
-from chaplain.verification.chain_selection import ChainSelection, Claim, SelectedMessage, check_end
+from chaplain.verification.chain_selection import ChainClaim, ChainSelection, SelectedMessage, check_end
 from chaplain.verification.header_scan import LOG, Gap, ScannedRecord, ScanStart, Step, begins_at, scan_headers
-from chaplain.verification.keys import FoundingInfo, Registry, Signers, find_founding
-from chaplain.verification.manifest import Proven
+from chaplain.verification.keys import AllowedSigners, FoundingInfo, Registry, find_founding
+from chaplain.verification.manifest import ManifestContent
 from chaplain.verification.proof_segments import Point, ProofState
 from chaplain.verification.record_reader import RecordReader
 from chaplain.verification.tree_check import LeafRange, Subtree, TreeSource, plan_ranges
@@ -52,7 +52,7 @@ class VerifyRequest(Frozen, frozen=True):
     founding: str = ""
     """A node's `node.toml`, if there is none beside the segments."""
     signatures: bool = False
-    proven: Proven | None = None
+    proven: ManifestContent | None = None
     tree: TreeSource | None = None
     """A signed checkpoint to compare the log with."""
 
@@ -67,7 +67,7 @@ class VerifyPlan(Frozen, frozen=True):
     cluster: str
     """The cluster's name; empty if unknown."""
     keys: dict[int, tuple[int, bytes]] | None = None
-    signers: Signers | None = None
+    signers: AllowedSigners | None = None
     start: ScanStart | None = None
     """Where the last message begins. The next verification continues from there."""
     anchor: TrustAnchor | None = None
@@ -199,7 +199,7 @@ def _beginning(founding_info: FoundingInfo) -> ProofState:
 class _Log:
     """The log of one node, from its record headers."""
 
-    def __init__(self, folder: Path, proven: Proven | None = None) -> None:
+    def __init__(self, folder: Path, proven: ManifestContent | None = None) -> None:
         self.folder = folder
         named = re.fullmatch(r"node-(\d+)", folder.resolve().parent.name)
         self.node = int(named[1]) if named else 0
@@ -217,7 +217,7 @@ class _Log:
             dropped = list_segments(folder, LOG)[0].sequence > 0
             self.first = max(self.anchor.first, _first(steps) if dropped else 1)
         self.selection = ChainSelection(steps, first=point.index if start and point else self.first)
-        known = [Claim(hint[0], b"", "as the sync hint beside it says")] if hint else []
+        known = [ChainClaim(hint[0], b"", "as the sync hint beside it says")] if hint else []
         self.breaks = [*self.selection.breaks, *self.selection.reaches(known)]
         self.breaks += check_end(self.selection, hint[1] if hint else 0, "as the sync hint beside it says")
         self.contradicted = self.selection.reaches(_manifest_claim(point))
@@ -244,8 +244,10 @@ class _Log:
                 yield msgspec.structs.replace(one, found=f"{one.found} ({name})", node=other.node)
 
 
-def _manifest_claim(point: Point | None) -> list[Claim]:
-    return [Claim(point.index, point.hashes[0], "as the manifest says")] if point is not None and point.index else []
+def _manifest_claim(point: Point | None) -> list[ChainClaim]:
+    return (
+        [ChainClaim(point.index, point.hashes[0], "as the manifest says")] if point is not None and point.index else []
+    )
 
 
 def _siblings(log: _Log) -> tuple[list[_Log], list[str]]:
@@ -297,7 +299,9 @@ def _first(steps: Iterable[Step]) -> int:
     return 1 if first is None else first.index
 
 
-def _registry(messages: Iterable[SelectedMessage], founding_info: FoundingInfo, known: Signers | None) -> Registry:
+def _registry(
+    messages: Iterable[SelectedMessage], founding_info: FoundingInfo, known: AllowedSigners | None
+) -> Registry:
     """Read the configuration entries in the log. `checker` reports messages that cannot be read."""
     registry = Registry(founding_info, known)
     with RecordReader() as reader:

@@ -49,7 +49,7 @@ STOP_S = 30.0
 _outcomes = msgspec.msgpack.Decoder(Outcome)
 
 
-class Progress(NamedTuple):
+class VerifyProgress(NamedTuple):
     """The progress of a verification."""
 
     done: int
@@ -62,7 +62,7 @@ class Progress(NamedTuple):
 def verify_in_processes(
     request: VerifyRequest,
     workers: int = 0,
-    report: Callable[[Progress], None] = lambda progress: None,
+    report: Callable[[VerifyProgress], None] = lambda progress: None,
     small_cost: int = SMALL_COST,
 ) -> tuple[VerifyResult, VerifyPlan]:
     """Verify a log with worker processes: `workers`, or one for each processor that this process may use.
@@ -84,17 +84,19 @@ def verify_in_processes(
 class _Tally:
     """The results so far, by number of the task."""
 
-    def __init__(self, costs: list[int], report: Callable[[Progress], None]) -> None:
+    def __init__(self, costs: list[int], report: Callable[[VerifyProgress], None]) -> None:
         self.segments: list[ProofSegment | None] = [None] * len(costs)
         self._costs = costs
         self._report = report
-        self._progress = Progress(0, sum(costs), 0, 0)
+        self._progress = VerifyProgress(0, sum(costs), 0, 0)
         report(self._progress)
 
     def add(self, number: int, segment: ProofSegment) -> None:
         self.segments[number] = segment
         done, total, rows, breaks = self._progress
-        self._progress = Progress(done + self._costs[number], total, rows + segment.rows, breaks + len(segment.breaks))
+        self._progress = VerifyProgress(
+            done + self._costs[number], total, rows + segment.rows, breaks + len(segment.breaks)
+        )
         self._report(self._progress)
 
 

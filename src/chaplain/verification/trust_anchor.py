@@ -16,7 +16,7 @@ from chaplain.journal.execution.state import read_export
 from chaplain.journal.model.records import LogPosition
 from chaplain.journal.snapshots.checkpoint import decode
 from chaplain.verification.header_scan import LOG
-from chaplain.verification.keys import KnownSigner, Signers
+from chaplain.verification.keys import AllowedSigners, KnownSigner
 from chaplain.verification.proof_segments import Point, ProofSegment, ProofState, StreamTail, join_segments
 from chaplain.verification.violations import Break
 
@@ -30,7 +30,7 @@ class TrustAnchor(Frozen, frozen=True):
     tails: dict[str, StreamTail]
     ids: dict[int, int]
     """The next id of each lane."""
-    signers: Signers
+    signers: AllowedSigners
     digest: bytes
     first: int
     """The first message of the log when the checkpoint was written. The log may begin later now."""
@@ -58,7 +58,7 @@ def read_anchor(folder: Path) -> TrustAnchor | None:
     except (FileNotFoundError, Malformed):
         return None
     tails = {name: StreamTail(tail.next_offset, [tail.chain]) for name, tail in streams}
-    signers = Signers(
+    signers = AllowedSigners(
         [KnownSigner(one.acl, one.key, one.signature_type, one.admin) for one in clients],
         [(lane.client_id, lane.acl) for lane in lanes],
     )

@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 from chaplain.config import find_cluster, load_cluster
 from chaplain.verification import manifest as manifests
-from chaplain.verification.manifest import Proven
+from chaplain.verification.manifest import ManifestContent
 from chaplain.verification.plan import TASKS_MIN, VerifyPlan, VerifyRequest, keys_of, make_plan
 from chaplain.verification.record_reader import check
 from chaplain.verification.result import VerifyResult, join_results
@@ -70,7 +70,7 @@ def verify_log(
     proof, plan = run(VerifyRequest(path, cluster, founding, signatures, before, tree))
     if not proof.breaks:
         rows = proof.rows + (before.rows if before is not None and plan.begin == before.state else 0)
-        manifests.write(file, Proven(plan.cluster, proof.state, plan.start, rows, plan.signers), signer)
+        manifests.write(file, ManifestContent(plan.cluster, proof.state, plan.start, rows, plan.signers), signer)
     return proof
 
 

@@ -15,7 +15,7 @@ from typing import TypeAlias, assert_never
 
 from chaplain.core import Frozen
 from chaplain.errors import Malformed
-from chaplain.wire.primitives import Cursor, put_dictionary, put_number, put_string, put_strings
+from chaplain.wire.primitives import ByteReader, put_dictionary, put_number, put_string, put_strings
 
 SIGNATURE = b"\xaa\xa1"
 SEQUENCE_MODULUS = 1 << 16
@@ -111,7 +111,7 @@ def encode(command: Command) -> bytes:
 
 
 def decode(data: bytes) -> Command:
-    cursor = Cursor(data)
+    cursor = ByteReader(data)
     if cursor.take(2, "signature") != SIGNATURE:
         raise Malformed("signature: not AA A1")
     octet = cursor.number(1, "command")

@@ -1,6 +1,6 @@
 """Big-endian primitives, each with exactly one encoding.
 
-`Cursor` reads them. It checks every length before it uses it, and raises `Malformed` and nothing else. The `put_*`
+`ByteReader` reads them. It checks every length before it uses it, and raises `Malformed` and nothing else. The `put_*`
 functions write them and raise `ValueError` for a value out of range, which is the caller's mistake.
 """
 
@@ -15,7 +15,7 @@ from chaplain.wire.limits import STRING_BYTES_MAX, STRINGS_MAX
 VCHAR = bytes(range(0x21, 0x7F))
 
 
-class Cursor:
+class ByteReader:
     """Reads primitives from the front of a byte string."""
 
     __slots__ = ("_data", "_size", "position")

@@ -14,7 +14,7 @@ import pytest
 from chaplain import AsyncClient, Client
 from chaplain.client.aio.journal import AsyncJournal
 from chaplain.client.types.journal import Receipt
-from chaplain.client.types.receipts import Receipts
+from chaplain.client.types.receipts import ReceiptSequence
 from chaplain.errors import Unknown, Unreachable
 from tests.support.command_line import eventually, pids
 
@@ -113,7 +113,7 @@ async def _retry(journal: AsyncJournal, value: bytes, request: tuple[int, int] |
             return await journal.write(value, id=request)
 
 
-async def _retry_many(journal: AsyncJournal, items: list[bytes], request: tuple[int, int] | None) -> Receipts:
+async def _retry_many(journal: AsyncJournal, items: list[bytes], request: tuple[int, int] | None) -> ReceiptSequence:
     while True:
         with suppress(Unknown):
             return await journal.write_many(items, id=request)

@@ -28,8 +28,8 @@ def rogue_config(cluster: Cluster, name: str) -> Path:
     text = re.sub(r"(?m)^cluster = .*$", f'cluster = "{cluster.file.cluster}"', file.read_text())
     text = re.sub(r"(?m)^id = .*$", "id = 99", text)
     text = re.sub(r'(?m)^"1" = .*$', "", text.replace("[nodes]", "[nodes]\n"))
-    doors = [cluster.endpoint(node.number) for node in cluster]
-    file.write_text(re.sub(r"(?m)^neighbours = .*$", f"neighbours = {doors}".replace("'", '"'), text))
+    endpoints = [cluster.endpoint(node.number) for node in cluster]
+    file.write_text(re.sub(r"(?m)^neighbours = .*$", f"neighbours = {endpoints}".replace("'", '"'), text))
     return file
 
 

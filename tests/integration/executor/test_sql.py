@@ -195,11 +195,11 @@ def tamper(node: Node, stream: str, sql: str, *, forge: bool = False) -> None:
     connection = apsw.Connection(str(node.folder / "databases" / f"{stream}.sqlite"))
     connection.execute(sql)
     if forge:
-        store, ledger = SqliteStore(connection, stream), SqliteRowTracker(connection, Tallies())
-        ledger.open()
-        tallies, state = ledger.read_again(bool).values(), store.state
+        store, tracker = SqliteStore(connection, stream), SqliteRowTracker(connection, Tallies())
+        tracker.open()
+        tallies, state = tracker.read_again(bool).values(), store.state
         position = (state.index, state.requests, state.whole)
-        store.put_state(position, tallies, fingerprint_of(ledger._schema, tallies), state.budget, state.changes)
+        store.put_state(position, tallies, fingerprint_of(tracker._schema, tallies), state.budget, state.changes)
     connection.close()
 
 

@@ -82,7 +82,7 @@ def test_check_compares_with_what_the_user_expects(files, run, options, code, re
     assert bool(out) == (not code)
 
 
-def test_check_of_damaged_files_says_which_one(files, run):
+def test_check_of_damaged_files_names_the_file(files, run):
     (files / "other").write_bytes((files / "order.proof").read_bytes()[:-1])
     assert run("check", "other", "--policy", "cluster.policy")[::2] == (
         3,

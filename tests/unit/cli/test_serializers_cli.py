@@ -10,7 +10,7 @@ from click.testing import CliRunner, Result
 
 from chaplain.cli.commands import member
 from chaplain.cli.support.member_changes import lost_fault_tolerance
-from chaplain.client.types.journal import AssemblyRecord, ChangeRecord
+from chaplain.client.types.journal import ChangeRecord, ClusterConfigRecord
 
 COST = "serializers 4 tolerate no failure; the present serializers 1, 2, 3 tolerate 1."
 
@@ -21,9 +21,9 @@ class Cluster:
     def __init__(self) -> None:
         self.asked: list[Sequence[int]] = []
 
-    def nodes(self) -> AssemblyRecord:
+    def nodes(self) -> ClusterConfigRecord:
         done = [ChangeRecord("id", "new_set", tuple(asked), "confirm", False, 7, "") for asked in self.asked]
-        return AssemblyRecord((), (1, 2, 3), tuple(done))
+        return ClusterConfigRecord((), (1, 2, 3), tuple(done))
 
     def new_serializers(self, nodes: Sequence[int]) -> str:
         self.asked.append(nodes)

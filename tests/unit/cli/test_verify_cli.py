@@ -69,7 +69,7 @@ def test_manifest_continues(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
 
 @pytest.mark.parametrize("command", ["verify", "pipeline verify"])
 @pytest.mark.parametrize("source", ["--path nowhere", "--cluster nowhere", "--path loop"])
-def test_what_cannot_be_opened_has_an_exit_code_of_its_own(
+def test_log_that_cannot_be_opened_has_its_own_exit_code(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: str, source: str
 ) -> None:
     """`pipeline verify` finds that out before it starts Spark."""

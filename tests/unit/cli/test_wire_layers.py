@@ -41,12 +41,12 @@ from chaplain.link.auth.identity import Identity
 from chaplain.mesh import control_messages
 from chaplain.sequence.messages import peer as sequence
 from chaplain.sequence.messages.entry import Ballot, SeatedMember
-from chaplain.sequence.messages.peer import Bearing, SequenceState
+from chaplain.sequence.messages.peer import PeerState, SequenceState
 from chaplain.wire import parcel
 from chaplain.wire.parcel import Layer, Parcel
 
 HASH, WHO = bytes(range(32)), Identity(b"s" * 32)
-BEARING = Bearing(SequenceState.WRK, 7, 3, promised=Ballot(2, 3))
+PEER_STATE = PeerState(SequenceState.WRK, 7, 3, promised=Ballot(2, 3))
 BODY = Body(
     regime=2,
     index=9,
@@ -66,8 +66,8 @@ CARRIED_MESSAGES = [
     (Layer.GOSSIP, gossip.Compare(16, 3, True, (gossip.ListEntry(1, 2, gossip.EntryStanding.LOST),))),
     (Layer.GRAPH, graph.Inv("notes", (graph.Confirmation(HASH, HASH, bytes(64)),))),
     (Layer.GRAPH, graph.EventBatch((graph.Item(b"raw", ((HASH, bytes(64)),)),), graph.FIRST)),
-    (Layer.SEQUENCE, sequence.DscReq(BEARING, {4: "127.0.0.1:5"})),
-    (Layer.SEQUENCE, sequence.Seq(BEARING, 5, HASH, Ballot(1, 2), 6, (SeatedMember(4, 9),), {"ids": (3, HASH)})),
+    (Layer.SEQUENCE, sequence.DscReq(PEER_STATE, {4: "127.0.0.1:5"})),
+    (Layer.SEQUENCE, sequence.Seq(PEER_STATE, 5, HASH, Ballot(1, 2), 6, (SeatedMember(4, 9),), {"ids": (3, HASH)})),
     (Layer.JOURNAL, peer.Ack((Reference(1, 2, 3),))),
     (Layer.JOURNAL, peer.Payload(b"octets")),
     (Layer.JOURNAL, Open(5)),

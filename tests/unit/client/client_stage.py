@@ -31,7 +31,7 @@ from chaplain.link.events import (
     Missed,
     Parted,
     Peer,
-    Pin,
+    PinNodeKeys,
     Said,
     Say,
 )
@@ -75,7 +75,7 @@ class PlainLink:
                     return [Report("greeting refused", self.dials[dial], {"reason": "key not pinned"})]
                 self.met[dial] = frame[5:]
                 return [Met(peer, HELLO)]
-            case Pin(keys, gone):
+            case PinNodeKeys(keys, gone):
                 self.pinned = (self.pinned | keys) - gone
             case Arrived(int() as dial, frame) if frame.startswith(b"REFUSE"):
                 return [Report("greeting refused", self.dials[dial], {"reason": frame[6:].decode()})]

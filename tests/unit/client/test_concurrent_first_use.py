@@ -30,7 +30,7 @@ USES = {
     "rotate_keys": lambda: calls.rotate_keys().read(b""),
     "streams": lambda: journal_calls.streams().read(b""),
     "clients": lambda: journal_calls.clients().read(b""),
-    "nodes": lambda: admin_calls.assembly().read(b""),
+    "nodes": lambda: admin_calls.cluster_config().read(b""),
     "proof": lambda: read_proof(b""),
     "append": lambda: graph_calls.append("x", b"").read(b""),
     "read": lambda: graph_calls.look_up(ReadSnapshot("x"), 1).read(b""),

@@ -1,4 +1,4 @@
-"""The small pieces of the client: inbox, deadlines, endpoints, board, requests."""
+"""The small pieces of the client: inbox, deadlines, endpoints, call registry, requests."""
 
 from __future__ import annotations
 

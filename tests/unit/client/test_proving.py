@@ -10,7 +10,7 @@ import pytest
 from chaplain.client.api import proof_calls
 from chaplain.client.api.proof_calls import FoundPack, LeafSearch
 from chaplain.client.types.journal import Receipt, ReceiptOrigin
-from chaplain.client.types.receipts import ReceiptPlace, Receipts
+from chaplain.client.types.receipts import ReceiptPlace, ReceiptSequence
 from chaplain.errors import Missing, Misused, Unproven
 from chaplain.proofs import leaf as leaves
 from chaplain.proofs.checkpoint import Checkpoint, SignedCheckpoint, origin_of
@@ -84,7 +84,7 @@ def test_proof_is_returned_only_if_its_parts_belong_together():
 
 
 def test_receipts_know_their_client_and_are_compared_without_it():
-    receipts = Receipts(ReceiptPlace(1, 1, 2, "a", 10, 2, 5, 1, 7, bytes(32)))
+    receipts = ReceiptSequence(ReceiptPlace(1, 1, 2, "a", 10, 2, 5, 1, 7, bytes(32)))
     asked = []
     known = receipts.from_client(ReceiptOrigin(lambda stream, offset: asked.append((stream, offset))))
     assert known == receipts

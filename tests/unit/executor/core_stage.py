@@ -46,7 +46,9 @@ class Journal:
     """What the executor sees of a journal: everything is on disk, at positions that are ten times the index."""
 
     def __init__(self, nodes: int) -> None:
-        self.assembly = initial_config(MemberRoles(node, bytes([node]) * 32, "", b"") for node in range(1, nodes + 1))
+        self.cluster_config = initial_config(
+            MemberRoles(node, bytes([node]) * 32, "", b"") for node in range(1, nodes + 1)
+        )
         self.clients: Mapping[bytes, ClientIdentity] = {ACL: ALICE}
         self.lanes: Mapping[int, object] = {}
         self.reach: int | None = 0

@@ -192,7 +192,9 @@ def test_fresh_query_asks_again_when_the_quorum_changed() -> None:
     stage = ready(3)
     stage.ask(Query("main", 0, True), payload=statement("select 1"))
     stage.hears(2, Reach(1, 2))
-    stage.journal.assembly = initial_config(MemberRoles(node, bytes([node]) * 32, "", b"") for node in (1, 2, 3, 4, 5))
+    stage.journal.cluster_config = initial_config(
+        MemberRoles(node, bytes([node]) * 32, "", b"") for node in (1, 2, 3, 4, 5)
+    )
     stage.agree()
     effects = stage.done(stage.step(Drained())[0])
     assert not [e for e in effects if isinstance(e, RunQuery)]
@@ -275,8 +277,8 @@ def test_read_results_are_not_returned_again() -> None:
 
 
 def demoted(journal: Journal, stage: Role = Role.NONE) -> None:
-    nodes = (replace(one, executor=stage) if one.node == 1 else one for one in journal.assembly.nodes)
-    journal.assembly = replace(journal.assembly, nodes=tuple(nodes))
+    nodes = (replace(one, executor=stage) if one.node == 1 else one for one in journal.cluster_config.nodes)
+    journal.cluster_config = replace(journal.cluster_config, nodes=tuple(nodes))
 
 
 @pytest.mark.parametrize("role", [Role.NONE, Role.CATCHUP])
@@ -329,8 +331,10 @@ def test_fingerprints_are_sent_and_compared() -> None:
 
 def test_fingerprints_of_nodes_without_the_role_are_not_counted() -> None:
     stage = ready(3)
-    bystanders = [replace(node, executor=Role.NONE) if node.node > 1 else node for node in stage.journal.assembly.nodes]
-    stage.journal.assembly = replace(stage.journal.assembly, nodes=tuple(bystanders))
+    bystanders = [
+        replace(node, executor=Role.NONE) if node.node > 1 else node for node in stage.journal.cluster_config.nodes
+    ]
+    stage.journal.cluster_config = replace(stage.journal.cluster_config, nodes=tuple(bystanders))
     for liar in (2, 3):
         assert not stage.hears(liar, Print("main", 1, b"x" * 32))
     assert stage.core.status()["databases"]["main"]["state"] == "idle"  # type: ignore[index]

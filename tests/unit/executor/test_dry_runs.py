@@ -232,7 +232,7 @@ def test_dry_run_has_a_full_step_budget(database: Database) -> None:
     assert rehearse(database, long) is None, "nothing is charged for it"
 
 
-def test_database_trouble_during_a_dry_run_refuses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_database_error_during_a_dry_run_refuses_no_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     databases = Databases("sqlite", tmp_path)
     assert not databases.open(OpenDatabase("main")).failed
     engine = databases._engines["main"]

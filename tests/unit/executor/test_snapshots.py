@@ -22,7 +22,7 @@ DIGEST, OTHER = b"d" * 32, b"e" * 32
 SIZE = 10
 
 
-class Desk:
+class CoreHost:
     """The part alone, with a feed that is open and has applied message 5 of 5, 8 and 9."""
 
     def __init__(self, peers: Sequence[bytes] = (ONE, TWO)) -> None:
@@ -62,190 +62,190 @@ class Desk:
 
 
 def test_copy_is_made_once_its_message_is_applied() -> None:
-    desk = Desk()
-    desk.transfer.keep_copy(desk.queue, 8)
-    assert desk.effects() == [], "message 8 is not applied"
-    desk.transfer.keep_copy(desk.queue, 7)
-    assert desk.effects() == [KeepDatabase("main")]
-    desk.transfer.keep_copy(desk.queue, 7)
-    assert desk.effects() == [], "one is being made"
-    desk.transfer.on_kept(desk.queue, DatabaseKept("main", 5))
-    assert desk.queue.first_after_kept() == 8
-    desk.transfer.keep_copy(desk.queue, 7)
-    assert desk.effects() == [], "the one there is has all of it"
+    host = CoreHost()
+    host.transfer.keep_copy(host.queue, 8)
+    assert host.effects() == [], "message 8 is not applied"
+    host.transfer.keep_copy(host.queue, 7)
+    assert host.effects() == [KeepDatabase("main")]
+    host.transfer.keep_copy(host.queue, 7)
+    assert host.effects() == [], "one is being made"
+    host.transfer.on_kept(host.queue, DatabaseKept("main", 5))
+    assert host.queue.first_after_kept() == 8
+    host.transfer.keep_copy(host.queue, 7)
+    assert host.effects() == [], "the one there is has all of it"
 
 
 def test_database_that_cannot_be_copied_keeps_its_log() -> None:
-    desk = Desk()
-    desk.transfer.keep_copy(desk.queue, 5)
-    desk.effects()
-    desk.transfer.on_kept(desk.queue, DatabaseKept("main", failed="no room"))
-    desk.transfer.keep_copy(desk.queue, 5)
-    assert desk.effects() == []
-    assert desk.queue.first_after_kept() == 5
+    host = CoreHost()
+    host.transfer.keep_copy(host.queue, 5)
+    host.effects()
+    host.transfer.on_kept(host.queue, DatabaseKept("main", failed="no room"))
+    host.transfer.keep_copy(host.queue, 5)
+    assert host.effects() == []
+    assert host.queue.first_after_kept() == 5
 
 
 # Giving.
 
 
 def test_copy_piece_is_read_and_sent_to_the_asker() -> None:
-    desk = Desk()
-    desk.asks(4)
-    assert desk.effects() == [ReadKept(1, "main", 4)]
-    desk.transfer.on_read(KeptRead(1, 9, SIZE, DIGEST, b"octets"), {})
-    assert desk.said == [(TWO, CopyPiece("main", 9, 4, SIZE, DIGEST), b"octets")]
+    host = CoreHost()
+    host.asks(4)
+    assert host.effects() == [ReadKept(1, "main", 4)]
+    host.transfer.on_read(KeptRead(1, 9, SIZE, DIGEST, b"octets"), {})
+    assert host.said == [(TWO, CopyPiece("main", 9, 4, SIZE, DIGEST), b"octets")]
 
 
 def test_node_without_a_copy_does_not_answer() -> None:
-    desk = Desk()
-    desk.asks(0)
-    desk.transfer.on_read(KeptRead(1), {})
-    assert desk.said == []
+    host = CoreHost()
+    host.asks(0)
+    host.transfer.on_read(KeptRead(1), {})
+    assert host.said == []
 
 
 def test_node_asked_for_a_copy_that_it_lacks_makes_one() -> None:
-    desk = Desk()
-    desk.transfer.on_request(TWO, AskCopy("main", 0), desk.queue)
-    assert desk.effects() == [KeepDatabase("main")]
-    desk.transfer.on_request(TWO, AskCopy("main", 0), desk.queue)
-    assert desk.effects() == [], "one is being made"
-    desk.transfer.on_kept(desk.queue, DatabaseKept("main", 5))
-    desk.transfer.on_request(TWO, AskCopy("main", 0), desk.queue)
-    assert desk.effects() == [ReadKept(1, "main", 0)]
+    host = CoreHost()
+    host.transfer.on_request(TWO, AskCopy("main", 0), host.queue)
+    assert host.effects() == [KeepDatabase("main")]
+    host.transfer.on_request(TWO, AskCopy("main", 0), host.queue)
+    assert host.effects() == [], "one is being made"
+    host.transfer.on_kept(host.queue, DatabaseKept("main", 5))
+    host.transfer.on_request(TWO, AskCopy("main", 0), host.queue)
+    assert host.effects() == [ReadKept(1, "main", 0)]
 
 
 def test_damaged_copy_is_dropped_and_reported() -> None:
-    desk = Desk()
-    desk.asks(0)
-    desk.transfer.on_read(KeptRead(1, damage="rows"), {"main": desk.queue})
-    assert desk.said == []
-    assert desk.queue.first_after_kept() == 5, "the log has to have it"
-    assert [effect.event for effect in desk.effects() if isinstance(effect, Report)] == ["copy damaged"]
+    host = CoreHost()
+    host.asks(0)
+    host.transfer.on_read(KeptRead(1, damage="rows"), {"main": host.queue})
+    assert host.said == []
+    assert host.queue.first_after_kept() == 5, "the log has to have it"
+    assert [effect.event for effect in host.effects() if isinstance(effect, Report)] == ["copy damaged"]
 
 
 def test_reads_of_copies_for_others_are_bounded() -> None:
-    desk = Desk()
+    host = CoreHost()
     for _ in range(READS_MAX + 5):
-        desk.asks(0)
-    assert len(desk.effects()) == READS_MAX
-    desk.transfer.on_read(KeptRead(1), {})
-    desk.asks(0)
-    assert len(desk.effects()) == 1
+        host.asks(0)
+    assert len(host.effects()) == READS_MAX
+    host.transfer.on_read(KeptRead(1), {})
+    host.asks(0)
+    assert len(host.effects()) == 1
 
 
 # Taking.
 
 
 def test_copy_is_received_piece_by_piece() -> None:
-    desk = Desk()
-    desk.want()
-    assert desk.queue.phase is ApplyPhase.LACKING
-    assert desk.asked() == [(ONE, 0)]
-    desk.comes(0, b"sixsix")
-    assert desk.effects() == [TakeCopy("main", 0, b"sixsix", SIZE, DIGEST)]
-    assert desk.asked() == [], "one piece at a time"
-    desk.transfer.on_written(2, CopyTaken("main", 6))
-    assert desk.asked() == [(ONE, 6)]
-    desk.comes(6, b"four")
-    assert desk.effects() == [TakeCopy("main", 6, b"four", SIZE, DIGEST)]
-    desk.queue.opened(9, bytes(32), 9)
-    desk.transfer.opened(desk.queue)
-    assert (desk.transfer.due_ns, desk.queue.next_needed()) == (None, None)
+    host = CoreHost()
+    host.want()
+    assert host.queue.phase is ApplyPhase.LACKING
+    assert host.asked() == [(ONE, 0)]
+    host.comes(0, b"sixsix")
+    assert host.effects() == [TakeCopy("main", 0, b"sixsix", SIZE, DIGEST)]
+    assert host.asked() == [], "one piece at a time"
+    host.transfer.on_written(2, CopyTaken("main", 6))
+    assert host.asked() == [(ONE, 6)]
+    host.comes(6, b"four")
+    assert host.effects() == [TakeCopy("main", 6, b"four", SIZE, DIGEST)]
+    host.queue.opened(9, bytes(32), 9)
+    host.transfer.opened(host.queue)
+    assert (host.transfer.due_ns, host.queue.next_needed()) == (None, None)
 
 
 def test_unrequested_piece_is_ignored() -> None:
-    desk = Desk()
-    desk.comes(0, b"before anything was wanted")
-    desk.want()
-    desk.comes(0, b"of another", whom=TWO)
-    desk.comes(3, b"from the middle")
-    assert desk.effects() == []
-    desk.comes(0, b"sixsix")
-    desk.comes(0, b"twice")
-    assert len(desk.effects()) == 1
+    host = CoreHost()
+    host.comes(0, b"before anything was wanted")
+    host.want()
+    host.comes(0, b"of another", whom=TWO)
+    host.comes(3, b"from the middle")
+    assert host.effects() == []
+    host.comes(0, b"sixsix")
+    host.comes(0, b"twice")
+    assert len(host.effects()) == 1
 
 
 @pytest.mark.parametrize("index", [4, 5])
 def test_copy_that_is_not_newer_is_refused(index: int) -> None:
-    desk = Desk()
-    desk.want()
-    desk.comes(0, b"sixsix", index=index)
-    assert desk.effects() == []
-    assert desk.asked() == [(ONE, 0), (TWO, 0)]
+    host = CoreHost()
+    host.want()
+    host.comes(0, b"sixsix", index=index)
+    assert host.effects() == []
+    assert host.asked() == [(ONE, 0), (TWO, 0)]
 
 
 def test_piece_of_another_copy_restarts_at_another_node() -> None:
-    desk = Desk()
-    desk.want()
-    desk.comes(0, b"sixsix")
-    desk.transfer.on_written(2, CopyTaken("main", 6))
-    desk.comes(6, b"four", digest=OTHER)
-    assert desk.asked() == [(ONE, 0), (ONE, 6), (TWO, 0)]
-    desk.effects()
-    desk.comes(0, b"sixsix", whom=TWO, digest=OTHER)
-    assert desk.effects() == [TakeCopy("main", 0, b"sixsix", SIZE, OTHER)]
+    host = CoreHost()
+    host.want()
+    host.comes(0, b"sixsix")
+    host.transfer.on_written(2, CopyTaken("main", 6))
+    host.comes(6, b"four", digest=OTHER)
+    assert host.asked() == [(ONE, 0), (ONE, 6), (TWO, 0)]
+    host.effects()
+    host.comes(0, b"sixsix", whom=TWO, digest=OTHER)
+    assert host.effects() == [TakeCopy("main", 0, b"sixsix", SIZE, OTHER)]
 
 
 def test_empty_piece_moves_to_another_node() -> None:
-    desk = Desk()
-    desk.want()
-    desk.comes(0, b"")
-    assert desk.effects() == []
-    assert desk.asked() == [(ONE, 0), (TWO, 0)]
+    host = CoreHost()
+    host.want()
+    host.comes(0, b"")
+    assert host.effects() == []
+    assert host.asked() == [(ONE, 0), (TWO, 0)]
 
 
 def test_copy_with_a_wrong_digest_is_requested_from_the_next_node() -> None:
-    desk = Desk()
-    desk.want()
-    desk.comes(0, b"sixsix")
-    desk.transfer.on_written(2, CopyTaken("main", 0, failed="its digest is another"))
-    assert desk.asked() == [(ONE, 0), (TWO, 0)]
-    desk.comes(0, b"sixsix", whom=TWO)
-    desk.transfer.on_written(3, CopyTaken("main", 0, failed="again"))
-    assert desk.asked() == [(ONE, 0)], "they take turns"
+    host = CoreHost()
+    host.want()
+    host.comes(0, b"sixsix")
+    host.transfer.on_written(2, CopyTaken("main", 0, failed="its digest is another"))
+    assert host.asked() == [(ONE, 0), (TWO, 0)]
+    host.comes(0, b"sixsix", whom=TWO)
+    host.transfer.on_written(3, CopyTaken("main", 0, failed="again"))
+    assert host.asked() == [(ONE, 0)], "they take turns"
 
 
 def test_silent_supplier_is_replaced_by_the_next() -> None:
-    desk = Desk()
-    desk.want()
-    desk.transfer.woken(PATIENCE_NS - 1)
-    assert desk.asked() == [(ONE, 0)]
-    desk.transfer.woken(PATIENCE_NS)
-    assert desk.asked() == [(TWO, 0)]
-    assert desk.transfer.due_ns == 2 * PATIENCE_NS
+    host = CoreHost()
+    host.want()
+    host.transfer.woken(PATIENCE_NS - 1)
+    assert host.asked() == [(ONE, 0)]
+    host.transfer.woken(PATIENCE_NS)
+    assert host.asked() == [(TWO, 0)]
+    assert host.transfer.due_ns == 2 * PATIENCE_NS
 
 
 def test_transfer_waits_for_a_piece_that_is_being_written() -> None:
-    desk = Desk()
-    desk.want()
-    desk.comes(0, b"sixsix")
-    desk.asked()
-    desk.transfer.woken(PATIENCE_NS + 1)
-    assert desk.asked() == []
-    assert desk.transfer.due_ns == 2 * PATIENCE_NS + 1
+    host = CoreHost()
+    host.want()
+    host.comes(0, b"sixsix")
+    host.asked()
+    host.transfer.woken(PATIENCE_NS + 1)
+    assert host.asked() == []
+    assert host.transfer.due_ns == 2 * PATIENCE_NS + 1
 
 
 def test_transfer_without_suppliers_is_tried_again() -> None:
-    desk = Desk(peers=())
-    desk.want()
-    assert desk.asked() == []
-    desk.peers = [THREE]
-    desk.transfer.woken(PATIENCE_NS)
-    assert desk.asked() == [(THREE, 0)]
+    host = CoreHost(peers=())
+    host.want()
+    assert host.asked() == []
+    host.peers = [THREE]
+    host.transfer.woken(PATIENCE_NS)
+    assert host.asked() == [(THREE, 0)]
 
 
 def test_stopped_executor_requests_no_copy() -> None:
-    desk = Desk()
-    desk.want()
-    desk.comes(0, b"sixsix")
-    desk.effects()
-    desk.queue.stop("it differs")
-    assert desk.transfer.due_ns is None, "its host would be woken for ever"
-    desk.asked()
-    desk.transfer.on_written(2, CopyTaken("main", 6))
-    desk.comes(6, b"four")
-    desk.transfer.woken(10 * PATIENCE_NS)
-    assert (desk.effects(), desk.asked()) == ([], [])
+    host = CoreHost()
+    host.want()
+    host.comes(0, b"sixsix")
+    host.effects()
+    host.queue.stop("it differs")
+    assert host.transfer.due_ns is None, "its host would be woken for ever"
+    host.asked()
+    host.transfer.on_written(2, CopyTaken("main", 6))
+    host.comes(6, b"four")
+    host.transfer.woken(10 * PATIENCE_NS)
+    assert (host.effects(), host.asked()) == ([], [])
 
 
 # In the executor.

@@ -22,7 +22,15 @@ from chaplain.gossip.codec import (
     MessageType,
     WantMessages,
 )
-from chaplain.gossip.events import Assembled, EventSeen, HeardFrom, KeyConfirmed, KeyStep, MemberChanged, MemberState
+from chaplain.gossip.events import (
+    EventSeen,
+    HeardFrom,
+    KeyConfirmed,
+    KeyStep,
+    MemberChanged,
+    MembersConfigured,
+    MemberState,
+)
 from chaplain.gossip.member_record import INCARNATION_MAX
 from chaplain.gossip.payloads import Health, KeyRotationStep, LastHeard, UserEvent
 from chaplain.gossip.settings import GossipSettings
@@ -241,7 +249,7 @@ def test_rotation_that_only_one_member_confirmed_goes_no_further() -> None:
 
 def test_rotation_waits_for_an_absent_member() -> None:
     at, away = stage(), Partner(3)
-    at.step(Assembled({one.identifier: one.uri for one in (VICTIM, WITNESS, LIAR, away)}, ()))
+    at.step(MembersConfigured({one.identifier: one.uri for one in (VICTIM, WITNESS, LIAR, away)}, ()))
     assert rotate(at, VICTIM, WITNESS, LIAR) == [InstallKey]
     at.meet(away)
     assert rotate(at, VICTIM, WITNESS, LIAR, away) == [UseKey, RemoveKey]

@@ -79,7 +79,7 @@ def test_only_directly_heard_times_are_passed_on() -> None:
     assert detector.direct_age_ns(X, T + 5) == 5
 
 
-def test_leave_on_behalf_is_believed_only_after_t_of_silence_and_half_of_it_asking() -> None:
+def test_leave_on_behalf_is_accepted_only_after_t_of_silence_and_half_of_t_asking() -> None:
     detector = watching()
     assert not detector.may_lose(X, 3 * T)
     detector.due_actions(T)

@@ -1,11 +1,11 @@
-"""Doors: where one core was told that nodes of its cluster are. They are never given up, whoever else is."""
+"""Seeds: configured endpoints of nodes. A core never gives them up."""
 
 from __future__ import annotations
 
 import pytest
 
 from chaplain.gossip.codec import Cards, DiscoveredAck
-from chaplain.gossip.events import Assembled, EventId, HeardFrom, JoinThrough, LeaveCluster, MemberState
+from chaplain.gossip.events import EventId, HeardFrom, JoinThrough, LeaveCluster, MembersConfigured, MemberState
 from chaplain.gossip.settings import GossipSettings
 from chaplain.link.events import Forget, Meet
 from chaplain.mesh.events import Entered
@@ -79,12 +79,12 @@ def test_neighbour_that_left_is_dialled_until_it_returns() -> None:
 def test_cluster_nodes_are_dialled_until_they_are_removed() -> None:
     stage = Watched()
     stage.step(JoinThrough(A.uri))
-    stage.step(Assembled({A.identifier: A.uri, B.identifier: B.uri, stage.own.identifier: stage.own.uri}, ()))
+    stage.step(MembersConfigured({A.identifier: A.uri, B.identifier: B.uri, stage.own.identifier: stage.own.uri}, ()))
     assert stage.met == {A.uri, B.uri}
-    stage.step(Assembled({B.identifier: B.uri, C.identifier: C.uri}, (A.uri,)))
+    stage.step(MembersConfigured({B.identifier: B.uri, C.identifier: C.uri}, (A.uri,)))
     assert stage.met == {B.uri, C.uri}
     stage.meet(B, C)
-    stage.step(Assembled({B.identifier: B.uri}, (A.uri, C.uri)))
+    stage.step(MembersConfigured({B.identifier: B.uri}, (A.uri, C.uri)))
     assert stage.met == {B.uri, C.uri}, "who is here is hung up on by others than us"
     stage.tell(C, C.leave(C.identifier, 1))
     stage.wait(SECOND_NS)
@@ -109,14 +109,14 @@ def test_member_at_the_address_of_a_lost_one_is_not_disconnected() -> None:
 def test_node_that_left_dials_no_seed() -> None:
     stage = Watched()
     stage.step(LeaveCluster())
-    stage.step(Assembled({A.identifier: A.uri}, ()))
+    stage.step(MembersConfigured({A.identifier: A.uri}, ()))
     assert stage.met == set()
 
 
 def test_large_cluster_dials_a_neighbour_by_ring_position_or_if_it_is_absent() -> None:
     stage = Watched(FEW)
-    doors = [A, *CROWD]
-    for partner in doors:
+    seeds = [A, *CROWD]
+    for partner in seeds:
         stage.step(JoinThrough(partner.uri))
     stage.meet(A)
     stage.crowd()
@@ -136,7 +136,7 @@ def test_large_cluster_dials_all_absent_cluster_nodes() -> None:
     stage.meet(A)
     stage.crowd()
     assert not {partner.uri for partner in CROWD} <= stage.met
-    stage.step(Assembled({partner.identifier: partner.uri for partner in CROWD}, ()))
+    stage.step(MembersConfigured({partner.identifier: partner.uri for partner in CROWD}, ()))
     for _ in range(3):
         stage.wait(SECOND_NS)
         stage.step(HeardFrom(A.identifier))
@@ -168,5 +168,5 @@ def test_returning_node_is_found_through_nodes_that_it_did_not_know() -> None:
     world.step(world.nodes[1], JoinThrough(world.nodes[0].peer.endpoint))
     assert not world.run(60 * SECOND_NS, lambda: world.agree(1, 2, 3))
     others = {node.signer.identifier: node.peer.endpoint for node in world.nodes[2:]}
-    world.step(world.nodes[1], Assembled(others, (world.nodes[0].peer.endpoint,)))
+    world.step(world.nodes[1], MembersConfigured(others, (world.nodes[0].peer.endpoint,)))
     assert world.run(3 * SECOND_NS, lambda: world.agree(1, 2, 3))

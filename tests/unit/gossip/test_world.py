@@ -27,8 +27,8 @@ ALL_FIVE = (0, 1, 2, 3, 4)
 SEEDS = range(3)
 
 
-def five(seed: int, **weather: object) -> World:
-    world = World(seed, **weather)  # type: ignore[arg-type]
+def five(seed: int, **conditions: object) -> World:
+    world = World(seed, **conditions)  # type: ignore[arg-type]
     world.cluster(5)
     assert world.agree(*ALL_FIVE)
     return world

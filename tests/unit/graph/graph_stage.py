@@ -15,7 +15,7 @@ from chaplain.graph.events import CheckSignatures, EventsRead, ReadEvents, Signa
 from chaplain.graph.messages import client
 from chaplain.graph.messages import peer as messages
 from chaplain.graph.messages.client import Append, Appended, Page, ReadArrivals, ReadSnapshot, decode_answer
-from chaplain.graph.messages.event import Event, EventDraft, ParentLink, sign
+from chaplain.graph.messages.event import EventDraft, ParentLink, SignedEvent, sign
 from chaplain.graph.messages.peer import GraphMessage
 from chaplain.graph.settings import GraphSettings
 from chaplain.graph.storage.store import events_at
@@ -48,7 +48,9 @@ def left(number: int, *, graceful: bool = False) -> MemberChanged:
     return MemberChanged(MemberView(who.identifier, "", who.key, 1, MemberState.LEFT, graceful), MemberState.ALIVE)
 
 
-def make(number: int, content: bytes, previous: Event | None = None, *parents: Event, **fields: Any) -> Event:
+def make(
+    number: int, content: bytes, previous: SignedEvent | None = None, *parents: SignedEvent, **fields: Any
+) -> SignedEvent:
     """An event of this author, behind these."""
     first = None if previous is None else ParentLink(previous.id, previous.height)
     links = tuple(sorted(ParentLink(one.id, one.height) for one in parents))

@@ -9,7 +9,7 @@ import pytest
 
 from chaplain.core import Report
 from chaplain.errors import Malformed
-from chaplain.graph.messages.event import PARENTS_MAX, Event, EventDraft, ParentLink, confirm_label, decode, sign
+from chaplain.graph.messages.event import PARENTS_MAX, EventDraft, ParentLink, SignedEvent, confirm_label, decode, sign
 from chaplain.graph.messages.peer import (
     FIRST,
     Confirmation,
@@ -47,7 +47,7 @@ def honest_go_on(stage: Stage) -> None:
         assert stage.nodes[number].model.is_read(stage.nodes[number].model.find(written))
 
 
-def orphan(chance: random.Random, author: int = ROGUE) -> Event:
+def orphan(chance: random.Random, author: int = ROGUE) -> SignedEvent:
     link = ParentLink(chance.randbytes(32), 0)
     return sign(EventDraft("notes", chance.randbytes(16), START_NS, None, (link,)), identity(author), CLUSTER)
 
@@ -96,7 +96,7 @@ def test_event_cannot_be_its_own_parent():
     honest_go_on(stage)
 
 
-def decode_or_none(raw: bytes) -> Event | None:
+def decode_or_none(raw: bytes) -> SignedEvent | None:
     try:
         return decode(raw)
     except Malformed:

@@ -7,17 +7,17 @@ import random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chaplain.graph.messages.event import Event, EventDraft, ParentLink, sign
+from chaplain.graph.messages.event import EventDraft, ParentLink, SignedEvent, sign
 from chaplain.graph.messages.ids import IdTable
 from chaplain.graph.model import Model
 from tests.unit.graph.graph_stage import CLUSTER, identity, make
 
 
-def tree(seed: int, count: int, width: int = 3) -> list[Event]:
+def tree(seed: int, count: int, width: int = 3) -> list[SignedEvent]:
     """Events of three authors, each behind some of what was there."""
     chance = random.Random(seed)
-    events: list[Event] = []
-    last: dict[int, Event] = {}
+    events: list[SignedEvent] = []
+    last: dict[int, SignedEvent] = {}
     for number in range(count):
         author = chance.randrange(1, 4)
         parents = chance.sample(events[-8:], min(len(events[-8:]), chance.randrange(width)))
@@ -28,7 +28,7 @@ def tree(seed: int, count: int, width: int = 3) -> list[Event]:
     return events
 
 
-def below(events: list[Event], known: set[bytes]) -> set[bytes]:
+def below(events: list[SignedEvent], known: set[bytes]) -> set[bytes]:
     """Those and all their ancestors."""
     by_id = {event.id: event for event in events}
     stack, found = list(known), set()
@@ -40,7 +40,7 @@ def below(events: list[Event], known: set[bytes]) -> set[bytes]:
     return found
 
 
-def filled(events: list[Event]) -> Model:
+def filled(events: list[SignedEvent]) -> Model:
     model = Model()
     for event in events:
         assert not model.missing(event)
@@ -49,7 +49,7 @@ def filled(events: list[Event]) -> Model:
     return model
 
 
-def shuffled(events: list[Event], seed: int) -> list[Event]:
+def shuffled(events: list[SignedEvent], seed: int) -> list[SignedEvent]:
     """Another order in which parents still come first."""
     chance, waiting, done, out = random.Random(seed), list(events), set(), []
     while waiting:

@@ -20,7 +20,7 @@ def test_bucket_keeps_time_shorter_than_one_token() -> None:
     assert [bucket.fill(tenth * SECOND_NS // 20) for tenth in range(1, 5)] == [0, 1, 1, 2]
 
 
-def test_bucket_is_unchanged_when_time_goes_backwards() -> None:
+def test_token_bucket_is_unchanged_when_the_clock_goes_back() -> None:
     """Elapsed time is never negative, so an earlier time neither adds tokens nor moves the refill time back."""
     bucket = TokenBucket(100, 10, 5 * SECOND_NS)
     bucket.level = 0

@@ -151,10 +151,10 @@ def test_identifier_belongs_to_its_first_key(known: bool) -> None:
     stage = Stage()
     bob = stage.node("bob")
     alice = stage.node("alice")
-    bindings = bob.core._handshake._checks.bindings
+    owners = bob.core._handshake._checks.owners
     if known:
         # Nobody can grind a colliding key in a test, so the binding is planted.
-        bindings._known[alice.core.identity.identifier] = b"k" * 32
+        owners._known[alice.core.identity.identifier] = b"k" * 32
     alice.meet(bob)
     stage.settle()
     assert bob.sessions == (set() if known else {alice.instance})

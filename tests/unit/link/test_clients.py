@@ -11,7 +11,7 @@ from chaplain.link.auth import hello as greeting
 from chaplain.link.auth.identity import Identity, to_text
 from chaplain.link.auth.key_exchange import KeyOffer
 from chaplain.link.auth.keyring import KeyRing
-from chaplain.link.events import Dismiss, InstallKey, Meet, Pin, Register
+from chaplain.link.events import Dismiss, InstallKey, Meet, PinNodeKeys, Register
 from chaplain.link.settings import LinkSettings
 from chaplain.wire import command as commands
 from tests.support.link_stage import SECOND_NS, Actor, Stage
@@ -371,11 +371,11 @@ def test_node_pinned_later_is_accepted_until_it_is_unpinned() -> None:
     stage.settle()
     assert client.reasons("greeting refused") == ["key not pinned"]
     key = second.core.identity.key
-    client.step(Pin(frozenset({key}), frozenset()))
+    client.step(PinNodeKeys(frozenset({key}), frozenset()))
     client.meet(node)
     stage.run(15 * SECOND_NS)
     assert client.sessions == {node.instance, second.instance}
-    client.step(Pin(frozenset(), frozenset({key})))
+    client.step(PinNodeKeys(frozenset(), frozenset({key})))
     stage.cut(stage.between(client, second))
     stage.run(15 * SECOND_NS)
     assert client.sessions == {node.instance}

@@ -106,7 +106,7 @@ def test_greeting_examples_match_the_code(identity: Identity, ring: KeyRing, rol
 
 
 def test_page_names_every_header() -> None:
-    claim = greeting.Claim(
+    claim = greeting.HelloClaims(
         (1, 0), "c", "node", bytes(16), bytes(32), 0, 1, bytes(16), bytes(32), "aes-256-gcm", bytes(16), bytes(16)
     )
     page = (DOCS / "connection.md").read_text()

@@ -128,7 +128,7 @@ class TwoCores(RuleBasedStateMachine):
             assert len(actor.sessions) <= 1
 
     def teardown(self) -> None:
-        """The weather clears: both connections break once more, and then everything works."""
+        """The faults end: both connections break once more, and then everything works."""
         alice, bob = self.actors
         alice.meet(bob)
         for wire in list(self.stage.wires):

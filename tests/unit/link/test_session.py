@@ -1,4 +1,4 @@
-"""Sessions in good weather and after losses."""
+"""Sessions on a network without faults, and after losses."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ def test_other_origins_are_refused(origin):
         checkpoints.cluster_of(origin)
 
 
-def test_checkpoint_comes_back():
+def test_encoded_checkpoint_decodes_to_itself():
     signed = sign(ONE, (2, 3))
     assert checkpoints.parse(signed.text.encode()) == signed
     assert signed.checkpoint.text == f"chaplain/{CLUSTER}\n7\nAAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=\n"

@@ -118,7 +118,7 @@ def test_two_roots_of_one_size_are_evidence(honest):
         compare(old, new)
 
 
-def test_what_cannot_be_compared_is_not_proven(honest, directory, tmp_path):
+def test_checkpoints_that_cannot_be_compared_are_unproven(honest, directory, tmp_path):
     old, new = signed(honest, 300), signed(honest, 70_000)
     node = nodes_in(directory, 70_000)
     other = sign(Checkpoint("chaplain/other", 70_000, new.checkpoint.root))

@@ -108,7 +108,7 @@ def test_octets_of_a_group_are_its_place_its_sizes_and_its_cells():
 
 def test_isolated_pack_shows_one_message():
     made = PackGroups(b"\1\0\0\0\1\0\0\0", b"ab", 2, 1, isolated=True)
-    assert decode_group(made.octets(1), False, False) == groups.Group(1, (b"b",), None, None)
+    assert decode_group(made.octets(1), False, False) == groups.MessageGroup(1, (b"b",), None, None)
 
 
 def test_short_way_for_one_message_agrees():

@@ -114,7 +114,7 @@ def test_sigstore_reads_and_checks_our_proof_files():
             verify_merkle_inclusion(SimpleNamespace(_inner=entry))
 
 
-def test_openssl_checks_what_libsodium_signed_and_the_other_way_round():
+def test_openssl_and_libsodium_verify_signatures_of_each_other():
     key, signer = note.signer_of(node_seed(1))
     assert key == node_keys()[1]
     openssl = Ed25519PrivateKey.from_private_bytes(node_seed(1))

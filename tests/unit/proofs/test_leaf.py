@@ -9,7 +9,7 @@ CONFIGURATION = ConfigurationLeaf(3, 43, 1_700_000_000_000_000_001, 0, 1, 0, b"k
 
 
 @pytest.mark.parametrize("one", [PACK, CONFIGURATION])
-def test_leaves_come_back(one):
+def test_encoded_leaves_decode_to_themselves(one):
     octets = leaf.encode(one)
     assert leaf.decode(octets) == one
     for wrong in (octets[:-1], octets + b"\0", octets[:20], b""):

@@ -15,7 +15,7 @@ NOTE = (
 SEED = b"s" * 32
 
 
-def test_specification_s_example_holds():
+def test_example_of_the_specification_verifies():
     key = note.parse_key(VKEY)
     found = note.parse(NOTE.encode())
     assert key.text() == VKEY
@@ -85,7 +85,7 @@ def test_other_verifier_keys_are_refused(wrong, reason):
         note.parse_key(wrong)
 
 
-def test_secret_key_comes_back_and_hides_itself():
+def test_secret_key_decodes_to_itself_and_its_repr_shows_no_secret():
     secret = SecretKey("example.com/w", SEED, COSIGNATURE)
     again = SecretKey.parse(secret.text())
     assert again.verifier == secret.verifier == note.parse_key(secret.verifier.text())

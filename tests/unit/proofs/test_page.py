@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from chaplain.proofs import checkpoint, leaf, merkle, note, policy, proof, witness
-from chaplain.proofs.groups import Group, decode_group
+from chaplain.proofs.groups import MessageGroup, decode_group
 from chaplain.proofs.note import COSIGNATURE, SecretKey
 from tests.support.proof_log import ProofLog, node_keys
 
@@ -30,7 +30,9 @@ def log():
 
 
 def test_group():
-    assert decode_group(example("hex group"), True, False) == Group(0, (b"12 apples", b"3 pears"), (b"k", None), None)
+    assert decode_group(example("hex group"), True, False) == MessageGroup(
+        0, (b"12 apples", b"3 pears"), (b"k", None), None
+    )
 
 
 def test_leaves(log):

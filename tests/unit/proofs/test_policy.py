@@ -65,7 +65,7 @@ def test_wrong_signature_of_a_known_key_makes_the_checkpoint_invalid():
         policy.check(a_policy(), twice)
 
 
-def test_log_must_have_signed_and_be_the_right_one():
+def test_checkpoint_must_be_of_the_right_log_and_signed_by_it():
     with pytest.raises(Unproven, match="no log key"):
         policy.check(a_policy(), SignedCheckpoint(ONE, sign(ONE, (1, 2)).signatures[1:]))
     other = Checkpoint("chaplain/other", 7, ONE.root)

@@ -144,7 +144,7 @@ def resealed(extra, rest):
 
 
 @pytest.mark.parametrize("offset", [1, 3, 73])
-def test_every_flipped_bit_of_what_is_claimed_is_refused_without_the_help_of_the_seal(small_log, offset):
+def test_flipped_bit_of_a_claim_is_refused_even_under_a_valid_seal(small_log, offset):
     made = small_log.prove("orders", offset)
     _, second, rest = made.text.split("\n", 2)
     extra = note.from_base64(second.removeprefix("extra "), "extra")[:-8]
@@ -312,7 +312,7 @@ def test_extra_must_have_the_one_form(log):
             checked(resealed(extra, wrong))
 
 
-def test_program_says_what_it_found(log, tmp_path):
+def test_program_prints_its_findings(log, tmp_path):
     proof_file, policy_file = tmp_path / "order.proof", tmp_path / "cluster.policy"
     log.prove("orders", 3).save(proof_file)
     policy_file.write_text(POLICY_TEXT)

@@ -24,7 +24,7 @@ def ask(one, last=None, trusted=None):
     return found.check(one) or found.answer(one, last, 1_700_000_000)
 
 
-def test_requests_come_back():
+def test_encoded_requests_decode_to_themselves():
     for one in (request(0, 5), request(5, 20), request(0, 0)):
         assert witness.parse(one.encode().encode()) == one
 

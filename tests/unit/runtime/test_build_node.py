@@ -41,11 +41,11 @@ def test_sequence_list_follows_the_configuration_stream(tmp_path: Path) -> None:
     sequence = node.uppers[Layer.SEQUENCE]
     assert isinstance(sequence, SequenceLayer)
     assert node.journal is not None
-    assembly = node.journal.execution.cluster_config
-    first, second, _ = (identifier_of(placed.key) for placed in assembly.nodes)
+    cluster_config = node.journal.execution.cluster_config
+    first, second, _ = (identifier_of(placed.key) for placed in cluster_config.nodes)
     assert sequence.core.discovery.listed() == sorted((first, second))
-    gone = msgspec.structs.replace(assembly.nodes[0], executor=Stage.NONE, ingest=Stage.NONE, config=Stage.NONE)
-    without = msgspec.structs.replace(assembly, nodes=(gone, *assembly.nodes[1:]), serializers=(2, 3))
+    gone = msgspec.structs.replace(cluster_config.nodes[0], executor=Stage.NONE, ingest=Stage.NONE, config=Stage.NONE)
+    without = msgspec.structs.replace(cluster_config, nodes=(gone, *cluster_config.nodes[1:]), serializers=(2, 3))
     node.journal.execution.state.cluster_config = without
     assert sequence.core.discovery.listed() == [second]
 
@@ -56,13 +56,15 @@ def test_graph_members_follow_the_configuration_stream(tmp_path: Path) -> None:
     graph = node.uppers[Layer.GRAPH]
     assert isinstance(graph, GraphCore)
     assert node.journal is not None
-    assembly = node.journal.execution.cluster_config
-    assert list(graph.context.members) == [placed.key for placed in assembly.nodes]
+    cluster_config = node.journal.execution.cluster_config
+    assert list(graph.context.members) == [placed.key for placed in cluster_config.nodes]
     bare = {"executor": Stage.NONE, "ingest": Stage.NONE, "config": Stage.NONE}
-    alone = replace(assembly, nodes=(assembly.nodes[0], *(replace(one, **bare) for one in assembly.nodes[1:])))
+    alone = replace(
+        cluster_config, nodes=(cluster_config.nodes[0], *(replace(one, **bare) for one in cluster_config.nodes[1:]))
+    )
     node.journal.execution.state.cluster_config = replace(alone, serializers=(1,))
     _written(graph)
-    assert list(graph.context.members) == [assembly.nodes[0].key]
+    assert list(graph.context.members) == [cluster_config.nodes[0].key]
     assert graph.context.read_at == 0
 
 

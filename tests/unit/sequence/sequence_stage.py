@@ -158,7 +158,7 @@ def check_short_cuts(core: SequenceCore) -> None:
     log, queue = context.log, context.publish_queue
     assert context.is_member is (context.me in log.members)
     assert context.is_learning is (bool(log.members) and not context.is_member)
-    assert context.peers.wanting == sum(fellow.bearing.wants for fellow in context.peers.by_id.values())
+    assert context.peers.wanting == sum(fellow.last_state.wants for fellow in context.peers.by_id.values())
     assert bool(queue) is (queue.pending_bytes > 0)
     assert log.decided_hash == (log.base.hash if log.decided == log.base.index else log.base_at(log.decided).hash)
     last = log.base_at(log.head.index)

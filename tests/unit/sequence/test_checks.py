@@ -13,7 +13,7 @@ from chaplain.core import Drained
 from chaplain.gossip.events import GossipParcel
 from chaplain.sequence.events import Published
 from chaplain.sequence.messages.entry import EntryKind
-from chaplain.sequence.messages.peer import Bearing, Beat, EntryBatch, SequenceState, encode
+from chaplain.sequence.messages.peer import Beat, EntryBatch, PeerState, SequenceState, encode
 from chaplain.wire.parcel import Layer, Parcel
 from simulator.checkers.base import Violation
 from simulator.checkers.sequence import SequenceChecker
@@ -99,7 +99,9 @@ def test_acknowledgement_without_a_living_memory_is_found_after_its_removal() ->
 
 
 def _pretend_that_it_lost_its_memory(stage: Watched, number: int) -> None:
-    bearing = msgspec.structs.replace(Bearing(), state=SequenceState.DSC, seat=stage.cores[number].context.seat ^ 1)
-    body, payload = encode(Beat(bearing))
+    peer_state = msgspec.structs.replace(
+        PeerState(), state=SequenceState.DSC, seat=stage.cores[number].context.seat ^ 1
+    )
+    body, payload = encode(Beat(peer_state))
     stage.feed(1, GossipParcel(stage.peers[number], Parcel(number, Layer.SEQUENCE, body, payload)))
     stage.feed(1, Drained())

@@ -55,11 +55,11 @@ def test_joining_node_requests_a_seat_only_after_it_has_the_window() -> None:
     stage.start(3).run(2)
     assert stage.states()[3] == "WRK"
     of_three = [message for sender, _, message in stage.said if sender == 3]
-    wish = next(place for place, one in enumerate(of_three) if isinstance(one, SeqRes) and one.bearing.history)
+    wish = next(place for place, one in enumerate(of_three) if isinstance(one, SeqRes) and one.peer_state.history)
     asked = [one for one in of_three[:wish] if isinstance(one, Fill)]
     assert len(asked) >= 5, "page by page"
-    assert of_three[wish].bearing.events == 20
-    held = [one.bearing.decided for one in of_three[:wish] if isinstance(one, Beat)]
+    assert of_three[wish].peer_state.events == 20
+    held = [one.peer_state.decided for one in of_three[:wish] if isinstance(one, Beat)]
     assert not held, "who has no seat acknowledges nothing"
     pages = [len(one.entries) for _, to, one in stage.said if to == 3 and isinstance(one, EntryBatch)]
     assert max(pages) < 2 * 3000

@@ -27,10 +27,19 @@ from chaplain.sequence.messages.entry import (
     make_entry,
     run_hash,
 )
-from chaplain.sequence.messages.peer import BEARING_BYTES, Bearing, Beat, LogLength, Seq, SequenceState, decode, encode
+from chaplain.sequence.messages.peer import (
+    PEER_STATE_BYTES,
+    Beat,
+    LogLength,
+    PeerState,
+    Seq,
+    SequenceState,
+    decode,
+    encode,
+)
 
 PAGE = (Path(__file__).parents[3] / "docs/protocol/sequence.md").read_text()
-BEARING = Bearing(
+PEER_STATE = PeerState(
     SequenceState.WRK,
     0x1122334455667788,
     0xA1,
@@ -64,19 +73,19 @@ def examples(name: str) -> list[bytes]:
     return [bytes.fromhex(re.sub(r"#.*", "", block)) for block in blocks]
 
 
-def test_bearing_example_matches_the_codec() -> None:
+def test_peer_state_example_matches_the_codec() -> None:
     [body] = examples("BEAT")
-    assert len(body) == BEARING_BYTES == 108
-    assert decode(body, b"") == Beat(BEARING)
-    assert encode(Beat(BEARING)) == (body, b"")
+    assert len(body) == PEER_STATE_BYTES == 108
+    assert decode(body, b"") == Beat(PEER_STATE)
+    assert encode(Beat(PEER_STATE)) == (body, b"")
 
 
 def test_seq_example_matches_the_codec() -> None:
     rest, payload = examples("SEQ")
     members = (SeatedMember(1, 0xA1), SeatedMember(2, 0xB2))
-    told = Seq(BEARING, 6, bytes(range(32)), Ballot(3, 0xB2), 0xB2, members, {"ticks": (41, bytes(32))})
+    told = Seq(PEER_STATE, 6, bytes(range(32)), Ballot(3, 0xB2), 0xB2, members, {"ticks": (41, bytes(32))})
     body, streams = encode(told)
-    assert (body[BEARING_BYTES:], streams) == (rest, payload)
+    assert (body[PEER_STATE_BYTES:], streams) == (rest, payload)
     assert decode(body, streams) == told
 
 

@@ -31,12 +31,12 @@ from tests.unit.sequence.sequence_stage import Stage
 
 def test_message_in_the_name_of_another_or_malformed_changes_nothing() -> None:
     stage = Stage(3).start().run(1)
-    before = stage.cores[1].context.bearing()
-    body, payload = encode(Beat(stage.cores[2].context.bearing()))
+    before = stage.cores[1].context.own_state()
+    body, payload = encode(Beat(stage.cores[2].context.own_state()))
     stage.feed(1, GossipParcel(stage.peers[3], Parcel(2, Layer.SEQUENCE, body, payload)))
     stage.feed(1, GossipParcel(stage.peers[3], Parcel(3, Layer.SEQUENCE, b"\xff" * 200, b"")))
     stage.feed(1, Drained())
-    assert stage.cores[1].context.bearing() == before
+    assert stage.cores[1].context.own_state() == before
     assert stage.cores[1].context.counts["parcels_malformed"] == 2
 
 
@@ -150,7 +150,7 @@ def lock_of(stage: Stage, asker: int, rounds: int) -> GossipParcel:
     """A wish of this node for the lock, so many rounds above what it has promised."""
     context = stage.cores[asker].context
     ballot = Ballot(context.promised.round + rounds, context.seat)
-    body, payload = encode(Lock(msgspec.structs.replace(context.bearing(), promised=ballot)))
+    body, payload = encode(Lock(msgspec.structs.replace(context.own_state(), promised=ballot)))
     return GossipParcel(stage.peers[asker], Parcel(asker, Layer.SEQUENCE, body, payload))
 
 

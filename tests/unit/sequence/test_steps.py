@@ -205,7 +205,7 @@ def test_node_that_waits_for_the_lock_announces_it_and_its_end() -> None:
     stage.publish(1, b"c")
     stage.deliver()
     assert len(stage.delivered(3)) == 3
-    assert not stage.cores[3].context.peers.by_id[2].bearing.wants
+    assert not stage.cores[3].context.peers.by_id[2].last_state.wants
 
 
 def test_contending_publishers_take_turns() -> None:

@@ -17,13 +17,13 @@ from chaplain.errors import ChaplainError, Inaccessible
 from chaplain.segment.files import list_segments
 from chaplain.verification import process_pool
 from chaplain.verification.plan import VerifyRequest
-from chaplain.verification.process_pool import Progress, verify_in_processes
+from chaplain.verification.process_pool import VerifyProgress, verify_in_processes
 from chaplain.verification.verify import verify_here
 from tests.spark.support.damage import flipped_payload
 from tests.spark.support.forgery import wrong_signature
 from tests.spark.support.scene import Named, Scene
 
-Report = Callable[[Progress], None]
+Report = Callable[[VerifyProgress], None]
 
 
 def pool(scene: Scene, report: Report = lambda progress: None, workers: int = 2) -> Any:
@@ -52,12 +52,12 @@ def whole(scene: Scene) -> Named:
 
 
 @pytest.mark.parametrize("case", [whole, flipped_payload, wrong_signature], ids=lambda case: case.__name__)
-def test_workers_find_the_same_as_one_process(
+def test_workers_report_the_same_breaks_as_one_process(
     tmp_path: Path, started: list[subprocess.Popen[bytes]], case: Callable[[Scene], Named]
 ) -> None:
     scene = Scene(tmp_path, 1)
     expected = case(scene)
-    steps: list[Progress] = []
+    steps: list[VerifyProgress] = []
     found = pool(scene, steps.append)
     assert found == verify_here(VerifyRequest(str(scene.segments), signatures=scene.signatures))[0]
     assert {(one.stream, one.offset, one.kind) for one in found.breaks} == expected
@@ -78,7 +78,7 @@ def test_interrupted_verification_leaves_no_process(tmp_path: Path, started: lis
     scene = Scene(tmp_path, 1)
     scene.write()
 
-    def interrupt(progress: Progress) -> None:
+    def interrupt(progress: VerifyProgress) -> None:
         if progress.done:
             raise KeyboardInterrupt
 
@@ -106,7 +106,7 @@ def test_error_of_a_worker_ends_the_verification_with_the_same_error(
     scene.write()
     gone = list_segments(scene.segments)[1].path
 
-    def lose(progress: Progress) -> None:
+    def lose(progress: VerifyProgress) -> None:
         if not progress.done:
             gone.unlink()
 
@@ -119,7 +119,7 @@ def test_killed_worker_is_reported(tmp_path: Path, started: list[subprocess.Pope
     scene = Scene(tmp_path, 1)
     scene.write()
 
-    def kill(progress: Progress) -> None:
+    def kill(progress: VerifyProgress) -> None:
         for process in started if progress.done else ():
             process.send_signal(signal.SIGKILL)
 

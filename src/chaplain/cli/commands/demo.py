@@ -12,7 +12,7 @@ import click
 from chaplain.cli.support.output import output_option, print_json, print_table
 
 if TYPE_CHECKING:
-    from chaplain.demo.scenes import Scene
+    from chaplain.demo.steps import Step
 
 CLUSTER = "cluster"
 REPORT = "report.html"
@@ -34,7 +34,7 @@ def demo(out: Path, no_spark: bool, output: str) -> None:
     from chaplain.runtime.cluster.create import make_cluster  # noqa: PLC0415
     from chaplain.runtime.cluster.local import bring_down, bring_up  # noqa: PLC0415
 
-    scenes = _scenes(with_spark=not no_spark)
+    steps = _steps(with_spark=not no_spark)
     directory = (out / CLUSTER).resolve()
     _clear(out, directory)
     make_cluster(directory, 3, "sqlite", None)
@@ -42,8 +42,8 @@ def demo(out: Path, no_spark: bool, output: str) -> None:
     try:
         _print_progress("starting three nodes")
         bring_up(directory, _print_progress)
-        for scene in scenes:
-            scene(directory, findings, _print_progress)
+        for step in steps:
+            step(directory, findings, _print_progress)
     finally:
         _print_progress("stopping what was started")
         bring_down(directory)
@@ -60,16 +60,16 @@ def demo(out: Path, no_spark: bool, output: str) -> None:
         raise click.exceptions.Exit(1)
 
 
-def _scenes(*, with_spark: bool) -> list[Scene]:
-    from chaplain.demo.scenes import SCENES, spark_scene  # noqa: PLC0415
+def _steps(*, with_spark: bool) -> list[Step]:
+    from chaplain.demo.steps import STEPS, spark_step  # noqa: PLC0415
 
     if not with_spark:
-        return list(SCENES)
+        return list(STEPS)
     try:
-        return [*SCENES, spark_scene()]
+        return [*STEPS, spark_step()]
     except ImportError as absent:
         _print_progress(f"{absent.name} is not installed, so Spark is left out: pip install 'chaplain[spark]'")
-        return list(SCENES)
+        return list(STEPS)
 
 
 def _clear(out: Path, directory: Path) -> None:

@@ -16,7 +16,7 @@ from chaplain.cli.support.verification import check_log, print_result, read_tree
 from chaplain.errors import Missing
 from chaplain.segment.files import list_segments
 from chaplain.verification.plan import local_folders
-from chaplain.verification.process_pool import Progress, verify_in_processes
+from chaplain.verification.process_pool import VerifyProgress, verify_in_processes
 from chaplain.verification.result import counted
 from chaplain.verification.verify import verify_log
 
@@ -75,11 +75,11 @@ def _verify_recorded(cluster: str, path: str, output: str, stream: str) -> None:
     print_result(output, breaks, [said], {"recorded_events": found.events, "recorded_streams": found.streams})
 
 
-def _show(progress: Progress) -> None:
+def _show(progress: VerifyProgress) -> None:
     share = progress.done / progress.total if progress.total else 1
     text = f"{share:.0%} verified: {progress.rows:,} messages, {progress.breaks:,} breaks"
     click.echo(f"{CLEAR_LINE}{text}", err=True, nl=False)
 
 
-def _hide(progress: Progress) -> None:
+def _hide(progress: VerifyProgress) -> None:
     pass

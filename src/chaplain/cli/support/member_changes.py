@@ -19,7 +19,7 @@ from chaplain.link.auth.identity import KEY_BYTES, from_text
 
 if TYPE_CHECKING:
     from chaplain.client.sync import Client
-    from chaplain.client.types.journal import AssemblyRecord, ChangeRecord, NodeRecord
+    from chaplain.client.types.journal import ChangeRecord, ClusterConfigRecord, NodeRecord
 
 FOLLOW_S = 60.0
 """The command waits this long for a change. The cluster continues with the change after that."""
@@ -109,9 +109,9 @@ def _current_members(client: Client) -> LastKnownMembers:
     """Return the members that a new node may trust. Its own log is empty, and the nodes of the initial configuration
     may all have been replaced.
     """
-    assembly = client.nodes()
-    keys = {node.id: node.key for node in assembly.nodes if node.member}
-    return LastKnownMembers(client.status()["agreed"], (assembly.serializers,), keys)
+    config = client.nodes()
+    keys = {node.id: node.key for node in config.nodes if node.member}
+    return LastKnownMembers(client.status()["agreed"], (config.serializers,), keys)
 
 
 def _add_roles(client: Client, changes: ChangeFollower, number: int, roles: Sequence[str]) -> dict[str, object]:
@@ -125,14 +125,14 @@ def remove_node(client: Client, directory: Path, number: int, roles: Sequence[st
     from chaplain.runtime.cluster.join import unlist_node  # noqa: PLC0415
     from chaplain.runtime.cluster.local import stop_nodes  # noqa: PLC0415
 
-    assembly = client.nodes()
-    node = _find(assembly, number)
+    config = client.nodes()
+    node = _find(config, number)
     changes = ChangeFollower(client, progress)
     lost: list[str] = []
-    given = {*node.roles, *_roles_being_added(assembly, number)}
-    if not roles and number in assembly.serializers:
-        left = _serializers_without(assembly, number)
-        if warning := lost_fault_tolerance(assembly.serializers, left):
+    given = {*node.roles, *_roles_being_added(config, number)}
+    if not roles and number in config.serializers:
+        left = _serializers_without(config, number)
+        if warning := lost_fault_tolerance(config.serializers, left):
             progress(warning)
         changes.follow(client.new_serializers(left))
         lost.append("serializer")
@@ -158,9 +158,9 @@ def lost_fault_tolerance(before: Sequence[int], after: Sequence[int]) -> str:
     return f"serializers {new} tolerate {failures}; the present serializers {old} tolerate {tolerated_before}."
 
 
-def _roles_being_added(assembly: AssemblyRecord, number: int) -> Iterator[str]:
+def _roles_being_added(config: ClusterConfigRecord, number: int) -> Iterator[str]:
     """Yield the roles of open changes: the node has not caught up yet, and may never do so."""
-    for change in assembly.changes:
+    for change in config.changes:
         if change.open and number in change.nodes and change.change.startswith("add_"):
             yield change.change.removeprefix("add_").removesuffix("_node")
 
@@ -180,16 +180,16 @@ def _wait_until_out_of_work_set(client: Client, number: int) -> None:
         time.sleep(POLL_S)
 
 
-def _find(assembly: AssemblyRecord, number: int) -> NodeRecord:
-    node = next((one for one in assembly.nodes if one.id == number and one.member), None)
+def _find(config: ClusterConfigRecord, number: int) -> NodeRecord:
+    node = next((one for one in config.nodes if one.id == number and one.member), None)
     if node is None:
-        members = ", ".join(str(one.id) for one in assembly.nodes if one.member)
+        members = ", ".join(str(one.id) for one in config.nodes if one.member)
         raise Missing(f"there is no node {number}; there are {members}")
     return node
 
 
-def _serializers_without(assembly: AssemblyRecord, number: int) -> list[int]:
-    left = [node for node in assembly.serializers if node != number]
+def _serializers_without(config: ClusterConfigRecord, number: int) -> list[int]:
+    left = [node for node in config.serializers if node != number]
     if not left:
         raise ConfigError(f"node {number} is the only serializer: name others with `chaplain member serializers` first")
     if len(left) > SERIALIZERS_MAX:

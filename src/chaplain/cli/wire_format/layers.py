@@ -15,7 +15,7 @@ import msgspec
 
 from chaplain.cli.wire_format import shapes
 from chaplain.cli.wire_format.fields import COMMAND, make
-from chaplain.client_service import messages as desk
+from chaplain.client_service import messages as client_service
 from chaplain.errors import Malformed
 from chaplain.executor import messages as executor
 from chaplain.executor.statement import OutcomeRun, Statement
@@ -77,8 +77,8 @@ CARRIED: dict[int, tuple[Carried, ...]] = {
         _packed(client.NodeMessage, client.decode_node),
     ),
     Layer.CLIENT: (
-        _packed(desk.ClientRequest, desk.decode_request),
-        _packed(desk.NodeReply, desk.decode_reply),
+        _packed(client_service.ClientRequest, client_service.decode_request),
+        _packed(client_service.NodeReply, client_service.decode_reply),
     ),
     Layer.EXECUTOR: (
         _packed(executor.PeerMessage, executor.decode_peer),
@@ -99,7 +99,7 @@ WHOLE: dict[str, Whole] = {
     "commit": Whole(two_phase.Commit, two_phase.decode, two_phase.encode),
     "statement": Whole(Statement, shapes.read_statement, shapes.write_statement),
     "run": Whole(OutcomeRun, shapes.read_run, shapes.write_run),
-    "event": Whole(graph_event.Event, graph_event.decode, shapes.raw_of),
+    "event": Whole(graph_event.SignedEvent, graph_event.decode, shapes.raw_of),
     "graph-request": Whole(graph_requests.GraphRequest, graph_requests.decode_request, graph_requests.encode),
     "sequence-request": Whole(
         sequence_requests.SequenceRequest, sequence_requests.decode_request, sequence_requests.encode

@@ -23,7 +23,7 @@ from chaplain.mesh import beacon
 from chaplain.mesh.beacon import CLUSTER_BYTES, INSTANCE_BYTES, MAC_BYTES, Beacon
 from chaplain.wire import command
 from chaplain.wire.command import Hello
-from chaplain.wire.primitives import Cursor
+from chaplain.wire.primitives import ByteReader
 
 
 class Ingest(Frozen, frozen=True):
@@ -38,7 +38,7 @@ def read_ingest(data: bytes) -> Ingest:
     return Ingest(message.reference, message.entries)
 
 
-def raw_of(event: graph_event.Event) -> bytes:
+def raw_of(event: graph_event.SignedEvent) -> bytes:
     if graph_event.decode(event.raw) != event:
         raise Malformed('event: "raw" is what is hashed and signed, and says something else than the other fields')
     return event.raw
@@ -87,7 +87,7 @@ def write_greeting(shown: GreetingShape) -> bytes:
 
 
 def read_config_entry(data: bytes) -> ConfigEntry:
-    cursor = Cursor(data)
+    cursor = ByteReader(data)
     entry = cluster.take_config(cursor)
     cursor.end("entry")
     return entry

@@ -16,7 +16,7 @@ from chaplain.client.api import admin_calls, calls, journal_calls, proof_calls
 from chaplain.client.connect.options import ConnectOptions
 from chaplain.client.types import validation
 from chaplain.client.types.equivocation_proof import EquivocationProof
-from chaplain.client.types.journal import AssemblyRecord, ClientRecord, Receipt, StreamRecord
+from chaplain.client.types.journal import ClientRecord, ClusterConfigRecord, Receipt, StreamRecord
 from chaplain.client.types.results import Acknowledgement, Answer, Event, Member, MemberNews, Question
 from chaplain.proofs.checkpoint import SignedCheckpoint
 from chaplain.proofs.proof import Proof
@@ -205,9 +205,9 @@ class AsyncClient(AsyncConnection):
         acl = journal_calls.find_client(name, await self.clients())
         await self._context.run(journal_calls.remove_client(acl))
 
-    async def nodes(self) -> AssemblyRecord:
+    async def nodes(self) -> ClusterConfigRecord:
         """Return nodes, roles, serializers and reconfigurations, as recorded in the configuration stream."""
-        return await self._context.run(admin_calls.assembly())
+        return await self._context.run(admin_calls.cluster_config())
 
     async def add_node(self, node: int, role: str, uri: str = "", key: str | bytes = b"", disk: str = "") -> str:
         """Give a node the role `executor`, `ingest` or `config`. Needs the admin right.

@@ -22,7 +22,7 @@ from chaplain.client.protocol.journal.events import Batch, ReadChunk, TakenComma
 from chaplain.client.protocol.journal.unpacking import messages_of
 from chaplain.client.types import validation
 from chaplain.client.types.journal import NO_ORIGIN, Message, Receipt, ReceiptOrigin
-from chaplain.client.types.receipts import ReceiptPlace, Receipts, last_receipt, receipt_from
+from chaplain.client.types.receipts import ReceiptPlace, ReceiptSequence, last_receipt, receipt_from
 from chaplain.errors import ChaplainError, Closed, Misused
 from chaplain.proofs.proof import Proof
 
@@ -77,7 +77,7 @@ class AsyncJournal:
         items: Iterable[Item],
         id: Sequence[int] | None = None,  # noqa: A002  likewise
         isolated: bool = False,
-    ) -> Receipts:
+    ) -> ReceiptSequence:
         """Append messages as one request: all of them, contiguous and in order, or none. Returns their receipts.
 
         Each item is a value, a tuple of value and key, or a tuple of value, key and headers. `id` retries a request
@@ -235,7 +235,7 @@ class AsyncWriter(NotPicklable):
             raise Misused("this writer keeps no receipts: make it with receipts=True")
         with self._changed.lock:
             ranges, self._ranges = self._ranges, []
-        return [receipt for place in ranges for receipt in Receipts(place, self._origin)]
+        return [receipt for place in ranges for receipt in ReceiptSequence(place, self._origin)]
 
     @property
     def closed(self) -> bool:

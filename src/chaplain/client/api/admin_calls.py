@@ -1,6 +1,7 @@
 """Calls about the nodes of a cluster, as data: list them, and change roles and serializers.
 
-A request opens a reconfiguration, which then proceeds by itself, stage by stage. Its id identifies it in `assembly`.
+A request opens a reconfiguration, which then proceeds by itself, stage by stage. `cluster_config` lists it under the
+request's id.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Sequence
 from chaplain.client.api.calls import PreparedCall, reader
 from chaplain.client.protocol.journal.events import AskCommand, ConfigRequestCommand
 from chaplain.client.types import validation
-from chaplain.client.types.journal import AssemblyRecord, ChangeRecord
+from chaplain.client.types.journal import ChangeRecord, ClusterConfigRecord
 from chaplain.errors import Misused
 from chaplain.journal.messages.client import ListNodes
 from chaplain.journal.messages.config import MakeCheckpoint
@@ -26,12 +27,12 @@ from chaplain.journal.messages.membership import (
 
 _INDEX = slice(4, 12)
 """The bytes of an entry's full id that hold the index of its cluster message."""
-_assembly = reader(AssemblyRecord)
+_cluster_config = reader(ClusterConfigRecord)
 
 
-def assembly() -> PreparedCall[AssemblyRecord]:
+def cluster_config() -> PreparedCall[ClusterConfigRecord]:
     """The nodes, serializers and reconfigurations."""
-    return PreparedCall(lambda call, timeout_ns: AskCommand(call, ListNodes(0), timeout_ns), _assembly)
+    return PreparedCall(lambda call, timeout_ns: AskCommand(call, ListNodes(0), timeout_ns), _cluster_config)
 
 
 def change_nodes(message: NodeMessage) -> PreparedCall[str]:
@@ -84,6 +85,6 @@ def check_node(node: int) -> int:
     return validation.number("a node's id", node, 1, NOBODY - 1)
 
 
-def find_change(assembly: AssemblyRecord, change: str) -> ChangeRecord | None:
+def find_change(config: ClusterConfigRecord, change: str) -> ChangeRecord | None:
     """The reconfiguration of this id; None if it is so old that the cluster has forgotten it."""
-    return next((one for one in assembly.changes if one.id == change), None)
+    return next((one for one in config.changes if one.id == change), None)

@@ -13,12 +13,12 @@ from collections.abc import Callable
 from chaplain.client.api.calls import PreparedCall
 from chaplain.client.protocol.events import ClientCall
 from chaplain.client.types import validation
-from chaplain.client.types.results import Record
+from chaplain.client.types.results import ResultRecord
 from chaplain.client_service.messages import Instruct, LookUp
 from chaplain.errors import Misused, Unreachable
 from chaplain.graph.messages import client
-from chaplain.graph.messages.client import Append, Appended, GraphRequest, Page, ReadArrivals, ReadSnapshot, Row
-from chaplain.graph.messages.event import CONTENT_BYTES_MAX, Event, decode
+from chaplain.graph.messages.client import Append, Appended, EventRow, GraphRequest, Page, ReadArrivals, ReadSnapshot
+from chaplain.graph.messages.event import CONTENT_BYTES_MAX, SignedEvent, decode
 from chaplain.wire.parcel import Layer
 
 WAIT_S = 2.0
@@ -27,7 +27,7 @@ NO_PROGRESS_MAX_S = 30.0
 """A reader waits for this time if a node does not have all events yet that were read at another node."""
 
 
-class GraphEvent(Record, frozen=True):
+class GraphEvent(ResultRecord, frozen=True):
     """One event of a graph stream."""
 
     id: str
@@ -50,7 +50,7 @@ class GraphEvent(Record, frozen=True):
     """True if the author had already written another event after the same previous event."""
 
 
-class GraphReceipt(Record, frozen=True):
+class GraphReceipt(ResultRecord, frozen=True):
     """The id of an event that is on the disk of the node it was written at."""
 
     stream: str
@@ -92,7 +92,7 @@ class GraphReader:
         self._timeout_s = timeout_s + WAIT_S
         self._log, self._position, self._limit = b"", 0, 0
         self._leaves: dict[bytes, None] = {}
-        self._after: Event | None = None
+        self._after: SignedEvent | None = None
         self._no_progress_since_s: float | None = None
         self.done = False
 
@@ -120,7 +120,7 @@ class GraphReader:
         self._check_progress(bool(events) or page.done)
         return [_to_graph_event(event, row) for event, row in zip(events, page.rows, strict=True)]
 
-    def _advance(self, events: list[Event]) -> None:
+    def _advance(self, events: list[SignedEvent]) -> None:
         for event in events:
             for link in event.links:
                 self._leaves.pop(link.id, None)
@@ -139,7 +139,7 @@ class GraphReader:
             )
 
 
-def _to_graph_event(event: Event, row: Row) -> GraphEvent:
+def _to_graph_event(event: SignedEvent, row: EventRow) -> GraphEvent:
     return GraphEvent(
         id=event.id.hex(),
         parents=tuple(link.id.hex() for link in event.links),

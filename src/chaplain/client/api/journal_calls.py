@@ -25,7 +25,7 @@ from chaplain.client.protocol.journal.reader import FROM_HEAD, FROM_START
 from chaplain.client.types import validation
 from chaplain.client.types.equivocation_proof import EquivocationProof, read_proof
 from chaplain.client.types.journal import ClientRecord, Receipt, StreamPage
-from chaplain.client.types.receipts import ReceiptPlace, Receipts, last_receipt
+from chaplain.client.types.receipts import ReceiptPlace, ReceiptSequence, last_receipt
 from chaplain.errors import Missing, Misused
 from chaplain.journal.messages.client import AskProof, ListClients, ListStreams, WrapSecret
 from chaplain.journal.messages.config import ACL_BYTES, AddIdentity, RemoveIdentity
@@ -80,9 +80,9 @@ def many(stream: str, items: Iterable[Item], *, isolated: bool = False) -> Batch
     return with_isolation(builder.batch(stream, transaction=True), isolated)
 
 
-def write(batch: Batch, retried: Sequence[int] | None = None) -> PreparedCall[Receipts]:
+def write(batch: Batch, retried: Sequence[int] | None = None) -> PreparedCall[ReceiptSequence]:
     """Write a batch. With the id of a request that raised `Unknown`: return its receipts if it is written."""
-    return PreparedCall(_writing(batch, retried), Receipts)
+    return PreparedCall(_writing(batch, retried), ReceiptSequence)
 
 
 def write_one(batch: Batch, retried: Sequence[int] | None = None) -> PreparedCall[Receipt]:

@@ -8,7 +8,7 @@ from typing import Any, Self
 from chaplain.client.api.calls import PreparedCall
 from chaplain.client.protocol.events import ClientCall
 from chaplain.client.types import validation
-from chaplain.client.types.results import Record
+from chaplain.client.types.results import ResultRecord
 from chaplain.client_service.messages import Instruct, LookUp
 from chaplain.errors import Missing, Misused, Unproven
 from chaplain.sequence.messages import client
@@ -23,7 +23,7 @@ _GRACE_S = 10.0
 _NS = 1_000_000_000
 
 
-class SequenceEvent(Record, frozen=True):
+class SequenceEvent(ResultRecord, frozen=True):
     """One event of a sequence stream, with its number."""
 
     stream: str

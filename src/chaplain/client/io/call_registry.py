@@ -79,7 +79,7 @@ class FutureLike(Protocol):
     def set_exception(self, exception: BaseException, /) -> None: ...
 
 
-class Sink(Protocol):
+class OutcomeSink(Protocol):
     """Receives the outcomes of one call."""
 
     def on_outcome(self, outcome: Outcome, /) -> None: ...
@@ -142,7 +142,7 @@ class CallRegistry:
 
     def __init__(self, submit: Callable[[ClientInput], None]) -> None:
         self._submit = submit
-        self._sinks: dict[int, Sink] = {}
+        self._sinks: dict[int, OutcomeSink] = {}
         self._lock = (
             RLock()
         )  # reentrant: garbage collection may run a listener's finalizer, which cancels, at any allocation
@@ -155,7 +155,7 @@ class CallRegistry:
         if os.getpid() != self._pid:
             raise Closed(FORKED)
 
-    def register(self, sink: Sink) -> int:
+    def register(self, sink: OutcomeSink) -> int:
         """Give a call that is about to be submitted its number."""
         self.check_usable()
         with self._lock:
@@ -163,7 +163,7 @@ class CallRegistry:
             self._sinks[call] = sink
         return call
 
-    def submit_call(self, build: Callable[[int], ClientInput], sink: Sink) -> int:
+    def submit_call(self, build: Callable[[int], ClientInput], sink: OutcomeSink) -> int:
         """Register and submit a call without blocking for its outcome. Returns its number."""
         call = self.register(sink)
         try:
@@ -191,7 +191,7 @@ class CallRegistry:
             with suppress(Closed):
                 self._submit(Cancelled(call))
 
-    def cancel_sink(self, sink: Sink) -> None:
+    def cancel_sink(self, sink: OutcomeSink) -> None:
         """Cancel the call of this sink, if it has one: an interrupted caller may not know the number."""
         if os.getpid() != self._pid:
             return
@@ -215,7 +215,7 @@ class CallRegistry:
         for sink in sinks:
             sink.fail(error)
 
-    def _remove(self, call: int) -> Sink | None:
+    def _remove(self, call: int) -> OutcomeSink | None:
         with self._lock:
             return self._sinks.pop(call, None)
 

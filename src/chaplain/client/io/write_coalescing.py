@@ -30,7 +30,7 @@ from chaplain.client.protocol.journal.batch_builder import BatchBuilder
 from chaplain.client.protocol.journal.events import WriteCommand, WritesAcknowledged
 from chaplain.client.protocol.journal.packing import MESSAGE_BYTES, PACK_BYTES, PACK_HEAD_BYTES, PACK_MESSAGES
 from chaplain.client.types.journal import Receipt, RequestId
-from chaplain.client.types.receipts import Receipts
+from chaplain.client.types.receipts import ReceiptSequence
 from chaplain.errors import ChaplainError, Unknown
 
 FULL_BYTES = PACK_BYTES - PACK_HEAD_BYTES
@@ -121,7 +121,7 @@ class WriteCoalescer:
 
     # Answers.
 
-    def acknowledge(self, futures: list[ReceiptFuture], receipts: Receipts) -> None:
+    def acknowledge(self, futures: list[ReceiptFuture], receipts: ReceiptSequence) -> None:
         """Resolve these futures with their receipts, in slices."""
         if not self._answers:
             self._context.loop.call_soon(self._resolve_slice)
@@ -154,7 +154,7 @@ class CoalescedSink:
 
     def on_outcome(self, outcome: Outcome) -> None:
         if isinstance(outcome, WritesAcknowledged):
-            self._coalescer.acknowledge(self._futures, Receipts(outcome.place))
+            self._coalescer.acknowledge(self._futures, ReceiptSequence(outcome.place))
         elif isinstance(outcome, Raised):
             self._raised(outcome)
 

@@ -43,7 +43,7 @@ from chaplain.link.events import (
     Met,
     Missed,
     Parted,
-    Pin,
+    PinNodeKeys,
     Said,
     Say,
 )
@@ -101,7 +101,7 @@ class ConnectionManager:
     def on_members(self, now_ns: int, nodes: MembersAre) -> None:
         """A node sent its member list: connect to new members and leave removed ones."""
         removed = self._endpoints.update_members(nodes)
-        self._step_link(now_ns, Pin(self._endpoints.keys, self._endpoints.removed_keys), "")
+        self._step_link(now_ns, PinNodeKeys(self._endpoints.keys, self._endpoints.removed_keys), "")
         for endpoint in removed:
             self._give_up(now_ns, endpoint, "it was removed from the cluster")
         self._choose(now_ns)

@@ -17,7 +17,7 @@ from chaplain.client.sync.sequence import SequenceStream
 from chaplain.client.sync.sql import Sql
 from chaplain.client.types import validation
 from chaplain.client.types.equivocation_proof import EquivocationProof
-from chaplain.client.types.journal import AssemblyRecord, ClientRecord, Receipt, StreamRecord
+from chaplain.client.types.journal import ClientRecord, ClusterConfigRecord, Receipt, StreamRecord
 from chaplain.client.types.results import Acknowledgement, Answer, Event, Member, MemberNews, Question
 from chaplain.proofs.checkpoint import SignedCheckpoint
 from chaplain.proofs.proof import Proof
@@ -206,9 +206,9 @@ class Client(Connection):
         acl = journal_calls.find_client(name, self.clients())
         self._context.run(journal_calls.remove_client(acl))
 
-    def nodes(self) -> AssemblyRecord:
+    def nodes(self) -> ClusterConfigRecord:
         """Return nodes, roles, serializers and reconfigurations, as recorded in the configuration stream."""
-        return self._context.run(admin_calls.assembly())
+        return self._context.run(admin_calls.cluster_config())
 
     def add_node(self, node: int, role: str, uri: str = "", key: str | bytes = b"", disk: str = "") -> str:
         """Give a node the role `executor`, `ingest` or `config`. Needs the admin right.

@@ -23,7 +23,7 @@ from chaplain.client.sync.connection import ClientContext
 from chaplain.client.sync.waiting import Notifier
 from chaplain.client.types import validation
 from chaplain.client.types.journal import NO_ORIGIN, Message, Receipt, ReceiptOrigin
-from chaplain.client.types.receipts import ReceiptPlace, Receipts, last_receipt, receipt_from
+from chaplain.client.types.receipts import ReceiptPlace, ReceiptSequence, last_receipt, receipt_from
 from chaplain.errors import ChaplainError, Closed, Misused
 from chaplain.proofs.proof import Proof
 
@@ -78,7 +78,7 @@ class Journal:
         items: Iterable[Item],
         id: Sequence[int] | None = None,  # noqa: A002  likewise
         isolated: bool = False,
-    ) -> Receipts:
+    ) -> ReceiptSequence:
         """Append messages as one request: all of them, contiguous and in order, or none. Returns their receipts.
 
         Each item is a value, a tuple of value and key, or a tuple of value, key and headers. `id` retries a request
@@ -236,7 +236,7 @@ class Writer(NotPicklable):
             raise Misused("this writer keeps no receipts: make it with receipts=True")
         with self._changed.lock:
             ranges, self._ranges = self._ranges, []
-        return [receipt for place in ranges for receipt in Receipts(place, self._origin)]
+        return [receipt for place in ranges for receipt in ReceiptSequence(place, self._origin)]
 
     @property
     def closed(self) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from chaplain.client.types.results import Record
+from chaplain.client.types.results import ResultRecord
 from chaplain.core import Frozen
 from chaplain.errors import Malformed
 from chaplain.journal.messages.client import ProofIs
@@ -19,7 +19,7 @@ PACKS = 2
 """Packs in a proof."""
 
 
-class SignedRequest(Record, frozen=True):
+class SignedRequest(ResultRecord, frozen=True):
     """One of the two conflicting requests: a signed pack, verbatim."""
 
     stream: str
@@ -35,7 +35,7 @@ class SignedRequest(Record, frozen=True):
         return self.first_id + self.requests
 
 
-class EquivocationProof(Record, frozen=True):
+class EquivocationProof(ResultRecord, frozen=True):
     """Two requests that one key signed for the same request id."""
 
     cluster: str

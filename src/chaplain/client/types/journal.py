@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from chaplain.client.types.results import Record
+from chaplain.client.types.results import ResultRecord
 from chaplain.errors import Misused
 
 PLACE_UNKNOWN = -1
@@ -37,7 +37,7 @@ class ReceiptOrigin:
 NO_ORIGIN = ReceiptOrigin()
 
 
-class Receipt(Record, frozen=True, gc=False):
+class Receipt(ResultRecord, frozen=True, gc=False):
     """Confirms that a message is committed: its place in the order is agreed, and it is on disk at a quorum."""
 
     stream: str
@@ -84,7 +84,7 @@ class Receipt(Record, frozen=True, gc=False):
 _RECEIPT_FIELDS = tuple(name for name in Receipt.__struct_fields__ if name != "origin")
 
 
-class Message(Record, frozen=True):
+class Message(ResultRecord, frozen=True):
     """One message of a stream."""
 
     stream: str
@@ -111,7 +111,7 @@ class Message(Record, frozen=True):
         return hash((self.stream, self.offset, self.index))  # a dict is not hashable; these fields identify the message
 
 
-class ClientRecord(Record, frozen=True):
+class ClientRecord(ResultRecord, frozen=True):
     """A client identity that is, or was, registered at the cluster."""
 
     name: str
@@ -127,7 +127,7 @@ class ClientRecord(Record, frozen=True):
     """How it signs its writes: `ed25519` or `hmac_sha256`."""
 
 
-class NodeRecord(Record, frozen=True):
+class NodeRecord(ResultRecord, frozen=True):
     """A node as recorded in the configuration stream."""
 
     id: int
@@ -138,7 +138,7 @@ class NodeRecord(Record, frozen=True):
     """False if it was removed: its id and key cannot be used again."""
 
 
-class ChangeRecord(Record, frozen=True):
+class ChangeRecord(ResultRecord, frozen=True):
     """A reconfiguration and its stage."""
 
     id: str
@@ -153,7 +153,7 @@ class ChangeRecord(Record, frozen=True):
     """Why it was refused; empty otherwise."""
 
 
-class AssemblyRecord(Record, frozen=True):
+class ClusterConfigRecord(ResultRecord, frozen=True):
     """The nodes, the serializers and the reconfigurations of a cluster."""
 
     nodes: tuple[NodeRecord, ...]
@@ -161,7 +161,7 @@ class AssemblyRecord(Record, frozen=True):
     changes: tuple[ChangeRecord, ...]
 
 
-class StreamRecord(Record, frozen=True):
+class StreamRecord(ResultRecord, frozen=True):
     """A stream of the journal."""
 
     stream: str
@@ -172,7 +172,7 @@ class StreamRecord(Record, frozen=True):
     """The first offset that the queried node retains."""
 
 
-class StreamPage(Record, frozen=True):
+class StreamPage(ResultRecord, frozen=True):
     """One page of the list of streams."""
 
     streams: list[StreamRecord]

@@ -12,7 +12,7 @@ from chaplain.client.types.journal import PLACE_UNKNOWN, Receipt, ReceiptOrigin
 from chaplain.core import Frozen
 
 
-class Receipts(Sequence[Receipt]):
+class ReceiptSequence(Sequence[Receipt]):
     """An immutable sequence of receipts that compares equal to a list of them. Adding to it returns a list."""
 
     __slots__ = ("_origin", "_place")
@@ -21,9 +21,9 @@ class Receipts(Sequence[Receipt]):
         self._place = place
         self._origin = origin
 
-    def from_client(self, origin: ReceiptOrigin) -> Receipts:
+    def from_client(self, origin: ReceiptOrigin) -> ReceiptSequence:
         """The same receipts, which know their client."""
-        return Receipts(self._place, origin)
+        return ReceiptSequence(self._place, origin)
 
     def __len__(self) -> int:
         return self._place.messages
@@ -62,7 +62,7 @@ class Receipts(Sequence[Receipt]):
         return [*other, *self]
 
     def __eq__(self, other: object) -> bool:
-        if isinstance(other, Receipts):
+        if isinstance(other, ReceiptSequence):
             return self._place == other._place
         return [*self] == other
 

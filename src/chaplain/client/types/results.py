@@ -22,7 +22,7 @@ def _brief(value: Any) -> str:
     return f"<{len(value)} bytes: {value[:SHOWN_BYTES_MAX]!r}...>"
 
 
-class Record(Frozen, frozen=True):
+class ResultRecord(Frozen, frozen=True):
     """A frozen struct whose fields are also items."""
 
     def __getitem__(self, name: str) -> Any:
@@ -41,7 +41,7 @@ class Record(Frozen, frozen=True):
         return f"{type(self).__name__}({fields})"
 
 
-class Answer(Record, frozen=True):
+class Answer(ResultRecord, frozen=True):
     """The members' answer to a question."""
 
     question: str
@@ -64,7 +64,7 @@ class Answer(Record, frozen=True):
     """Each answer with its number of votes, most votes first."""
 
 
-class Acknowledgement(Record, frozen=True):
+class Acknowledgement(ResultRecord, frozen=True):
     """Which nodes have seen an event. It does not tell whether a client listens there."""
 
     acknowledged: tuple[int, ...]
@@ -72,7 +72,7 @@ class Acknowledgement(Record, frozen=True):
     """Addressed nodes that have not confirmed in time. They may still see the event."""
 
 
-class Member(Record, frozen=True):
+class Member(ResultRecord, frozen=True):
     """One entry of a node's membership list."""
 
     id: int
@@ -89,7 +89,7 @@ class Member(Record, frozen=True):
         return hash((self.id, self.uri, self.state, self.incarnation))  # a dict is not hashable
 
 
-class Event(Record, frozen=True):
+class Event(ResultRecord, frozen=True):
     """An event that was fired."""
 
     id: str
@@ -104,7 +104,7 @@ class Event(Record, frozen=True):
     kind: str = "event"
 
 
-class MemberNews(Record, frozen=True):
+class MemberNews(ResultRecord, frozen=True):
     """A change of a node, as seen by the node that serves this client."""
 
     kind: str
@@ -130,7 +130,7 @@ class MemberNews(Record, frozen=True):
     """
 
 
-class Question(Record, frozen=True):
+class Question(ResultRecord, frozen=True):
     """A question for this client to answer: pass it to `reply` together with the answer."""
 
     id: str
@@ -145,7 +145,7 @@ class Question(Record, frozen=True):
     """True if this client changed nodes since the previous item: items in between are lost uncounted."""
 
 
-class PoolMessage(Record, frozen=True):
+class PoolMessage(ResultRecord, frozen=True):
     """A message to a pool that this client has joined."""
 
     pool: str

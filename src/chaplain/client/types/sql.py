@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from chaplain.client.types.journal import RequestId
-from chaplain.client.types.results import Record
+from chaplain.client.types.results import ResultRecord
 from chaplain.errors import StatementFailed
 from chaplain.executor.statement import OutcomeRun, RequestOutcome, StatementResult
 
@@ -23,7 +23,7 @@ def rows_of(columns: Iterable[str], rows: Iterable[Iterable[Any]]) -> list[Row]:
     return [Row(zip(names, row, strict=True)) for row in rows]
 
 
-class Result(Record, frozen=True):
+class Result(ResultRecord, frozen=True):
     """The result of one request: a transaction of one statement or more."""
 
     stream: str

@@ -80,7 +80,7 @@ class Appended(Frozen, frozen=True, array_like=True):
     id: bytes
 
 
-class Row(Frozen, frozen=True, array_like=True):
+class EventRow(Frozen, frozen=True, array_like=True):
     raw: bytes
     author: int
     """The author's node number."""
@@ -90,7 +90,7 @@ class Row(Frozen, frozen=True, array_like=True):
 
 
 class Page(Frozen, frozen=True, array_like=True):
-    rows: tuple[Row, ...]
+    rows: tuple[EventRow, ...]
     log: bytes
     position: int
     limit: int

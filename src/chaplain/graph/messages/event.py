@@ -16,7 +16,7 @@ from itertools import pairwise
 from chaplain.core import Frozen
 from chaplain.errors import Malformed
 from chaplain.link.auth.identity import KEY_BYTES, SIGNATURE_BYTES, Identity
-from chaplain.wire.primitives import Cursor, put_number, put_string
+from chaplain.wire.primitives import ByteReader, put_number, put_string
 
 VERSION = 1
 ID_BYTES = 32
@@ -41,7 +41,7 @@ class ParentLink(Frozen, frozen=True, order=True):
     height: int
 
 
-class Event(Frozen, frozen=True):
+class SignedEvent(Frozen, frozen=True):
     author: bytes
     signature: bytes
     timestamp_ns: int
@@ -78,7 +78,7 @@ class EventDraft(Frozen, frozen=True):
     writer: str = ""
 
 
-def sign(draft: EventDraft, identity: Identity, cluster: str) -> Event:
+def sign(draft: EventDraft, identity: Identity, cluster: str) -> SignedEvent:
     links = [*draft.parents, *([draft.previous] if draft.previous is not None else [])]
     height = max((link.height for link in links), default=-1) + 1
     previous = draft.previous or ParentLink(NO_ID, 0)
@@ -111,12 +111,12 @@ def confirm_label(cluster: str) -> bytes:
     return _CONFIRM_LABEL + cluster.encode()
 
 
-def signed_part(event: Event) -> bytes:
+def signed_part(event: SignedEvent) -> bytes:
     """The bytes that the author's signature covers: all except the signature itself."""
     return event.raw[: 1 + KEY_BYTES] + event.raw[_SIGNED_FROM:]
 
 
-def decode(raw: bytes) -> Event:
+def decode(raw: bytes) -> SignedEvent:
     if not FIXED_BYTES <= len(raw) <= EVENT_BYTES_MAX:
         raise Malformed(f"event: {len(raw)} octets are too few or too many")
     fields = _FIXED.unpack_from(raw)
@@ -124,14 +124,14 @@ def decode(raw: bytes) -> Event:
     if version != VERSION:
         raise Malformed(f"event: version {version}, this program reads {VERSION}")
     previous = None if previous_id == NO_ID else ParentLink(previous_id, previous_height)
-    cursor = Cursor(raw, FIXED_BYTES)
+    cursor = ByteReader(raw, FIXED_BYTES)
     parents = _parents(raw, cursor, count)
     _check_links(height, previous, previous_height, parents)
     stream, writer = cursor.string("stream"), cursor.string("writer")
     content = raw[cursor.position :]
     if not stream or len(content) > CONTENT_BYTES_MAX:
         raise Malformed("event: a stream has a name, and content has its bound")
-    return Event(
+    return SignedEvent(
         author,
         signature,
         timestamp_ns,
@@ -146,7 +146,7 @@ def decode(raw: bytes) -> Event:
     )
 
 
-def _parents(raw: bytes, cursor: Cursor, count: int) -> tuple[ParentLink, ...]:
+def _parents(raw: bytes, cursor: ByteReader, count: int) -> tuple[ParentLink, ...]:
     if count > PARENTS_MAX:
         raise Malformed(f"event: {count} further parents, at most {PARENTS_MAX} are allowed")
     links = []

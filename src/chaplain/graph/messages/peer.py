@@ -14,7 +14,7 @@ from chaplain.core import Frozen
 from chaplain.errors import Malformed
 from chaplain.graph.messages.event import EVENT_BYTES_MAX, ID_BYTES
 from chaplain.link.auth.identity import KEY_BYTES, SIGNATURE_BYTES
-from chaplain.wire.primitives import Cursor, put_number, put_string
+from chaplain.wire.primitives import ByteReader, put_number, put_string
 
 ITEMS_MAX = 4096
 CONFIRMATIONS_MAX = 255
@@ -149,7 +149,7 @@ def _leaves(leaves: Leaves) -> bytes:
 
 
 def decode(body: bytes, payload: bytes) -> GraphMessage:
-    cursor = Cursor(body)
+    cursor = ByteReader(body)
     kind = cursor.number(1, "kind")
     message: GraphMessage
     match kind:
@@ -169,7 +169,7 @@ def decode(body: bytes, payload: bytes) -> GraphMessage:
     return message
 
 
-def _name(cursor: Cursor) -> str:
+def _name(cursor: ByteReader) -> str:
     stream = cursor.string("stream")
     if not stream:
         raise Malformed("graph: a stream has a name")
@@ -177,7 +177,7 @@ def _name(cursor: Cursor) -> str:
 
 
 def _read_items(payload: bytes) -> tuple[Item, ...]:
-    cursor = Cursor(payload)
+    cursor = ByteReader(payload)
     items: list[Item] = []
     while cursor.position < len(payload):
         if len(items) >= ITEMS_MAX:
@@ -196,7 +196,7 @@ def _read_confirmations(payload: bytes) -> tuple[Confirmation, ...]:
     size = KEY_BYTES + ID_BYTES + SIGNATURE_BYTES
     if len(payload) % size or len(payload) > size * INV_MAX:
         raise Malformed(f"graph: {len(payload)} octets are no confirmations")
-    cursor = Cursor(payload)
+    cursor = ByteReader(payload)
     return tuple(
         Confirmation(cursor.take(KEY_BYTES, ""), cursor.take(ID_BYTES, ""), cursor.take(SIGNATURE_BYTES, ""))
         for _ in range(len(payload) // size)
@@ -210,7 +210,7 @@ def _read_ids(payload: bytes, count_max: int) -> tuple[bytes, ...]:
 
 
 def _read_leaves(payload: bytes) -> tuple[Leaves, ...]:
-    cursor = Cursor(payload)
+    cursor = ByteReader(payload)
     found: list[Leaves] = []
     while cursor.position < len(payload):
         if len(found) >= STREAMS_MAX:
@@ -223,7 +223,7 @@ def _read_leaves(payload: bytes) -> tuple[Leaves, ...]:
     return tuple(found)
 
 
-def _read_fetch(cursor: Cursor, payload: bytes) -> FetchMissing:
+def _read_fetch(cursor: ByteReader, payload: bytes) -> FetchMissing:
     if payload:
         raise Malformed("graph: a fetch has no payload")
     stream, token, start = _name(cursor), cursor.number(4, "token"), cursor.number(4, "start")
@@ -231,7 +231,7 @@ def _read_fetch(cursor: Cursor, payload: bytes) -> FetchMissing:
     return FetchMissing(stream, token, start, _read_ids(cursor.take(count * ID_BYTES, "locator"), LOCATOR_MAX))
 
 
-def _read_fetched(cursor: Cursor, payload: bytes) -> Fetched:
+def _read_fetched(cursor: ByteReader, payload: bytes) -> Fetched:
     stream, token, following = _name(cursor), cursor.number(4, "token"), cursor.number(4, "next")
     done = cursor.number(1, "done")
     if done > 1:

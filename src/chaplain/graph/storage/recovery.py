@@ -9,16 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from chaplain.graph.context import GraphContext
-from chaplain.graph.messages.event import Event
+from chaplain.graph.messages.event import SignedEvent
 from chaplain.graph.storage.store import GraphStore
 from chaplain.graph.storage.stored import FloorMark, ReadMark, StoredEvent
 from chaplain.graph.stream import Stream
 from chaplain.segment.layout import Bytes
 
 
-def recover(context: GraphContext, store: GraphStore, segments: Iterable[tuple[int, Bytes]]) -> list[Event]:
+def recover(context: GraphContext, store: GraphStore, segments: Iterable[tuple[int, Bytes]]) -> list[SignedEvent]:
     """Fill the streams. Return the events that could not be added."""
-    stranded: list[Event] = []
+    stranded: list[SignedEvent] = []
     for found in store.recover(segments):
         name = found.event.stream if isinstance(found, StoredEvent) else found.stream
         stream = context.stream(name)

@@ -18,7 +18,7 @@ from contextlib import suppress
 
 from chaplain.core import Operation
 from chaplain.errors import Malformed
-from chaplain.graph.messages.event import ID_BYTES, Event, decode
+from chaplain.graph.messages.event import ID_BYTES, SignedEvent, decode
 from chaplain.graph.settings import GraphSettings
 from chaplain.graph.storage.stored import EventPosition, FloorMark, ReadMark, StoredEvent
 from chaplain.segment.header import read_headers
@@ -69,7 +69,7 @@ class GraphStore:
     # Writing.
 
     def batches(
-        self, stream: str, offset: int, events: Sequence[Event], now_ns: int
+        self, stream: str, offset: int, events: Sequence[SignedEvent], now_ns: int
     ) -> tuple[list[Operation], list[EventPosition]]:
         """The operations that append these events, starting at `offset`, and the position of each event."""
         operations: list[Operation] = []
@@ -137,7 +137,7 @@ class GraphStore:
                 yield from _contents(head.position, record)
 
 
-def _runs(events: Sequence[Event], bytes_max: int) -> Iterator[Sequence[Event]]:
+def _runs(events: Sequence[SignedEvent], bytes_max: int) -> Iterator[Sequence[SignedEvent]]:
     """Split into runs, one per record: at most `BATCH_EVENTS_MAX` events and `bytes_max` bytes, or one larger event."""
     start, size = 0, 0
     for place, event in enumerate(events):
@@ -149,7 +149,7 @@ def _runs(events: Sequence[Event], bytes_max: int) -> Iterator[Sequence[Event]]:
         yield events[start:]
 
 
-def _batch(stream: str, offset: int, events: Sequence[Event], now_ns: int) -> Record:
+def _batch(stream: str, offset: int, events: Sequence[SignedEvent], now_ns: int) -> Record:
     pack = Pack(
         client_id=0,
         first_id=0,

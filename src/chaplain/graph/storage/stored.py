@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from chaplain.core import Frozen
-from chaplain.graph.messages.event import Event
+from chaplain.graph.messages.event import SignedEvent
 
 
 class EventPosition(Frozen, frozen=True):
@@ -16,7 +16,7 @@ class EventPosition(Frozen, frozen=True):
 class StoredEvent(Frozen, frozen=True):
     """An event found in the log."""
 
-    event: Event
+    event: SignedEvent
     place: EventPosition
     offset: int
 

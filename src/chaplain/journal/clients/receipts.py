@@ -28,7 +28,7 @@ def refusal(pack: PackVerdict) -> NotWritten:
     return NotWritten(pack.client_id, pack.first_id, pack.requests, kind, why, pack.expected_id)
 
 
-def _fresh_run(moment: LogPosition, pack: PackVerdict) -> Run:
+def _fresh_run(position: LogPosition, pack: PackVerdict) -> Run:
     return Run(
         pack.client_id,
         pack.first_id,
@@ -36,10 +36,10 @@ def _fresh_run(moment: LogPosition, pack: PackVerdict) -> Run:
         pack.stream,
         pack.base_offset,
         pack.messages,
-        moment.index,
-        moment.regime,
-        moment.timestamp_ns,
-        moment.hash,
+        position.index,
+        position.regime,
+        position.timestamp_ns,
+        position.hash,
     )
 
 
@@ -87,11 +87,11 @@ def _packs(executed: AppliedMessage) -> Sequence[PackVerdict]:
     return [pack for entry in entries if isinstance(entry, DataVerdict) for pack in entry.packs]
 
 
-def _run(moment: LogPosition, pack: PackVerdict) -> Run:
+def _run(position: LogPosition, pack: PackVerdict) -> Run:
     if pack.original is not None:
         return run_of(pack.client_id, pack.original)
     assert pack.reason in (Reason.APPLIED, Reason.COMMITTED), "a receipt for something that was not applied"
-    return _fresh_run(moment, pack)
+    return _fresh_run(position, pack)
 
 
 def _extend(runs: list[Run], run: Run) -> None:

@@ -54,7 +54,7 @@ class AckTally:
         return self._quorum.reached(self.counted(incarnations))
 
 
-class InFlight:
+class ProposalInFlight:
     """The one proposal that is not yet agreed."""
 
     def __init__(self, regime: int, index: int, digest: bytes, quorum: Quorum) -> None:

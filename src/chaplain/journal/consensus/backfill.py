@@ -24,7 +24,7 @@ from __future__ import annotations
 from chaplain.errors import Malformed
 from chaplain.journal.consensus.context import ConsensusContext
 from chaplain.journal.consensus.events import Backfilled
-from chaplain.journal.consensus.repair import BACKOFF_MAX, Pin, check_pinned
+from chaplain.journal.consensus.repair import BACKOFF_MAX, ReplacementHashes, check_pinned
 from chaplain.journal.messages.consensus import Recall, Recalled, RecalledMessage
 from chaplain.journal.model.verdict_chain import previous_of
 from chaplain.journal.storage.records import verdict_of
@@ -142,12 +142,12 @@ class Backfill:
         self._batch_bytes += message.size_bytes
 
     @property
-    def _pin(self) -> Pin:
+    def _pin(self) -> ReplacementHashes:
         """Hashes of the next message further down and of its verdict."""
         if not self._batch:
-            return Pin(self._context.log.hash_before_first, self._context.log.verdict_before_first)
+            return ReplacementHashes(self._context.log.hash_before_first, self._context.log.verdict_before_first)
         oldest = self._batch[-1][0]
-        return Pin(oldest.previous_hash, previous_of(verdict_of(self._batch[-1][-1])))
+        return ReplacementHashes(oldest.previous_hash, previous_of(verdict_of(self._batch[-1][-1])))
 
     def _write_batch(self) -> None:
         self.due_ns = None

@@ -29,7 +29,7 @@ from chaplain.journal.consensus.events import SyncProof
 from chaplain.journal.consensus.persist_barrier import PersistBarrier
 from chaplain.journal.messages.consensus import Lives
 from chaplain.segment.layout import checksum
-from chaplain.wire.primitives import Cursor, put_number
+from chaplain.wire.primitives import ByteReader, put_number
 
 VOTE_USED = 0xFF
 """In place of a vote: the vote in this regime is used, and the node that got it is not known."""
@@ -86,7 +86,7 @@ def encode_hard_state(hard_state: HardState) -> bytes:
 def decode_hard_state(data: bytes) -> HardState:
     if len(data) < 4 or put_number(checksum(data[:-4]), 4) != data[-4:]:
         raise Malformed("hard state: checksum does not match")
-    cursor = Cursor(data[:-4])
+    cursor = ByteReader(data[:-4])
     if cursor.take(len(_MAGIC), "magic") != _MAGIC:
         raise Malformed("hard state: not a hard state file")
     disk, state = cursor.take(DISK_BYTES, "disk"), cursor.number(1, "state")

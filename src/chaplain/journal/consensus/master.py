@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from chaplain.journal.consensus.acks import InFlight, PreReplication
+from chaplain.journal.consensus.acks import PreReplication, ProposalInFlight
 from chaplain.journal.consensus.context import ConsensusContext
 from chaplain.journal.consensus.election import LEAP_MAX
 from chaplain.journal.consensus.events import ConfigOffered, NeedPayload, OwnProposalSynced
@@ -40,7 +40,7 @@ class Master:
         self._context = context
         self._proof = proof
         self._regime = context.hard_state.regime
-        self._in_flight: InFlight | None = None
+        self._in_flight: ProposalInFlight | None = None
         """The proposal that waits for a quorum."""
         self._pre_replication: PreReplication | None = None
         """The message that waits for copies on data holders."""
@@ -125,7 +125,7 @@ class Master:
         context = self._context
         # The quorum is that of the configuration at the agreed prefix. During a change of serializers it is joint, a
         # majority of the old set and of the new one, so neither set can agree on a message alone.
-        self._in_flight = InFlight(self._regime, message.index, message.hash, context.quorum)
+        self._in_flight = ProposalInFlight(self._regime, message.index, message.hash, context.quorum)
         context.broadcast(Propose(self._regime, message.index, message.raw))
         # The proposal leaves before this node's own write is synced. That is safe, because the master counts its own
         # copy only after the sync, like any other acknowledgement.

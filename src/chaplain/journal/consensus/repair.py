@@ -34,7 +34,7 @@ BACKOFF_MAX = 60
 """The pause between two attempts grows up to this multiple of `retry_ns`."""
 
 
-class Pin(NamedTuple):
+class ReplacementHashes(NamedTuple):
     """Hashes of the message and the verdict that a peer has to supply."""
 
     message: bytes
@@ -48,7 +48,7 @@ class _Repairing(msgspec.Struct):
 
     due_ns: int
     """When the next attempt is due."""
-    pin: Pin | None = None
+    pin: ReplacementHashes | None = None
     """Hashes of the replacement, once they are known."""
     tries: int = 0
     position: tuple[int, int] | None = None
@@ -92,7 +92,7 @@ class Repair:
         repairing.tries += 1
         repairing.due_ns = now_ns + self._context.settings.retry_ns * min(repairing.tries, BACKOFF_MAX)
         if index == log.agreed:
-            repairing.pin = Pin(log.agreed_hash, log.execution.verdict_hash)
+            repairing.pin = ReplacementHashes(log.agreed_hash, log.execution.verdict_hash)
         if repairing.pin is not None:
             self._ask(index)
         elif (span := log.span(index + 1, 1)) is not None:
@@ -112,7 +112,9 @@ class Repair:
             self.on_damaged(now_ns, index + 1)
         else:
             message, verdict = following[0]
-            repairing.pin = Pin(message.body.previous, b"" if self._context.log.index_only else previous_of(verdict))
+            repairing.pin = ReplacementHashes(
+                message.body.previous, b"" if self._context.log.index_only else previous_of(verdict)
+            )
             self._ask(index)
 
     def _ask(self, index: int) -> None:

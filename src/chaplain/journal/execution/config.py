@@ -58,7 +58,7 @@ from chaplain.journal.messages.membership import (
 )
 from chaplain.journal.messages.signing import SignatureType, Wrapping
 from chaplain.journal.model.cluster_config import apply_stage, open_change
-from chaplain.journal.model.epochs import Decision, Epoch
+from chaplain.journal.model.epochs import Epoch, RequestDecision
 from chaplain.journal.model.records import ClientIdentity, IdentityStatus, LaneState
 from chaplain.journal.model.results import ConfigVerdict
 from chaplain.journal.storage.verdict import Reason
@@ -101,7 +101,7 @@ class Configuration:
             return repeated
         verdict = self._grant(draft, number, request, signer)
         if verdict.reason is Reason.APPLIED or not isinstance(request.message, LeaseLane):
-            draft.epochs.remember(Decision(name, epoch.index, verdict.reason, verdict.acl))
+            draft.epochs.remember(RequestDecision(name, epoch.index, verdict.reason, verdict.acl))
         return verdict
 
     def _grant(self, draft: StateDraft, number: int, request: ConfigRequest, signer: ClientIdentity) -> ConfigVerdict:
@@ -168,7 +168,7 @@ def _refused(reason: Reason) -> ConfigVerdict:
     return ConfigVerdict(0, reason)
 
 
-def _repeated(draft: StateDraft, request: ConfigRequest, known: Decision, epoch: Epoch) -> ConfigVerdict | None:
+def _repeated(draft: StateDraft, request: ConfigRequest, known: RequestDecision, epoch: Epoch) -> ConfigVerdict | None:
     """The stored answer to a request that was decided before; None if it may be decided again."""
     if known.reason != Reason.APPLIED:
         return _refused(Reason(known.reason)) if epoch.index <= known.epoch else None

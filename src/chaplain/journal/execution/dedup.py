@@ -28,7 +28,7 @@ import msgspec
 from chaplain.journal.execution.state import StateDraft
 from chaplain.journal.messages.config import is_of_retry
 from chaplain.journal.messages.write_request import Heading
-from chaplain.journal.model.bootstrap import Policy
+from chaplain.journal.model.bootstrap import ExecutionPolicy
 from chaplain.journal.model.records import AppliedRequest, LaneState
 
 RETIRED_PACKS = 8
@@ -77,7 +77,7 @@ def _overlapped(lane: LaneState, heading: Heading) -> AppliedRequest | None:
     return None
 
 
-def record_applied(lane: LaneState, applied: AppliedRequest, policy: Policy) -> LaneState:
+def record_applied(lane: LaneState, applied: AppliedRequest, policy: ExecutionPolicy) -> LaneState:
     """The lane after a pack was applied."""
     assert applied.first_id == lane.last_id + 1, "a request was applied out of its turn"
     recent = (*lane.recent, applied)[-policy.remembered_packs :]

@@ -24,7 +24,7 @@ from chaplain.journal.storage.verdict import Reason
 from chaplain.segment.layout import Bytes
 from chaplain.segment.pack import decode_pack
 from chaplain.units import SECOND_NS
-from chaplain.wire.primitives import Cursor, put_number, put_string
+from chaplain.wire.primitives import ByteReader, put_number, put_string
 
 STAGED = 0xF0
 COMMIT = 0xF1
@@ -82,7 +82,7 @@ def encode(commit: Commit) -> bytes:
 
 
 def decode(data: bytes) -> Commit:
-    cursor = Cursor(data)
+    cursor = ByteReader(data)
     if cursor.number(1, "protocol") != PROTOCOL:
         raise Malformed(f"commit: this program speaks protocol {PROTOCOL}")
     app, version, count = cursor.string("app"), cursor.number(8, "version"), cursor.number(4, "spans")
@@ -93,7 +93,7 @@ def decode(data: bytes) -> Commit:
     return Commit(app, version, spans)
 
 
-def _span(cursor: Cursor) -> RequestRange:
+def _span(cursor: ByteReader) -> RequestRange:
     span = RequestRange(cursor.number(4, "client id"), cursor.number(4, "first id"), cursor.number(4, "last id"))
     if not span.client_id or not 1 <= span.first_id <= span.last_id:
         raise Malformed(f"commit: {span}")

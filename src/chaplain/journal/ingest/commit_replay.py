@@ -109,13 +109,13 @@ class CommitReplay:
         self._reading = 0
         if not self._is_responsible():
             return
-        excerpt = PackLookup(records)
+        lookup = PackLookup(records)
         entries: list[IngestEntry] = []
         try:
             for staged in list(islice(self._wanted(), PACKS_MAX)):
-                if staged.index not in excerpt or not self._has_room():
+                if staged.index not in lookup or not self._has_room():
                     break
-                raw = excerpt.pack(staged.index, staged.entry, staged.pack)
+                raw = lookup.pack(staged.index, staged.entry, staged.pack)
                 entries.append(IngestEntry(staged.stream, raw))
                 self._in_flight[staged.key] = len(raw)
         except Malformed as wrong:

@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 from chaplain.core import Frozen
 from chaplain.errors import Malformed
-from chaplain.wire.primitives import Cursor, put_number
+from chaplain.wire.primitives import ByteReader, put_number
 
 PROTOCOL = 1
 DIGEST_BYTES = 32
@@ -137,7 +137,7 @@ def decode_body(data: bytes) -> Body:
             entries.append(DataEntry(Reference(node, journal, entry_index), digest))
             at += _DATA.size
         else:
-            cursor = Cursor(data, at)
+            cursor = ByteReader(data, at)
             entries.append(take_config(cursor))
             at = cursor.position
     if at != size:
@@ -145,7 +145,7 @@ def decode_body(data: bytes) -> Body:
     return Body(regime, index, master, timestamp_ns, previous, tuple(entries), flags == _FINAL)
 
 
-def take_config(cursor: Cursor) -> ConfigEntry:
+def take_config(cursor: ByteReader) -> ConfigEntry:
     protocol = cursor.number(1, "entry")
     if protocol != PROTOCOL:
         raise Malformed(f"entry: protocol {protocol}, this program speaks {PROTOCOL}")

@@ -30,7 +30,7 @@ from chaplain.journal.messages.membership import (
 )
 from chaplain.journal.messages.signing import CONFIG_LABEL, WRAPPED_BYTES, ConfigCheck, holds
 from chaplain.link.auth.identity import KEY_BYTES, SIGNATURE_BYTES, Identity
-from chaplain.wire.primitives import Cursor, put_number, put_string, put_strings
+from chaplain.wire.primitives import ByteReader, put_number, put_string, put_strings
 
 ACL_BYTES = 15
 NO_ACL = bytes(ACL_BYTES)
@@ -229,7 +229,7 @@ def _signed(cluster: str, message: ConfigMessage, covered: bytes) -> bytes:
 def decode(entry_type: int, stage: int, data: bytes) -> ConfigRequest:
     if not is_opening(entry_type, stage):
         raise Malformed(f"configuration: nobody may ask for entry type {entry_type} in stage {stage}")
-    cursor = Cursor(data)
+    cursor = ByteReader(data)
     message = _fields(cursor, entry_type)
     signer, nonce = cursor.take(ACL_BYTES, "signer"), cursor.take(NONCE_BYTES, "nonce")
     epoch = cursor.take(EPOCH_BYTES, "epoch")
@@ -241,7 +241,7 @@ def decode(entry_type: int, stage: int, data: bytes) -> ConfigRequest:
     return ConfigRequest(message, signer, nonce, epoch, signature, covered)
 
 
-def _fields(cursor: Cursor, entry_type: int) -> ConfigMessage:
+def _fields(cursor: ByteReader, entry_type: int) -> ConfigMessage:
     match entry_type:
         case EntryType.ADD_CLIENT:
             return _add_client(cursor)
@@ -260,7 +260,7 @@ def _fields(cursor: Cursor, entry_type: int) -> ConfigMessage:
             return membership.decode_fields(cursor, entry_type)
 
 
-def _add_client(cursor: Cursor) -> AddIdentity | LeaseLane:
+def _add_client(cursor: ByteReader) -> AddIdentity | LeaseLane:
     if cursor.number(4, "client id"):
         raise Malformed("Add Client: the client id is set at execution")
     acl = cursor.take(ACL_BYTES, "ACL id")

@@ -20,7 +20,7 @@ from chaplain.core import Frozen
 from chaplain.errors import Malformed
 from chaplain.journal.messages.cluster import DIGEST_BYTES
 from chaplain.link.auth.identity import SIGNATURE_BYTES
-from chaplain.wire.primitives import Cursor, put_number
+from chaplain.wire.primitives import ByteReader, put_number
 
 ORDER_PROTOCOL = 2
 """Version of these messages. In version 1, votes had no signatures and masters sent no election proof."""
@@ -319,7 +319,7 @@ def decode(data: bytes) -> OrderMessage:
         digest, life, lives = _PROOF.unpack_from(data, _HEAD_BYTES)
         if not lives:
             return ProposalAck(regime, index, digest, life, {})
-    cursor = Cursor(data, _HEAD_BYTES)
+    cursor = ByteReader(data, _HEAD_BYTES)
     message = _decode_fields(cursor, purpose, regime, index, bool(flags))
     cursor.end("order message")
     return message
@@ -330,7 +330,7 @@ _PROPOSE, _ACKNOWLEDGE = 1, 2
 _FLAGGED = (6, 7, 8, 9)
 
 
-def _decode_fields(cursor: Cursor, purpose: int, regime: int, index: int, flag: bool) -> OrderMessage:
+def _decode_fields(cursor: ByteReader, purpose: int, regime: int, index: int, flag: bool) -> OrderMessage:
     match purpose:
         case 2:
             digest = cursor.take(DIGEST_BYTES, "hash")
@@ -372,7 +372,7 @@ def _decode_fields(cursor: Cursor, purpose: int, regime: int, index: int, flag: 
             raise Malformed(f"order message: purpose {purpose} is not one of 1 to 16")
 
 
-def _lives(cursor: Cursor) -> Lives:
+def _lives(cursor: ByteReader) -> Lives:
     lives: Lives = {}
     for _ in range(cursor.number(1, "lives")):
         node = cursor.number(1, "node")
@@ -382,7 +382,7 @@ def _lives(cursor: Cursor) -> Lives:
     return lives
 
 
-def _votes(cursor: Cursor) -> SignedVotes:
+def _votes(cursor: ByteReader) -> SignedVotes:
     votes: SignedVotes = {}
     for _ in range(cursor.number(1, "votes")):
         voter = cursor.number(1, "voter")
@@ -392,7 +392,7 @@ def _votes(cursor: Cursor) -> SignedVotes:
     return votes
 
 
-def _supply(cursor: Cursor, index: int) -> Supply:
+def _supply(cursor: ByteReader, index: int) -> Supply:
     agreed, tail_ballot = cursor.number(8, "agreed"), cursor.number(4, "tail ballot")
     messages = tuple(_supplied(cursor) for _ in range(cursor.number(2, "messages")))
     if tail_ballot and not messages:
@@ -400,7 +400,7 @@ def _supply(cursor: Cursor, index: int) -> Supply:
     return Supply(index, agreed, messages, tail_ballot)
 
 
-def _supplied(cursor: Cursor) -> Supplied:
+def _supplied(cursor: ByteReader) -> Supplied:
     body_bytes, count = cursor.number(4, "body size"), cursor.number(4, "payloads")
     sizes = cursor.take(4 * count, "payload sizes")
     body = cursor.take(body_bytes, "body")
@@ -408,7 +408,7 @@ def _supplied(cursor: Cursor) -> Supplied:
     return Supplied(body, tuple(payloads))
 
 
-def _recalled(cursor: Cursor) -> RecalledMessage:
+def _recalled(cursor: ByteReader) -> RecalledMessage:
     verdict_bytes = cursor.number(4, "verdict size")
     supplied = _supplied(cursor)
     return RecalledMessage(supplied.body, cursor.take(verdict_bytes, "verdict"), supplied.payloads)

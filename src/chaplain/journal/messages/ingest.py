@@ -19,7 +19,7 @@ from chaplain.core import Frozen
 from chaplain.errors import Malformed
 from chaplain.journal.messages.cluster import PROTOCOL, Reference
 from chaplain.journal.messages.write_request import Heading
-from chaplain.wire.primitives import VCHAR, Cursor, put_number, put_string
+from chaplain.wire.primitives import VCHAR, ByteReader, put_number, put_string
 
 _REFERENCE_HEAD = struct.Struct(">BBHI")
 _FRONT = struct.Struct(">BBHII")
@@ -177,13 +177,13 @@ def put_reference(reference: Reference) -> bytes:
         raise ValueError(f"reference: {error}") from None
 
 
-def take_reference(cursor: Cursor) -> Reference:
+def take_reference(cursor: ByteReader) -> Reference:
     node, journal, index = _REFERENCE.unpack(cursor.take(REFERENCE_BYTES, "reference"))
     _check(PROTOCOL, node, index)
     return Reference(node, journal, index)
 
 
-def take_reached(cursor: Cursor) -> tuple[Reference, ...]:
+def take_reached(cursor: ByteReader) -> tuple[Reference, ...]:
     """The acknowledged positions. Unlike a reference, an acknowledgement may have index 0: nothing received yet."""
     taken = cursor.take(cursor.number(1, "count") * REFERENCE_BYTES, "reached")
     return tuple([Reference(*reached) for reached in _REFERENCE.iter_unpack(taken)])

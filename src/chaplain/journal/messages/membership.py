@@ -15,7 +15,7 @@ from typing import TypeAlias, assert_never
 from chaplain.core import Frozen
 from chaplain.errors import Malformed
 from chaplain.link.auth.identity import KEY_BYTES
-from chaplain.wire.primitives import Cursor, put_number, put_string
+from chaplain.wire.primitives import ByteReader, put_number, put_string
 
 CHANGE_BYTES = 15
 """The id of a change is the full id of the entry that opened it, like an ACL id."""
@@ -146,7 +146,7 @@ def encode_fields(message: NodeMessage) -> bytes:
             assert_never(message)
 
 
-def decode_fields(cursor: Cursor, entry_type: int) -> NodeMessage:
+def decode_fields(cursor: ByteReader, entry_type: int) -> NodeMessage:
     match entry_type:
         case EntryType.ADD_EXECUTOR_NODE | EntryType.ADD_INGEST_NODE | EntryType.ADD_CONFIG_NODE:
             node, uri = _node(cursor), cursor.string("uri")
@@ -177,7 +177,7 @@ def decode_step(entry_type: int, stage: int, data: bytes) -> StageStep:
         raise Malformed(f"configuration: entry type {entry_type} has no stage {stage}") from None
     if at not in later:
         raise Malformed(f"configuration: {kind.name} has no stage {at.name} of a master's own")
-    cursor = Cursor(data)
+    cursor = ByteReader(data)
     nodes, change = _nodes(cursor, kind), cursor.take(CHANGE_BYTES, "change")
     reason, about = cursor.number(1, "reason"), cursor.number(1, "node")
     cursor.end("configuration")
@@ -192,7 +192,7 @@ def _put_nodes(entry_type: EntryType, nodes: tuple[int, ...]) -> bytes:
     return count + b"".join(put_number(node, 1) for node in nodes)
 
 
-def _nodes(cursor: Cursor, entry_type: EntryType) -> tuple[int, ...]:
+def _nodes(cursor: ByteReader, entry_type: EntryType) -> tuple[int, ...]:
     if entry_type is not EntryType.NEW_SERIALIZER_SET:
         return (_node(cursor),)
     nodes = tuple(_node(cursor) for _ in range(cursor.number(1, "serializers")))
@@ -201,7 +201,7 @@ def _nodes(cursor: Cursor, entry_type: EntryType) -> tuple[int, ...]:
     return nodes
 
 
-def _node(cursor: Cursor) -> int:
+def _node(cursor: ByteReader) -> int:
     node = cursor.number(1, "node")
     if not node or node == NOBODY:
         raise Malformed(f"configuration: {node} is no node id")

@@ -15,7 +15,7 @@ from chaplain.errors import Malformed
 from chaplain.journal.messages.cluster import DIGEST_BYTES, PROTOCOL, Reference
 from chaplain.journal.messages.ingest import put_reference, take_reached, take_reference
 from chaplain.link.auth.identity import SIGNATURE_BYTES
-from chaplain.wire.primitives import Cursor, put_number
+from chaplain.wire.primitives import ByteReader, put_number
 
 _NO_DIGEST = bytes(DIGEST_BYTES)
 
@@ -171,7 +171,7 @@ def decode(body: bytes, payload: bytes) -> PeerMessage:
         return ConsensusFrame(payload)
     if body == _PAYLOAD_BODY:
         return Payload(payload)
-    cursor = Cursor(body)
+    cursor = ByteReader(body)
     if cursor.number(1, "protocol") != PROTOCOL:
         raise Malformed(f"peer message: this program speaks protocol {PROTOCOL}")
     message = _fields(cursor, cursor.number(1, "kind"), payload)
@@ -183,7 +183,7 @@ def decode(body: bytes, payload: bytes) -> PeerMessage:
     return message
 
 
-def _fields(cursor: Cursor, kind: int, payload: bytes) -> PeerMessage:
+def _fields(cursor: ByteReader, kind: int, payload: bytes) -> PeerMessage:
     match kind:
         case 1 | 2:
             raise Malformed("peer message: fields where none belong")
@@ -212,7 +212,7 @@ def _fields(cursor: Cursor, kind: int, payload: bytes) -> PeerMessage:
             raise Malformed(f"peer message: kind {kind} is not one of 1 to 11")
 
 
-def _covered(cursor: Cursor) -> SnapshotOffer:
+def _covered(cursor: ByteReader) -> SnapshotOffer:
     index, digest = cursor.number(8, "index"), cursor.take(DIGEST_BYTES, "digest")
     size_bytes, first, agreed = (cursor.number(8, name) for name in ("size", "first", "agreed"))
     return SnapshotOffer(index, digest, size_bytes, first, agreed, bool(cursor.number(1, "confirmed")))

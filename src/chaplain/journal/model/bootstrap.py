@@ -19,7 +19,7 @@ from chaplain.units import SECOND_NS
 ALL_STREAMS = ("*",)
 
 
-class Policy(Frozen, frozen=True, array_like=True):
+class ExecutionPolicy(Frozen, frozen=True, array_like=True):
     """Bounds that affect decisions of execution. They must be the same on every node, or the executors' states would
     diverge.
     """
@@ -72,7 +72,7 @@ class ClusterBootstrap(Frozen, frozen=True, array_like=True):
     cluster: str
     members: tuple[BootstrapMember, ...]
     clients: tuple[BootstrapClient, ...]
-    policy: Policy = Policy()
+    policy: ExecutionPolicy = ExecutionPolicy()
     wrapping_id: bytes = b""
     """Names the key with which HMAC secrets are wrapped; empty if the cluster has no such key."""
     serializers: tuple[int, ...] = ()

@@ -38,7 +38,7 @@ class Epoch(Frozen, frozen=True, array_like=True):
     """Index of the message that began the epoch; 0 for the first epoch of a cluster."""
 
 
-class Decision(Frozen, frozen=True, array_like=True):
+class RequestDecision(Frozen, frozen=True, array_like=True):
     """The stored decision on one request."""
 
     request: bytes
@@ -67,7 +67,7 @@ class EpochsRecord(Frozen, frozen=True, array_like=True):
 
     epochs: tuple[Epoch, ...]
     decided: int
-    decisions: tuple[Decision, ...]
+    decisions: tuple[RequestDecision, ...]
 
 
 def token_of(chain_hash: bytes) -> bytes:
@@ -83,7 +83,7 @@ class Epochs:
         """The oldest first; the last one is the current epoch."""
         self._decided = 0
         """Decisions since the current epoch began."""
-        self.decisions: dict[bytes, Decision] = {}
+        self.decisions: dict[bytes, RequestDecision] = {}
         self.decisions_hash = MappingHash(lambda: self.decisions)
         """A part of the state's fingerprint. It hashes only what changed since the last digest."""
 
@@ -96,7 +96,7 @@ class Epochs:
         """The epoch with this token, if it is retained."""
         return next((epoch for epoch in self.kept if epoch.token == token), None)
 
-    def add(self, index: int, chain_hash: bytes, decisions: dict[bytes, Decision]) -> None:
+    def add(self, index: int, chain_hash: bytes, decisions: dict[bytes, RequestDecision]) -> None:
         """Store the decisions of the message with this index and hash; begin a new epoch if the current one is full."""
         bounds = self._bounds
         self._put(decisions)
@@ -111,7 +111,7 @@ class Epochs:
             self.decisions_hash.note(name)
             del self.decisions[name]
 
-    def _put(self, decisions: Mapping[bytes, Decision]) -> None:
+    def _put(self, decisions: Mapping[bytes, RequestDecision]) -> None:
         for name, decision in decisions.items():
             self.decisions_hash.note(name)
             self.decisions[name] = decision
@@ -133,15 +133,15 @@ class EpochsDraft:
 
     def __init__(self, epochs: Epochs) -> None:
         self._epochs = epochs
-        self._decisions: dict[bytes, Decision] = {}
+        self._decisions: dict[bytes, RequestDecision] = {}
 
     def find(self, token: bytes) -> Epoch | None:
         return self._epochs.find(token)
 
-    def decision(self, request: bytes) -> Decision | None:
+    def decision(self, request: bytes) -> RequestDecision | None:
         return self._decisions.get(request) or self._epochs.decisions.get(request)
 
-    def remember(self, decision: Decision) -> None:
+    def remember(self, decision: RequestDecision) -> None:
         self._decisions[decision.request] = decision
 
     def commit(self, index: int, chain_hash: bytes) -> None:

@@ -25,7 +25,7 @@ HEAD_BYTES = _HEAD.size + _CHECK.size
 STATE_BYTES_MAX = 1 << 30
 
 
-class Checkpoint(Frozen, frozen=True):
+class StateCheckpoint(Frozen, frozen=True):
     """The state after message `index`."""
 
     index: int
@@ -47,15 +47,15 @@ class CheckpointBase(Frozen, frozen=True):
     """The identity (ACL id) of each lane."""
 
 
-def make(index: int, state: bytes, first: int = 1) -> Checkpoint:
-    return Checkpoint(index, sha256(state).digest(), state, first)
+def make(index: int, state: bytes, first: int = 1) -> StateCheckpoint:
+    return StateCheckpoint(index, sha256(state).digest(), state, first)
 
 
 def checkpoint_name(settings: ConsensusSettings) -> str:
     return f"{settings.folder}{settings.log}.checkpoint"
 
 
-def encode(checkpoint: Checkpoint) -> bytes:
+def encode(checkpoint: StateCheckpoint) -> bytes:
     head = _HEAD.pack(_MAGIC, checkpoint.first, len(checkpoint.state), checkpoint.digest)
     return head + _CHECK.pack(checksum(head)) + checkpoint.state
 

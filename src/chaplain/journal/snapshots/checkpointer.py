@@ -26,7 +26,7 @@ from chaplain.journal.execution.state_machine import JournalExecution
 from chaplain.journal.messages.peer import AskState, SnapshotOffer, StatePiece
 from chaplain.journal.settings import JournalSettings
 from chaplain.journal.snapshots import checkpoint
-from chaplain.journal.snapshots.checkpoint import Checkpoint, checkpoint_name
+from chaplain.journal.snapshots.checkpoint import StateCheckpoint, checkpoint_name
 from chaplain.journal.snapshots.lagging_members import LaggingMembers
 from chaplain.journal.snapshots.retention import droppable, first_needed
 from chaplain.journal.storage.log import ReplicatedLog
@@ -49,9 +49,9 @@ class Checkpointer:
         settings: JournalSettings,
         execution: JournalExecution,
         log: ReplicatedLog,
-        found: Checkpoint | None,
+        found: StateCheckpoint | None,
         *,
-        replayed: Iterable[Checkpoint] = (),
+        replayed: Iterable[StateCheckpoint] = (),
         needed_by: Iterable[Callable[[], int]] = (),
         before: Callable[[], tuple[Operation, ...]] = tuple,
     ) -> None:
@@ -65,7 +65,7 @@ class Checkpointer:
         self._checkpoints = {one.index: one for one in ([] if found is None else [found])}
         self._checkpoints |= {one.index: one for one in replayed}
         self._forget_old()
-        self._unwritten: Checkpoint | None = None
+        self._unwritten: StateCheckpoint | None = None
         """A checkpoint that waits until the log contains the verdicts of all messages that it covers."""
         self._ticket = 0
         self._writing: dict[int, int] = {}
@@ -83,12 +83,12 @@ class Checkpointer:
         self.effects: list[CheckpointEffect] = []
 
     @property
-    def latest(self) -> Checkpoint | None:
+    def latest(self) -> StateCheckpoint | None:
         return self._checkpoints[max(self._checkpoints)] if self._checkpoints else None
 
     # Checkpoints of this node.
 
-    def add(self, own: Checkpoint) -> None:
+    def add(self, own: StateCheckpoint) -> None:
         """A message that asks for a checkpoint was applied, and `own` is the state directly after it."""
         self._checkpoints[own.index] = own
         self._forget_old()
@@ -116,10 +116,10 @@ class Checkpointer:
             own, self._unwritten = self._unwritten, None
             self._write(own)
 
-    def _write(self, own: Checkpoint) -> None:
+    def _write(self, own: StateCheckpoint) -> None:
         file = checkpoint_name(self._settings.order)
         data = checkpoint.encode(
-            checkpoint.Checkpoint(own.index, own.digest, own.state, self._log.segment_index.in_order_from)
+            checkpoint.StateCheckpoint(own.index, own.digest, own.state, self._log.segment_index.in_order_from)
         )
         self._ticket += 1
         self._writing[self._ticket] = own.index
@@ -188,7 +188,7 @@ class Checkpointer:
         confirming = [node for node, offer in self.offers.items() if self._agrees(offer, own)]
         return self._execution.cluster_config.quorum.reached([*confirming, self._settings.node])
 
-    def _agrees(self, offer: SnapshotOffer, own: Checkpoint) -> bool:
+    def _agrees(self, offer: SnapshotOffer, own: StateCheckpoint) -> bool:
         return offer.index > own.index or (offer.index == own.index and offer.digest == own.digest)
 
     def _compare_states(self) -> None:

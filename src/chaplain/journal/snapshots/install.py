@@ -34,7 +34,7 @@ from chaplain.journal.messages.peer import AskState, SnapshotOffer, StatePiece
 from chaplain.journal.model.quorum import Quorum
 from chaplain.journal.settings import JournalSettings
 from chaplain.journal.snapshots import checkpoint
-from chaplain.journal.snapshots.checkpoint import STATE_BYTES_MAX, Checkpoint, checkpoint_name
+from chaplain.journal.snapshots.checkpoint import STATE_BYTES_MAX, StateCheckpoint, checkpoint_name
 from chaplain.journal.snapshots.checkpointer import Checkpointer
 from chaplain.journal.storage.log import ReplicatedLog
 
@@ -223,7 +223,7 @@ class SnapshotInstaller:
             return  # at `due_ns` the installer asks the next node
         self._writing = True
         self.due_ns = None
-        installed = Checkpoint(wanted.covers, wanted.digest, state, first=wanted.covers + 1)
+        installed = StateCheckpoint(wanted.covers, wanted.digest, state, first=wanted.covers + 1)
         file = Replace(checkpoint_name(self._settings.order), checkpoint.encode(installed))
         self.effects.append(Report("checkpoint taken from others", str(node), {"index": wanted.covers}))
         self.effects.append(Persist(1, (file,)))

@@ -20,7 +20,7 @@ from chaplain.journal.model.bootstrap import ClusterBootstrap
 from chaplain.journal.model.results import AppliedMessage
 from chaplain.journal.settings import JournalSettings
 from chaplain.journal.snapshots import checkpoint
-from chaplain.journal.snapshots.checkpoint import Checkpoint, CheckpointBase
+from chaplain.journal.snapshots.checkpoint import CheckpointBase, StateCheckpoint
 from chaplain.journal.snapshots.checkpointer import CheckpointEffect, Checkpointer
 from chaplain.journal.snapshots.install import InstallEffect, SnapshotInstaller
 from chaplain.journal.storage.offset_index import StreamIndex
@@ -38,7 +38,7 @@ def base_of(state: ExecutionState) -> CheckpointBase:
     return CheckpointBase(state.position, dict(state.databases), owners)
 
 
-def found_checkpoint(bootstrap: ClusterBootstrap, data: bytes | None) -> Checkpoint | None:
+def found_checkpoint(bootstrap: ClusterBootstrap, data: bytes | None) -> StateCheckpoint | None:
     """Decode the checkpoint file. Returns None if it is missing or invalid; recovery of the log decides whether that is
     a loss.
     """
@@ -51,7 +51,7 @@ def found_checkpoint(bootstrap: ClusterBootstrap, data: bytes | None) -> Checkpo
         return None
 
 
-def checkpoint_after(executed: AppliedMessage, execution: JournalExecution) -> Checkpoint:
+def checkpoint_after(executed: AppliedMessage, execution: JournalExecution) -> StateCheckpoint:
     """The checkpoint of the current state, which is the one directly after this message."""
     return checkpoint.make(executed.position.index, execution.state.export())
 
@@ -65,9 +65,9 @@ class SnapshotService:
         execution: JournalExecution,
         streams: StreamIndex,
         serializer: SerializerCore,
-        found: Checkpoint | None,
+        found: StateCheckpoint | None,
         *,
-        replayed: Iterable[Checkpoint] = (),
+        replayed: Iterable[StateCheckpoint] = (),
         needed_by: Iterable[Callable[[], int]] = (),
         before: Callable[[], tuple[Operation, ...]] = tuple,
     ) -> None:
@@ -95,7 +95,7 @@ class SnapshotService:
         due_ns, install_ns = self.checkpointer.due_ns, self._installer.due_ns
         return install_ns if due_ns is None or (install_ns is not None and install_ns < due_ns) else due_ns
 
-    def add(self, own: Checkpoint) -> None:
+    def add(self, own: StateCheckpoint) -> None:
         """A message that asks for a checkpoint was applied, and `own` is the state directly after it."""
         self.checkpointer.add(own)
 

@@ -52,8 +52,8 @@ def last_known_members(config: ClusterConfig, index: int) -> LastKnownMembers:
 def read_last_known_members(data: bytes | None) -> LastKnownMembers | None:
     """Decode the file. Returns None if it cannot be decoded: the file is only a hint, and the log is the authority."""
     try:
-        roster = None if data is None else msgspec.json.decode(data, type=LastKnownMembers)
-        return roster if roster is None or roster.nodes else None
+        members = None if data is None else msgspec.json.decode(data, type=LastKnownMembers)
+        return members if members is None or members.nodes else None
     except (msgspec.DecodeError, ValueError):
         return None
 

@@ -38,7 +38,7 @@ from chaplain.journal.model.log_entry import AgreedEntry, Execution, LogEntry
 from chaplain.journal.model.verdict_chain import previous_of
 from chaplain.journal.settings import ConsensusSettings
 from chaplain.journal.storage.records import (
-    Group,
+    RecordGroup,
     SyncHint,
     encode_sync_hint,
     group_messages,
@@ -129,7 +129,7 @@ class ReplicatedLog:
         """Regime and master that first proposed the last agreed message; zeros if the message is not in this log."""
         self.tail: LogEntry | None = None
         self.floor = recovered.floor
-        self._disconnected: dict[int, Group] = {}
+        self._disconnected: dict[int, RecordGroup] = {}
         """Messages of this log that follow a damaged part. They wait until the missing messages are fetched."""
         self._mark = recovered.mark
         self.durable = 0
@@ -339,7 +339,7 @@ class ReplicatedLog:
         hint = encode_sync_hint(SyncHint(self._settings.boot, self._writer.written, self.durable))
         return WriteAt(sync_hint_name(self._settings), 0, hint, lazy)
 
-    def _advance(self, message: LogEntry, parts: int, stored: Group | None = None) -> None:
+    def _advance(self, message: LogEntry, parts: int, stored: RecordGroup | None = None) -> None:
         """Apply an agreed message, and retain it in memory for nodes that are a little behind. `stored` is the message
         as recovery found it on disk.
         """
@@ -350,7 +350,7 @@ class ReplicatedLog:
         while self._recent_bytes > self._settings.recent_bytes_max and len(self._recent) > 1:
             self._recent_bytes -= self._recent.popleft().size_bytes
 
-    def _apply(self, message: LogEntry, parts: int, stored: Group | None = None) -> None:
+    def _apply(self, message: LogEntry, parts: int, stored: RecordGroup | None = None) -> None:
         decision = self.execution.apply(AgreedEntry(message.body, message.hash, message.payloads))
         if parts > 1:
             verdict = verdict_record(message, parts, decision)
@@ -360,7 +360,7 @@ class ReplicatedLog:
         self.agreed_ns = message.body.timestamp_ns
         self.agreed_by = (message.body.regime, message.body.master)
 
-    def _records_to_add(self, message: LogEntry, verdict: Record, stored: Group | None) -> list[Record]:
+    def _records_to_add(self, message: LogEntry, verdict: Record, stored: RecordGroup | None) -> list[Record]:
         """The records to append for a verdict that the disk lacks. A verdict must be written before the next message.
         If the next message is on disk already, the node writes a copy of the message and then its verdict.
         """
@@ -413,7 +413,7 @@ class ReplicatedLog:
             with suppress(Malformed):
                 self._read_back(group)  # caches the payloads: a serializer may need them
 
-    def _read_back(self, group: Group) -> LogEntry:
+    def _read_back(self, group: RecordGroup) -> LogEntry:
         """Decode a message that is not applied yet."""
         message = message_of(group)
         if message.index > self.agreed and not message.lacks_payloads:
@@ -421,7 +421,7 @@ class ReplicatedLog:
             self.execution.cache_stored(message.body, message.payloads, verdict)
         return message
 
-    def _cache_last_covered(self, group: Group) -> None:
+    def _cache_last_covered(self, group: RecordGroup) -> None:
         """Cache the payloads of the last agreed message, which the checkpoint covers. Index-only serializers may know
         that it is agreed and still lack its payloads; catch-up serves only the messages before it.
         """
@@ -430,13 +430,13 @@ class ReplicatedLog:
             if not message.lacks_payloads:
                 self.execution.cache_stored(message.body, message.payloads)
 
-    def _observe_stored(self, group: Group) -> None:
+    def _observe_stored(self, group: RecordGroup) -> None:
         """Report a message that the checkpoint covers: it is still in the log, so clients can read it."""
         if group.first.index >= self.segment_index.first:
             with suppress(Malformed):  # an unreadable message is repaired when a reader needs it
                 self.execution.observe_stored(group.joined())
 
-    def _apply_recovered(self, group: Group) -> None:
+    def _apply_recovered(self, group: RecordGroup) -> None:
         message = self._read_back(group)
         if message.lacks_payloads:
             return  # other nodes must send the payloads of this message and of all later ones
@@ -560,7 +560,7 @@ class ReplicatedLog:
         return found
 
 
-def _is_stored(verdict: Record, group: Group) -> bool:
+def _is_stored(verdict: Record, group: RecordGroup) -> bool:
     """True if the disk contains this verdict for the message."""
     stored = group.verdict
     return stored is not None and (bytes(stored.body), stored.first_offset, stored.count) == (

@@ -34,7 +34,7 @@ from chaplain.journal.model.results import DataVerdict, ExecutedIngest
 from chaplain.segment.pack import PACK_HEAD_BYTES
 from chaplain.segment.record import Kind, Record
 from chaplain.segment.verdicts import AppliedBatch
-from chaplain.wire.primitives import Cursor
+from chaplain.wire.primitives import ByteReader
 
 _FRONT = Struct(">?I")
 FIRST_BATCH_PART = 1
@@ -88,7 +88,7 @@ def _batch(reference: Reference, stream: str, body: bytes | memoryview) -> Recor
 
 def decode_payloads(skeleton: bytes, batches: Sequence[Record]) -> tuple[bytes, ...]:
     """The original ingest messages."""
-    cursor = Cursor(skeleton)
+    cursor = ByteReader(skeleton)
     remaining = iter(batches)
     payloads = tuple([_decode_message(cursor, remaining) for _ in range(cursor.number(4, "messages"))])
     cursor.end("skeleton")
@@ -97,12 +97,12 @@ def decode_payloads(skeleton: bytes, batches: Sequence[Record]) -> tuple[bytes, 
     return payloads
 
 
-def _decode_message(cursor: Cursor, batches: Iterator[Record]) -> bytes:
+def _decode_message(cursor: ByteReader, batches: Iterator[Record]) -> bytes:
     opaque = cursor.number(1, "opaque")
     front = cursor.take(cursor.number(4, "front size"), "front")
     if opaque:
         return front
-    cursors: dict[str, Cursor] = {}
+    cursors: dict[str, ByteReader] = {}
     pieces = [front]
     for stream, size in ingest.heads_of(front):
         if size < PACK_HEAD_BYTES:
@@ -112,7 +112,7 @@ def _decode_message(cursor: Cursor, batches: Iterator[Record]) -> bytes:
             batch = next(batches, None)
             if batch is None or batch.kind != Kind.BATCH or batch.stream != stream:
                 raise Malformed(f"records: the batch of {stream!r} is missing")
-            cursors[stream] = Cursor(bytes(batch.body))
+            cursors[stream] = ByteReader(bytes(batch.body))
         pieces.append(cursors[stream].take(size, "pack"))
     for stream, rest in cursors.items():
         rest.end(f"batch of {stream!r}")
@@ -121,7 +121,7 @@ def _decode_message(cursor: Cursor, batches: Iterator[Record]) -> bytes:
 
 def batch_layout(skeleton: bytes) -> list[tuple[int, str]]:
     """The ingest message of each batch, by its number, and the stream."""
-    cursor = Cursor(skeleton)
+    cursor = ByteReader(skeleton)
     found: list[tuple[int, str]] = []
     for number in range(cursor.number(4, "messages")):
         opaque = cursor.number(1, "opaque")

@@ -131,7 +131,7 @@ def verdict_of(record: Record) -> bytes:
     return decode_verdict(record.body)[1]
 
 
-class Group(Frozen, frozen=True):
+class RecordGroup(Frozen, frozen=True):
     """The records of one message as found on disk."""
 
     position: int
@@ -170,7 +170,7 @@ class Group(Frozen, frozen=True):
         return join_parts(self.all_records)
 
 
-def message_of(group: Group) -> LogEntry:
+def message_of(group: RecordGroup) -> LogEntry:
     """Decode the message. A message that an index-only serializer stored has no payloads."""
     body, raw = body_of(group.first)
     payloads = decode_payloads(skeleton_of(group.first), group.records[1:]) if group.has_payloads else ()
@@ -188,7 +188,7 @@ class Grouper:
         self._position = 0
         self._open: list[Record] = []
 
-    def feed(self, position: int, end: int, record: Record) -> Group | None:
+    def feed(self, position: int, end: int, record: Record) -> RecordGroup | None:
         """Add a record other than a verdict. Returns the message if this was the last part before its verdict."""
         if record.part == 0:
             self._position, self._open = position, []
@@ -199,7 +199,7 @@ class Grouper:
         if len(self._open) < max(1, record.parts - 1):
             return None
         records, self._open = tuple(self._open), []
-        return Group(self._position, end, records, records[0].regime)
+        return RecordGroup(self._position, end, records, records[0].regime)
 
     def _continues(self, record: Record) -> bool:
         if not self._open or record.part != len(self._open):
@@ -209,7 +209,7 @@ class Grouper:
         return same == (record.index, record.parts, record.chain_hash)
 
 
-def with_verdict(group: Group | None, record: Record, end: int) -> Group | None:
+def with_verdict(group: RecordGroup | None, record: Record, end: int) -> RecordGroup | None:
     """The message with this VERDICT record; None if the record is not the last part of it."""
     if group is None or (record.part, record.parts, record.chain_hash) != (
         group.parts - 1,
@@ -225,12 +225,12 @@ def is_message(record: Record) -> bool:
     return record.kind in (Kind.META, Kind.BATCH) and len(record.chain_hash) == DIGEST_BYTES and record.index > 0
 
 
-def group_messages(records: Iterable[Record]) -> dict[int, Group]:
+def group_messages(records: Iterable[Record]) -> dict[int, RecordGroup]:
     """The messages in these records, by index, each with its verdict if that is among them. Of two copies of a message
     the later one counts.
     """
     grouper = Grouper()
-    groups: dict[int, Group] = {}
+    groups: dict[int, RecordGroup] = {}
     for record in records:
         if record.kind == Kind.VERDICT:
             group = with_verdict(groups.get(record.index), record, 0)

@@ -28,8 +28,8 @@ from chaplain.errors import Malformed
 from chaplain.journal.model.records import LogPosition
 from chaplain.journal.storage.records import (
     STAMP_KIND,
-    Group,
     Grouper,
+    RecordGroup,
     SyncHint,
     body_of,
     decode_sync_hint,
@@ -57,9 +57,9 @@ class Recovered(Frozen, frozen=True):
     """The state of the log as recovery found it."""
 
     survey: Survey
-    groups: Mapping[int, Group]
+    groups: Mapping[int, RecordGroup]
     """The message stored at each index; some below the last one may be missing."""
-    replaced: tuple[Group, ...]
+    replaced: tuple[RecordGroup, ...]
     """Messages after the agreed prefix that another message replaced. A serializer may still need their payloads."""
     agreed: int
     """All messages up to this index are in `groups`, connected by their hashes from the first one on, and certainly
@@ -258,8 +258,8 @@ class _RecordSet:
     """The messages, stamps and marks in the records of a log."""
 
     def __init__(self, found: Iterable[Found]) -> None:
-        self.groups: dict[int, Group] = {}
-        self.replaced: list[Group] = []
+        self.groups: dict[int, RecordGroup] = {}
+        self.replaced: list[RecordGroup] = []
         self.regime = 0
         self.last = 0
         """The highest message."""
@@ -280,7 +280,7 @@ class _RecordSet:
             elif is_message(record) and (group := grouper.feed(head.position, head.end, record)) is not None:
                 self._store(head.position, group)
 
-    def _store(self, position: int, group: Group) -> None:
+    def _store(self, position: int, group: RecordGroup) -> None:
         """Store a message; of several for one index the last one counts."""
         with suppress(Malformed):
             body_of(group.first)

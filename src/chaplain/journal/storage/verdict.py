@@ -31,7 +31,7 @@ from chaplain.journal.model.verdict_chain import VERDICT_PROTOCOL, put_head
 from chaplain.journal.storage.records import body_of, verdict_of
 from chaplain.segment.layout import HASH_BYTES
 from chaplain.segment.record import Kind, Record
-from chaplain.wire.primitives import Cursor, put_number, put_string
+from chaplain.wire.primitives import ByteReader, put_number, put_string
 
 UNCHECKED = (Reason.UNKNOWN_LANE, Reason.REMOVED, Reason.COMPROMISED)
 """Reasons that say nothing about the signature: execution found them before it verified the signature, or after it was
@@ -76,7 +76,7 @@ def _encode_config(config: ConfigVerdict) -> bytes:
 
 
 def decode(data: bytes) -> ExecutionVerdict:
-    cursor = Cursor(data)
+    cursor = ByteReader(data)
     if cursor.number(1, "protocol") != VERDICT_PROTOCOL:
         raise Malformed(f"verdict: this program reads and writes protocol {VERDICT_PROTOCOL}")
     previous = cursor.take(HASH_BYTES, "previous")
@@ -86,7 +86,7 @@ def decode(data: bytes) -> ExecutionVerdict:
     return ExecutionVerdict(entries, streams, previous)
 
 
-def _entry(cursor: Cursor) -> EntryVerdict:
+def _entry(cursor: ByteReader) -> EntryVerdict:
     entry_type, reason = cursor.number(1, "entry type"), take_reason(cursor)
     if entry_type == DATA_ENTRY:
         if reason not in (Reason.APPLIED, Reason.MALFORMED):
@@ -97,19 +97,19 @@ def _entry(cursor: Cursor) -> EntryVerdict:
     return ConfigVerdict(entry_type, reason, client_id, acl, cursor.number(4, "last id"))
 
 
-def _pack(cursor: Cursor) -> PackVerdict:
+def _pack(cursor: ByteReader) -> PackVerdict:
     reason, client_id, first_id = take_reason(cursor), cursor.number(4, "client id"), cursor.number(4, "first id")
     requests, messages = cursor.number(4, "requests"), cursor.number(4, "messages")
     base_offset, stream = cursor.number(8, "base offset"), cursor.string("stream")
     return PackVerdict(client_id, first_id, requests, messages, stream, reason, base_offset)
 
 
-def _stream(cursor: Cursor) -> StreamVerdict:
+def _stream(cursor: ByteReader) -> StreamVerdict:
     name, first_offset = cursor.string("stream"), cursor.number(8, "first offset")
     return StreamVerdict(name, first_offset, cursor.number(8, "count"), cursor.take(HASH_BYTES, "chain"))
 
 
-def take_reason(cursor: Cursor) -> Reason:
+def take_reason(cursor: ByteReader) -> Reason:
     number = cursor.number(1, "reason")
     try:
         return Reason(number)

@@ -38,7 +38,7 @@ _TURN = re.compile(r"[1-9][0-9]{0,18}")
 _ROLES = ("node", "client")
 
 
-class Claim(Frozen, frozen=True):
+class HelloClaims(Frozen, frozen=True):
     """The content of the header names that are reserved for the link."""
 
     version: tuple[int, int]
@@ -69,7 +69,7 @@ class Envelope(Frozen, frozen=True):
     maced: bytes
 
 
-def claim_headers(claim: Claim) -> dict[str, str]:
+def claim_headers(claim: HelloClaims) -> dict[str, str]:
     headers = {
         "version": f"{claim.version[0]}.{claim.version[1]}",
         "cluster": claim.cluster,
@@ -129,7 +129,7 @@ def signature_holds(envelope: Envelope, key: bytes) -> bool:
     return verify(key, _LABEL, envelope.signed, envelope.signature)
 
 
-def open_hello(data: bytes) -> tuple[Claim, Hello]:
+def open_hello(data: bytes) -> tuple[HelloClaims, Hello]:
     """Return the claim, and HELLO without the reserved names."""
     hello = commands.decode(data)
     if not isinstance(hello, Hello):
@@ -147,7 +147,7 @@ def read_version(text: str) -> tuple[int, int]:
     return int(found[1]), int(found[2])
 
 
-def _read_claim(headers: dict[str, str]) -> Claim:
+def _read_claim(headers: dict[str, str]) -> HelloClaims:
     def text(name: str) -> str:
         value = headers.get(RESERVED + name)
         if value is None:
@@ -167,7 +167,7 @@ def _read_claim(headers: dict[str, str]) -> Claim:
         raise Malformed("identifier: eight hexadecimal digits wanted")
     if role not in _ROLES:
         raise Malformed("role: node or client wanted")
-    return Claim(
+    return HelloClaims(
         version=read_version(text("version")),
         cluster=text("cluster"),
         role=role,

@@ -17,11 +17,11 @@ from chaplain.core import Channel, Dial, HangUp, Send
 from chaplain.errors import Malformed
 from chaplain.link.auth import hello as codec
 from chaplain.link.auth.connect_token import knock_as_client, knock_as_node
-from chaplain.link.auth.hello import GREETING_CLIENT, RESERVED, Claim
+from chaplain.link.auth.hello import GREETING_CLIENT, RESERVED, HelloClaims
 from chaplain.link.auth.key_exchange import Party, derive
 from chaplain.link.endpoint import split_endpoint
 from chaplain.link.errors import GreetingRefused
-from chaplain.link.events import Introduce, Met, Peer, Pin
+from chaplain.link.events import Introduce, Met, Peer, PinNodeKeys
 from chaplain.link.sessions.aead import make_seal
 from chaplain.link.sessions.dialing import DialAttempt, DialState, OutgoingChannel
 from chaplain.link.sessions.hello_checks import CheckedHello, HelloChecks
@@ -55,7 +55,7 @@ class Handshake:
         commands.encode(Hello(1, *self._address, introduce.pools, introduce.status, introduce.headers))
         self._introduce = introduce
 
-    def pin(self, pin: Pin) -> None:
+    def pin(self, pin: PinNodeKeys) -> None:
         self._checks.pin(pin.keys, pin.gone)
 
     # Dialling.
@@ -91,7 +91,7 @@ class Handshake:
     def greet(self, now_ns: int, outgoing: OutgoingChannel) -> None:
         tables = self._tables
         offer = outgoing.offer or tables.make_offer(now_ns, outgoing)
-        claim = Claim(
+        claim = HelloClaims(
             version=tables.settings.version,
             cluster=tables.settings.cluster,
             role=self._role,
@@ -189,7 +189,7 @@ class Handshake:
         if outgoing.call is not None:
             self._on_established(outgoing.call, peer.endpoint)
         if not peer.client:
-            self._checks.bindings.bind(peer)
+            self._checks.owners.bind(peer)
             self._check_duplicates(now_ns, peer)
         # The peer's first frame, at least its confirmation, shows that it completed its side, too. It must arrive
         # before this timer.
@@ -242,7 +242,7 @@ class Handshake:
         tables, outgoing = self._tables, session.outgoing
         tables.end_session(session, reason)
         if not session.peer.client:
-            self._checks.bindings.release(session.peer)
+            self._checks.owners.release(session.peer)
         if outgoing is keep:
             return
         if outgoing.call is None:

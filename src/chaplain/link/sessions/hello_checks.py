@@ -5,7 +5,7 @@
 Invariants:
 - the proof that needs no decoding is checked before HELLO is decoded;
 - the content of a greeting has no effect before its signature was checked;
-- an identifier belongs to the first key that proved it, for as long as that binding is remembered.
+- an identifier belongs to the first key that proved it, for as long as that owner is remembered.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from chaplain.core import Channel, Frozen
 from chaplain.errors import Malformed
 from chaplain.link.auth import hello as codec
-from chaplain.link.auth.hello import GREETING_CLIENT, GREETING_NODE, Claim, Envelope
+from chaplain.link.auth.hello import GREETING_CLIENT, GREETING_NODE, Envelope, HelloClaims
 from chaplain.link.auth.identity import identifier_of, is_route_of
 from chaplain.link.endpoint import is_endpoint
 from chaplain.link.errors import GreetingRefused
@@ -28,12 +28,12 @@ class CheckedHello(Frozen, frozen=True):
     """A greeting that passed all checks."""
 
     peer: Peer
-    claim: Claim
+    claim: HelloClaims
     hello: Hello
     cluster_key: bytes
 
 
-class Bindings:
+class IdentifierOwners:
     """The owner of each identifier, among nodes.
 
     Pinned owners and those with a session stay. Of the others, the oldest is forgotten beyond `count_max`.
@@ -69,12 +69,12 @@ class HelloChecks:
     def __init__(self, tables: LinkTables, pinned: frozenset[bytes]) -> None:
         self._tables = tables
         self._pinned = pinned
-        self.bindings = Bindings(self._pinned_keys(), tables.settings.bindings_max)
+        self.owners = IdentifierOwners(self._pinned_keys(), tables.settings.bindings_max)
 
     def pin(self, keys: frozenset[bytes], gone: frozenset[bytes]) -> None:
         """Accept these keys from now on, and no longer the `gone` ones."""
         self._pinned = (self._pinned | keys) - gone
-        self.bindings.pin(self._pinned_keys())
+        self.owners.pin(self._pinned_keys())
 
     def _pinned_keys(self) -> list[bytes]:
         return [*sorted(self._pinned), self._tables.identity.key]
@@ -109,7 +109,7 @@ class HelloChecks:
             raise GreetingRefused("wrong signature")
         return b""
 
-    def _check_claim(self, channel: Channel, envelope: Envelope, claim: Claim) -> None:
+    def _check_claim(self, channel: Channel, envelope: Envelope, claim: HelloClaims) -> None:
         settings = self._tables.settings
         if claim.version[0] != settings.version[0]:
             ours, theirs = (".".join(map(str, version)) for version in (settings.version, claim.version))
@@ -130,19 +130,19 @@ class HelloChecks:
         if claim.role != ("client" if by_client else "node"):
             raise GreetingRefused("other role", theirs=claim.role)
 
-    def _check_self(self, claim: Claim) -> None:
+    def _check_self(self, claim: HelloClaims) -> None:
         if claim.instance == self._tables.instance:
             raise GreetingRefused("ourselves")
         if claim.key == self._tables.identity.key and claim.role == "node":
             raise GreetingRefused("our key in another instance", instance=claim.instance.hex())
-        owner = self.bindings.owner(claim.identifier)
+        owner = self.owners.owner(claim.identifier)
         if owner not in (None, claim.key):
             raise GreetingRefused("identifier belongs to another key", identifier=f"{claim.identifier:08x}")
         session = self._tables.sessions.get(claim.instance)
         if session is not None and session.peer.key != claim.key:
             raise GreetingRefused("instance belongs to another key", instance=claim.instance.hex())
 
-    def _peer(self, claim: Claim, hello: Hello) -> Peer:
+    def _peer(self, claim: HelloClaims, hello: Hello) -> Peer:
         if claim.role == "client":
             return Peer(claim.instance, claim.identifier, claim.key, client=self._tables.clients[claim.key])
         endpoint = f"tcp://{hello.ipaddress}:{hello.port}"

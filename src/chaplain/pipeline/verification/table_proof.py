@@ -42,7 +42,7 @@ from chaplain.pipeline.verification.table_check import (
     join_message,
 )
 from chaplain.segment.layout import HASH_BYTES
-from chaplain.verification.manifest import Proven
+from chaplain.verification.manifest import ManifestContent
 from chaplain.verification.violations import Break, deduplicate
 
 ROWS_A_STEP = 65_536
@@ -113,7 +113,7 @@ def _check_file(stream: str, file: str, chains: bool) -> FileProof:
 
 
 def find_table_breaks(
-    spark: SparkSession | None, tables: str | Path, stream: str = "", proven: Proven | None = None
+    spark: SparkSession | None, tables: str | Path, stream: str = "", proven: ManifestContent | None = None
 ) -> list[Break]:
     """Return all breaks of one landed stream, or of all streams in `tables`."""
     present = landed_streams(tables)
@@ -146,7 +146,7 @@ def _file_proofs(spark: SparkSession | None, tables: str, stream: str, chains: b
 
 
 def join(
-    stream: str, proofs: Iterable[FileProof], end: int | None, proven: Proven | None = None, *, first: int = 0
+    stream: str, proofs: Iterable[FileProof], end: int | None, proven: ManifestContent | None = None, *, first: int = 0
 ) -> list[Break]:
     """Return all breaks: within files, between them, at both ends of the table, and against the manifest.
 
@@ -210,7 +210,7 @@ def _causes(breaks: list[Break]) -> list[Break]:
     return [one for one in breaks if one.kind != "digest" or one.offset not in incomplete]
 
 
-def _compare_chain(stream: str, proofs: list[FileProof], proven: Proven) -> list[Break]:
+def _compare_chain(stream: str, proofs: list[FileProof], proven: ManifestContent) -> list[Break]:
     """Return a break if the stream's hash chain over these rows differs from the manifest."""
     tail = proven.state.tails.get(stream)
     if tail is None or not tail.chains:

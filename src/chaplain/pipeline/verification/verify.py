@@ -26,7 +26,7 @@ from chaplain.segment.arrow import cell_of
 from chaplain.verification import manifest as manifests
 from chaplain.verification.batches import Keys
 from chaplain.verification.chain_selection import SelectedMessage
-from chaplain.verification.manifest import Proven
+from chaplain.verification.manifest import ManifestContent
 from chaplain.verification.plan import VerifyPlan, VerifyRequest, keys_of, make_plan
 from chaplain.verification.proof_segments import ProofSegment
 from chaplain.verification.record_reader import check
@@ -144,7 +144,7 @@ def prove(
     )
 
 
-def _read_manifest(manifest: str | Path | None, identity: str) -> Proven | None:
+def _read_manifest(manifest: str | Path | None, identity: str) -> ManifestContent | None:
     if manifest is None:
         return None
     file = Path(manifest)

@@ -66,14 +66,14 @@ def make_folder(
     number: int,
     endpoint: str,
     http: str,
-    roster: LastKnownMembers | None = None,
+    last_known_members: LastKnownMembers | None = None,
     *,
     holds_data: bool = True,
 ) -> JoiningNode:
     """Write the folder of a new node, based on the folder of an existing node in `directory`.
 
-    The new node accepts the members in `roster` by their keys. In a cluster with index-only serializers, a node without
-    data has no database.
+    The new node accepts the members in `last_known_members` by their keys. In a cluster with index-only serializers,
+    a node without data has no database.
     """
     cluster = load_cluster(directory)
     template = _template(directory, cluster)
@@ -90,8 +90,8 @@ def make_folder(
     try:
         bare = not holds_data and bool(template.texts("journal.index_only"))
         made = _fill(folder, ClusterNode(number, endpoint, "", http, bare), template, cluster)
-        if roster is not None:
-            durable.write_new(folder / LAST_KNOWN_MEMBERS_FILE, roster.text())
+        if last_known_members is not None:
+            durable.write_new(folder / LAST_KNOWN_MEMBERS_FILE, last_known_members.text())
         # `cluster status` queries a node on another machine as a client, not over its HTTP port.
         return made if local else msgspec.structs.replace(made, node=msgspec.structs.replace(made.node, http=""))
     except BaseException:

@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from chaplain.core import Frozen
 from chaplain.errors import Malformed
-from chaplain.wire.primitives import Cursor, put_number, put_string
+from chaplain.wire.primitives import ByteReader, put_number, put_string
 
 _HEAD = struct.Struct(">BQQIQI")
 _COUNT = struct.Struct(">I")
@@ -159,7 +159,7 @@ def encode_members(members: Iterable[SeatedMember]) -> bytes:
     )
 
 
-def take_members(cursor: Cursor) -> tuple[SeatedMember, ...]:
+def take_members(cursor: ByteReader) -> tuple[SeatedMember, ...]:
     count = cursor.number(1, "work set")
     members = tuple(SeatedMember(cursor.number(4, "work set"), cursor.number(8, "work set")) for _ in range(count))
     if not members or any(one.identifier >= other.identifier for one, other in pairwise(members)):
@@ -168,7 +168,7 @@ def take_members(cursor: Cursor) -> tuple[SeatedMember, ...]:
 
 
 def decode_members(body: bytes) -> tuple[SeatedMember, ...]:
-    cursor = Cursor(body)
+    cursor = ByteReader(body)
     members = take_members(cursor)
     cursor.end("work set")
     return members
@@ -179,7 +179,7 @@ def encode_change(change: WorkSetChange) -> bytes:
 
 
 def decode_change(body: bytes) -> WorkSetChange:
-    cursor = Cursor(body)
+    cursor = ByteReader(body)
     joins, member = cursor.number(1, "change"), SeatedMember(cursor.number(4, "change"), cursor.number(8, "change"))
     cursor.end("change")
     if joins > 1 or (joins and not member.seat):
@@ -201,7 +201,7 @@ def _put_names(stream: str, publisher: str) -> bytes:
 @lru_cache(_NAMES_MAX)
 def _take_names(octets: bytes) -> tuple[str, str]:
     """Decode two names; cached, because the same pairs recur."""
-    cursor = Cursor(octets)
+    cursor = ByteReader(octets)
     stream, publisher = cursor.string("stream"), cursor.string("publisher")
     if not stream:
         raise Malformed("run: a stream has a name")

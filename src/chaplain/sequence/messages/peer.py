@@ -1,7 +1,7 @@
 """Peer messages of the sequence layer. Byte tables and examples: docs/protocol/sequence.md.
 
-Every message begins with the sender's *bearing*: its state, history, seat, promised ballot and log length. So every
-message is a heartbeat, an acknowledgement and a promise at once, and its history is always explicit.
+Every message begins with the state of its sender (`PeerState`), among it history, seat, promised ballot and log length.
+So every message is a heartbeat, an acknowledgement and a promise at once, and its history is always explicit.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from chaplain.sequence.messages.entry import (
     encode_members,
     take_members,
 )
-from chaplain.wire.primitives import Cursor, put_number, put_string
+from chaplain.wire.primitives import ByteReader, put_number, put_string
 
-_BEARING = struct.Struct(">BBHQQQQQQQQ32sQ")
-BEARING_BYTES = _BEARING.size
+_PEER_STATE = struct.Struct(">BBHQQQQQQQQ32sQ")
+PEER_STATE_BYTES = _PEER_STATE.size
 _PREVIOUS = struct.Struct(">Q32s")
 """Index and hash of the entry before those in the message."""
 NEIGHBOURS_MAX = MEMBERS_MAX
@@ -71,7 +71,7 @@ class LogLength(Frozen, frozen=True, order=True):
     index: int
 
 
-class Bearing(Frozen, frozen=True):
+class PeerState(Frozen, frozen=True):
     """The sender's state, at the start of every message."""
 
     state: SequenceState = SequenceState.DSC
@@ -94,12 +94,12 @@ class Bearing(Frozen, frozen=True):
 class DscReq(Frozen, frozen=True):
     """Discovery request: the sender looks for other nodes, and lists those it knows."""
 
-    bearing: Bearing
+    peer_state: PeerState
     neighbours: Mapping[int, str] = {}
 
 
 class DscRes(Frozen, frozen=True):
-    bearing: Bearing
+    peer_state: PeerState
     neighbours: Mapping[int, str] = {}
 
 
@@ -108,13 +108,13 @@ class SeqRes(Frozen, frozen=True):
     for a seat.
     """
 
-    bearing: Bearing
+    peer_state: PeerState
 
 
 class Seq(Frozen, frozen=True):
     """The window base of the sender: the oldest entry after which a joining node can start, and the state there."""
 
-    bearing: Bearing
+    peer_state: PeerState
     index: int
     hash: bytes
     ballot: Ballot
@@ -124,24 +124,24 @@ class Seq(Frozen, frozen=True):
 
 
 class Beat(Frozen, frozen=True):
-    """Heartbeat and acknowledgement: only the bearing."""
+    """Heartbeat and acknowledgement: only the peer state."""
 
-    bearing: Bearing
+    peer_state: PeerState
 
 
 class EntryBatch(Frozen, frozen=True):
     """Entries after `previous`."""
 
-    bearing: Bearing
+    peer_state: PeerState
     previous: int
     previous_hash: bytes
     entries: bytes
 
 
 class Lock(Frozen, frozen=True):
-    """Request for the lock under the promised ballot of the bearing."""
+    """Request for the lock under the promised ballot of the peer state."""
 
-    bearing: Bearing
+    peer_state: PeerState
 
 
 class LockGranted(Frozen, frozen=True):
@@ -149,7 +149,7 @@ class LockGranted(Frozen, frozen=True):
     asker's.
     """
 
-    bearing: Bearing
+    peer_state: PeerState
     ballot: Ballot
     previous: int
     previous_hash: bytes
@@ -157,14 +157,14 @@ class LockGranted(Frozen, frozen=True):
 
 
 class LockRefused(Frozen, frozen=True):
-    bearing: Bearing
+    peer_state: PeerState
     why: Why
 
 
 class Fill(Frozen, frozen=True):
-    """Request for the entries after the decided index of the bearing."""
+    """Request for the entries after the decided index of the peer state."""
 
-    bearing: Bearing
+    peer_state: PeerState
 
 
 Message: TypeAlias = DscReq | DscRes | SeqRes | Seq | Beat | EntryBatch | Lock | LockGranted | LockRefused | Fill
@@ -174,45 +174,45 @@ def encode(message: Message) -> tuple[bytes, bytes]:
     """The parcel's body and payload. The most frequent messages come first, here and in `decode`."""
     match message:
         case Beat():
-            return _lead(SequenceMessageType.BEAT, message.bearing), b""
+            return _lead(SequenceMessageType.BEAT, message.peer_state), b""
         case EntryBatch():
             fixed = _PREVIOUS.pack(message.previous, message.previous_hash)
-            return _lead(SequenceMessageType.EVENTS, message.bearing) + fixed, message.entries
+            return _lead(SequenceMessageType.EVENTS, message.peer_state) + fixed, message.entries
         case DscReq():
-            return _lead(SequenceMessageType.DSCREQ, message.bearing) + _put_neighbours(message.neighbours), b""
+            return _lead(SequenceMessageType.DSCREQ, message.peer_state) + _put_neighbours(message.neighbours), b""
         case DscRes():
-            return _lead(SequenceMessageType.DSCRES, message.bearing) + _put_neighbours(message.neighbours), b""
+            return _lead(SequenceMessageType.DSCRES, message.peer_state) + _put_neighbours(message.neighbours), b""
         case SeqRes():
-            return _lead(SequenceMessageType.SEQRES, message.bearing), b""
+            return _lead(SequenceMessageType.SEQRES, message.peer_state), b""
         case Seq():
             fixed = struct.pack(">Q32sQQQ", message.index, message.hash, *message.ballot, message.next)
-            body = _lead(SequenceMessageType.SEQ, message.bearing) + fixed + encode_members(message.members)
+            body = _lead(SequenceMessageType.SEQ, message.peer_state) + fixed + encode_members(message.members)
             return body, _put_streams(message.streams)
         case Lock():
-            return _lead(SequenceMessageType.LOCK, message.bearing), b""
+            return _lead(SequenceMessageType.LOCK, message.peer_state), b""
         case LockGranted():
             fixed = struct.pack(">QQQ32s", *message.ballot, message.previous, message.previous_hash)
-            return _lead(SequenceMessageType.GRANT, message.bearing) + fixed, message.entries
+            return _lead(SequenceMessageType.GRANT, message.peer_state) + fixed, message.entries
         case LockRefused():
-            return _lead(SequenceMessageType.REFUSE, message.bearing) + bytes((message.why,)), b""
+            return _lead(SequenceMessageType.REFUSE, message.peer_state) + bytes((message.why,)), b""
         case Fill():
-            return _lead(SequenceMessageType.FILL, message.bearing), b""
+            return _lead(SequenceMessageType.FILL, message.peer_state), b""
 
 
-def _lead(kind: SequenceMessageType, bearing: Bearing) -> bytes:
-    flags = bearing.state | _WANTS * bearing.wants | _REMEMBERS * bearing.remembers
-    return _BEARING.pack(
+def _lead(kind: SequenceMessageType, peer_state: PeerState) -> bytes:
+    flags = peer_state.state | _WANTS * peer_state.wants | _REMEMBERS * peer_state.remembers
+    return _PEER_STATE.pack(
         kind,
         flags,
-        bearing.tenure,
-        bearing.history,
-        bearing.seat,
-        *bearing.promised,
-        *bearing.head.ballot,
-        bearing.head.index,
-        bearing.decided,
-        bearing.decided_hash,
-        bearing.events,
+        peer_state.tenure,
+        peer_state.history,
+        peer_state.seat,
+        *peer_state.promised,
+        *peer_state.head.ballot,
+        peer_state.head.index,
+        peer_state.decided,
+        peer_state.decided_hash,
+        peer_state.events,
     )
 
 
@@ -228,25 +228,25 @@ def _put_streams(streams: Mapping[str, tuple[int, bytes]]) -> bytes:
 
 
 def decode(body: bytes, payload: bytes) -> Message:
-    if len(body) < BEARING_BYTES:
-        raise Malformed(f"sequence: a bearing has {BEARING_BYTES} octets, not {len(body)}")
-    kind, bearing = _take_bearing(body)
-    size = len(body) - BEARING_BYTES
+    if len(body) < PEER_STATE_BYTES:
+        raise Malformed(f"sequence: a peer state has {PEER_STATE_BYTES} octets, not {len(body)}")
+    kind, peer_state = _take_peer_state(body)
+    size = len(body) - PEER_STATE_BYTES
     if kind == _BEAT and not size and not payload:
-        return Beat(bearing)
+        return Beat(peer_state)
     if kind == _EVENTS and size == _PREVIOUS.size:
-        previous, hash_ = _PREVIOUS.unpack_from(body, BEARING_BYTES)
-        return EntryBatch(bearing, previous, hash_, payload)
-    cursor = Cursor(body, BEARING_BYTES)
-    message = _decode_rest(kind, bearing, cursor, payload)
+        previous, hash_ = _PREVIOUS.unpack_from(body, PEER_STATE_BYTES)
+        return EntryBatch(peer_state, previous, hash_, payload)
+    cursor = ByteReader(body, PEER_STATE_BYTES)
+    message = _decode_rest(kind, peer_state, cursor, payload)
     cursor.end("sequence")
     if payload and not isinstance(message, Seq | EntryBatch | LockGranted):
         raise Malformed(f"sequence: type {kind} has no payload")
     return message
 
 
-def _take_bearing(body: bytes) -> tuple[int, Bearing]:
-    kind, flags, tenure, history, seat, r, s, hr, hs, index, decided, hash_, events = _BEARING.unpack_from(body)
+def _take_peer_state(body: bytes) -> tuple[int, PeerState]:
+    kind, flags, tenure, history, seat, r, s, hr, hs, index, decided, hash_, events = _PEER_STATE.unpack_from(body)
     state = flags & 3
     if state > SequenceState.ERR or flags & ~(3 | _WANTS | _REMEMBERS):
         raise Malformed(f"sequence: flags {flags:#04x} are not known")
@@ -256,46 +256,46 @@ def _take_bearing(body: bytes) -> tuple[int, Bearing]:
     head = LogLength(promised if hr == r and hs == s else Ballot(hr, hs), index)
     wants, remembers = flags & _WANTS != 0, flags & _REMEMBERS != 0
     fields = (wants, remembers, promised, head, decided, hash_, events)
-    return kind, Bearing(_STATES[state], history, seat, tenure, *fields)
+    return kind, PeerState(_STATES[state], history, seat, tenure, *fields)
 
 
 _STATES = tuple(SequenceState)
 _BEAT, _EVENTS = int(SequenceMessageType.BEAT), int(SequenceMessageType.EVENTS)
 
 
-def _decode_rest(kind: int, bearing: Bearing, cursor: Cursor, payload: bytes) -> Message:
+def _decode_rest(kind: int, peer_state: PeerState, cursor: ByteReader, payload: bytes) -> Message:
     match kind:
         case SequenceMessageType.DSCREQ:
-            return DscReq(bearing, _take_neighbours(cursor))
+            return DscReq(peer_state, _take_neighbours(cursor))
         case SequenceMessageType.DSCRES:
-            return DscRes(bearing, _take_neighbours(cursor))
+            return DscRes(peer_state, _take_neighbours(cursor))
         case SequenceMessageType.SEQRES:
-            return SeqRes(bearing)
+            return SeqRes(peer_state)
         case SequenceMessageType.SEQ:
             index, hash_ = cursor.number(8, "index"), cursor.take(32, "hash")
             ballot, then = Ballot(cursor.number(8, "round"), cursor.number(8, "seat")), cursor.number(8, "next")
-            return Seq(bearing, index, hash_, ballot, then, take_members(cursor), _take_streams(payload))
+            return Seq(peer_state, index, hash_, ballot, then, take_members(cursor), _take_streams(payload))
         case SequenceMessageType.BEAT:
-            return Beat(bearing)
+            return Beat(peer_state)
         case SequenceMessageType.EVENTS:
-            return EntryBatch(bearing, cursor.number(8, "previous"), cursor.take(32, "hash"), payload)
+            return EntryBatch(peer_state, cursor.number(8, "previous"), cursor.take(32, "hash"), payload)
         case SequenceMessageType.LOCK:
-            return Lock(bearing)
+            return Lock(peer_state)
         case SequenceMessageType.GRANT:
             ballot = Ballot(cursor.number(8, "round"), cursor.number(8, "seat"))
-            return LockGranted(bearing, ballot, cursor.number(8, "previous"), cursor.take(32, "hash"), payload)
+            return LockGranted(peer_state, ballot, cursor.number(8, "previous"), cursor.take(32, "hash"), payload)
         case SequenceMessageType.REFUSE:
             why = cursor.number(1, "why")
             if why not in list(Why):
                 raise Malformed(f"sequence: there is no reason {why}")
-            return LockRefused(bearing, Why(why))
+            return LockRefused(peer_state, Why(why))
         case SequenceMessageType.FILL:
-            return Fill(bearing)
+            return Fill(peer_state)
         case _:
             raise Malformed(f"sequence: there is no type {kind}")
 
 
-def _take_neighbours(cursor: Cursor) -> dict[int, str]:
+def _take_neighbours(cursor: ByteReader) -> dict[int, str]:
     count = cursor.number(1, "neighbours")
     found = {cursor.number(4, "neighbour"): cursor.string("neighbour") for _ in range(count)}
     if len(found) != count or list(found) != sorted(found):
@@ -304,7 +304,7 @@ def _take_neighbours(cursor: Cursor) -> dict[int, str]:
 
 
 def _take_streams(payload: bytes) -> dict[str, tuple[int, bytes]]:
-    cursor = Cursor(payload)
+    cursor = ByteReader(payload)
     streams: dict[str, tuple[int, bytes]] = {}
     while cursor.position < len(payload):
         name = cursor.string("stream")

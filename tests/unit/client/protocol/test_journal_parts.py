@@ -29,7 +29,7 @@ from chaplain.client.sync.journal import Journal, Reader, Writer
 from chaplain.client.types import validation
 from chaplain.client.types.equivocation_proof import pack_proof, read_proof
 from chaplain.client.types.journal import PLACE_UNKNOWN, ClientRecord
-from chaplain.client.types.receipts import ReceiptPlace, Receipts, last_receipt
+from chaplain.client.types.receipts import ReceiptPlace, ReceiptSequence, last_receipt
 from chaplain.client.types.results import Member
 from chaplain.errors import ConfigError, Malformed, Missing
 from chaplain.journal.messages.client import ProofIs, Run
@@ -160,16 +160,16 @@ def test_unwritable_values_are_refused_before_anything_is_sent() -> None:
 
 def test_receipts_of_a_run_have_consecutive_offsets_and_ids() -> None:
     moment = (9, 2, 77, b"h" * 32)
-    each = Receipts(ReceiptPlace(4, 10, 3, "s", 100, 3, *moment))
+    each = ReceiptSequence(ReceiptPlace(4, 10, 3, "s", 100, 3, *moment))
     assert [(r.offset, r.client_message_id, r.id) for r in each] == [(100 + n, 10 + n, (4, 10 + n)) for n in range(3)]
-    together = Receipts(ReceiptPlace(4, 10, 1, "s", 100, 3, *moment))
+    together = ReceiptSequence(ReceiptPlace(4, 10, 1, "s", 100, 3, *moment))
     assert [(r.offset, r.client_message_id) for r in together] == [(100, 10), (101, 10), (102, 10)]
-    assert [r.offset for r in Receipts(ReceiptPlace(4, 10, 2, "s", PLACE_UNKNOWN, 2))] == [PLACE_UNKNOWN] * 2
+    assert [r.offset for r in ReceiptSequence(ReceiptPlace(4, 10, 2, "s", PLACE_UNKNOWN, 2))] == [PLACE_UNKNOWN] * 2
     last = each[2]
     assert last == each[-1] == [*each][-1]
     assert each[1:] == [*each][1:]
     assert each == [*each]
-    assert each == Receipts(ReceiptPlace(4, 10, 3, "s", 100, 3, *moment)) != together
+    assert each == ReceiptSequence(ReceiptPlace(4, 10, 3, "s", 100, 3, *moment)) != together
     assert (len(each), repr(each)) == (3, repr([*each]))
     assert each + together == [*each, *together]
     assert [*each].__add__(together[:]) == together.__radd__([*each])
@@ -182,7 +182,7 @@ def test_receipts_of_a_run_have_consecutive_offsets_and_ids() -> None:
 @pytest.mark.parametrize("base_offset", [0, 100, PLACE_UNKNOWN])
 def test_single_receipt_equals_the_receipt_in_its_run(requests: int, base_offset: int) -> None:
     place = ReceiptPlace(4, 10, requests, "s", base_offset, 3, 9, 2, 77, b"h" * 32)
-    receipts = Receipts(place)
+    receipts = ReceiptSequence(place)
     assert [receipts[number] for number in range(3)] == [*receipts]
     assert last_receipt(place) == [*receipts][-1]
 
@@ -316,13 +316,13 @@ def signed(first_id: int, value: bytes, count: int = 1, lane: int = 7, signer: I
         (signed(1, b"a"), make_pack(7, 1, [Batch("orders", [b"b"])], PackSigner(ME, "c", b"s" * 32)), False),
     ],
 )
-def test_proof_holds_only_for_two_different_requests_of_one_id(first: bytes, second: bytes, proves: bool) -> None:
+def test_proof_is_valid_only_for_two_different_requests_of_one_id(first: bytes, second: bytes, proves: bool) -> None:
     said = ProofIs(1, "c", ME.key, "orders", len(first), "orders")
     assert read_proof(pack_proof(said, first + second)).holds is proves
 
 
 @given(st.binary(max_size=400), st.integers(-(2**63), 2**63 - 1))
-def test_malformed_proof_does_not_hold(packs: bytes, first_bytes: int) -> None:
+def test_malformed_proof_is_invalid(packs: bytes, first_bytes: int) -> None:
     said = ProofIs(1, "c", ME.key, "orders", first_bytes, "orders")
     with contextlib.suppress(Malformed):
         assert not read_proof(pack_proof(said, packs)).holds

@@ -12,7 +12,7 @@ from chaplain.client.types.journal import RequestId
 from chaplain.core import Stopping
 from chaplain.journal.messages.client import GoBack, ListClients, NotWritten, Opened, Receipts, Run, Write
 from chaplain.journal.messages.config import AddIdentity, ReleaseLane, RemoveIdentity
-from chaplain.journal.model.bootstrap import Policy
+from chaplain.journal.model.bootstrap import ExecutionPolicy
 from chaplain.link.auth.identity import Identity
 from tests.unit.client.journal_stage import CLUSTER, Bench, Cluster, large_cluster, values
 
@@ -225,7 +225,7 @@ def test_exhausted_message_ids_continue_in_a_new_lane(cluster) -> None:
 
 
 def test_expired_lane_is_replaced_without_an_error() -> None:
-    cluster = Cluster(3, Policy(lane_idle_ns=3600 * 10**9))
+    cluster = Cluster(3, ExecutionPolicy(lane_idle_ns=3600 * 10**9))
     cluster.elect()
     bench, other = Bench(cluster, 1, 2), Bench(cluster, 3)
     bench.end(bench.write(b"a"))
@@ -428,4 +428,4 @@ def test_client_signs_nothing_for_another_cluster(cluster) -> None:
 
 
 def test_client_packs_in_flight_are_below_the_nodes_memory_of_packs() -> None:
-    assert Policy().remembered_packs > writer.PACKS_MAX
+    assert ExecutionPolicy().remembered_packs > writer.PACKS_MAX

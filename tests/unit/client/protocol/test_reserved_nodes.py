@@ -80,7 +80,7 @@ def test_node_choice_prefers_own_reserved_node_then_master_then_others() -> None
     assert selector.chosen.instance == b"\4"
     selector.on_master_change(b"\3", 10)
     assert selector.chosen.instance == b"\4", "reserved for us goes before master"
-    assert [outlet.instance[0] for outlet in selector._ready()] == [4, 3, 2, 1]
+    assert [node.instance[0] for node in selector._ready()] == [4, 3, 2, 1]
     for instance in (b"\4", b"\3", b"\2"):
         assert selector.chosen.instance == instance
         selector.on_session_down(instance, "gone")

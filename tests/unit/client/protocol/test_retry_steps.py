@@ -9,7 +9,7 @@ from chaplain.client.protocol.journal.events import WritesAcknowledged
 from chaplain.client.types.journal import PLACE_UNKNOWN
 from chaplain.core import Stopping
 from chaplain.journal.messages.client import Write
-from chaplain.journal.model.bootstrap import Policy
+from chaplain.journal.model.bootstrap import ExecutionPolicy
 from chaplain.journal.model.records import IdentityStatus
 from tests.unit.client.journal_stage import Bench, Cluster, values
 
@@ -146,7 +146,7 @@ def test_batch_is_retried_as_one_request(cluster) -> None:
 
 
 def test_request_with_undeterminable_outcome_is_not_written_again() -> None:
-    cluster = Cluster(3, Policy(lane_idle_ns=3600 * 10**9))
+    cluster = Cluster(3, ExecutionPolicy(lane_idle_ns=3600 * 10**9))
     cluster.elect()
     bench, other = Bench(cluster, 1), Bench(cluster, 2)
     request = unwritten(bench)
@@ -161,7 +161,7 @@ def test_request_with_undeterminable_outcome_is_not_written_again() -> None:
 
 
 def test_retry_after_its_receipt_was_forgotten_returns_the_place() -> None:
-    cluster = Cluster(3, Policy(remembered_packs=1))
+    cluster = Cluster(3, ExecutionPolicy(remembered_packs=1))
     cluster.elect()
     bench, other = Bench(cluster, 1), Bench(cluster, 2)
     place = bench.end(bench.write(b"x", b"y", transaction=True)).place
@@ -180,7 +180,7 @@ def test_refused_retry_raises_the_refusal(cluster) -> None:
 
 
 def test_retry_without_a_free_lane_writes_nothing() -> None:
-    cluster = Cluster(3, Policy(lanes_per_identity_max=2))
+    cluster = Cluster(3, ExecutionPolicy(lanes_per_identity_max=2))
     cluster.elect()
     bench, other = Bench(cluster, 1), Bench(cluster, 2)
     request = unknown_of(bench, b"x")

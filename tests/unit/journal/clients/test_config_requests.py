@@ -21,7 +21,7 @@ IN_ALL, PER_CLIENT = 6, 4
 EVE = b"eve's ACL id   "
 
 
-class Desk:
+class CoreHost:
     """Petitions of one node, and a host that checks signatures when it is told to."""
 
     def __init__(self) -> None:
@@ -60,8 +60,8 @@ class Desk:
 
 
 @pytest.fixture
-def desk() -> Desk:
-    return Desk()
+def host() -> CoreHost:
+    return CoreHost()
 
 
 def numbered(number: int) -> ConfigEntry:
@@ -76,111 +76,111 @@ def refusals(effects: list) -> list[str]:
     return [one.message.kind for one in effects if isinstance(one, ToClient) and isinstance(one.message, Failed)]
 
 
-def test_request_is_offered_only_after_its_signature_check(desk: Desk) -> None:
-    desk.lead(NODE)
-    assert not desk.submit(numbered(1))
-    assert desk.petitions.signatures.pending
-    assert [type(one) for one in desk.check()] == [ConfigOffered]
+def test_request_is_offered_only_after_its_signature_check(host: CoreHost) -> None:
+    host.lead(NODE)
+    assert not host.submit(numbered(1))
+    assert host.petitions.signatures.pending
+    assert [type(one) for one in host.check()] == [ConfigOffered]
 
 
-def test_forged_request_is_refused_and_not_forwarded(desk: Desk) -> None:
-    desk.lead(NODE)
-    desk.submit(forged(numbered(1)))
-    (answer,) = desk.check()
+def test_forged_request_is_refused_and_not_forwarded(host: CoreHost) -> None:
+    host.lead(NODE)
+    host.submit(forged(numbered(1)))
+    (answer,) = host.check()
     assert isinstance(answer.message, Decided)
     assert answer.message.kind == "signature"
-    assert not desk.petitions.due_ns
+    assert not host.petitions.due_ns
 
 
 @pytest.mark.parametrize("message", [AddIdentity("eve", 1, b"e" * 32, (), (), False), MakeCheckpoint(0)])
-def test_admin_request_without_admin_is_refused_before_it_is_ordered(desk: Desk, message: ConfigMessage) -> None:
-    (verdict,) = desk.stage.config(petition(AddIdentity("bob", 1, BOB.key, ("*",), ("*",), False)))
-    desk.lead(NODE)
-    (answer,) = desk.submit(petition(message, BOB, verdict.acl, b"m" * 16))
+def test_admin_request_without_admin_is_refused_before_it_is_ordered(host: CoreHost, message: ConfigMessage) -> None:
+    (verdict,) = host.stage.config(petition(AddIdentity("bob", 1, BOB.key, ("*",), ("*",), False)))
+    host.lead(NODE)
+    (answer,) = host.submit(petition(message, BOB, verdict.acl, b"m" * 16))
     assert isinstance(answer.message, Decided)
     assert answer.message.kind == "not_allowed"
-    assert not desk.check()
-    assert not desk.petitions.due_ns
-    assert not desk.submit(petition(message, nonce=b"m" * 16))
-    assert [type(one) for one in desk.check()] == [ConfigOffered]
+    assert not host.check()
+    assert not host.petitions.due_ns
+    assert not host.submit(petition(message, nonce=b"m" * 16))
+    assert [type(one) for one in host.check()] == [ConfigOffered]
 
 
-def test_requests_of_one_round_are_checked_by_one_effect(desk: Desk) -> None:
+def test_requests_of_one_round_are_checked_by_one_effect(host: CoreHost) -> None:
     for number in range(PER_CLIENT):
-        desk.submit(numbered(number))
-    desk.petitions.check_signatures(1)
-    (verify,) = desk.taken()
+        host.submit(numbered(number))
+    host.petitions.check_signatures(1)
+    (verify,) = host.taken()
     assert len(verify.items) == PER_CLIENT
 
 
-def test_requests_of_one_client_are_bounded_and_others_are_served(desk: Desk) -> None:
+def test_requests_of_one_client_are_bounded_and_others_are_served(host: CoreHost) -> None:
     for number in range(PER_CLIENT):
-        assert not desk.submit(numbered(number))
-    assert refusals(desk.submit(numbered(98))) == ["busy"]
-    assert not refusals(desk.submit(numbered(99), client=EVE))
+        assert not host.submit(numbered(number))
+    assert refusals(host.submit(numbered(98))) == ["busy"]
+    assert not refusals(host.submit(numbered(99), client=EVE))
 
 
-def test_requests_of_all_clients_are_bounded(desk: Desk) -> None:
+def test_requests_of_all_clients_are_bounded(host: CoreHost) -> None:
     for number in range(IN_ALL):
-        assert not desk.submit(numbered(number), client=b"%15d" % number)
-    assert refusals(desk.submit(numbered(99), client=EVE)) == ["busy"]
+        assert not host.submit(numbered(number), client=b"%15d" % number)
+    assert refusals(host.submit(numbered(99), client=EVE)) == ["busy"]
 
 
-def test_request_sent_by_many_sessions_counts_once_per_session(desk: Desk) -> None:
-    refused = [refusals(desk.submit(numbered(1), client=b"%15d" % number)) for number in range(IN_ALL + 2)]
+def test_request_sent_by_many_sessions_counts_once_per_session(host: CoreHost) -> None:
+    refused = [refusals(host.submit(numbered(1), client=b"%15d" % number)) for number in range(IN_ALL + 2)]
     assert refused == [[]] * IN_ALL + [["busy"]] * 2
 
 
-def test_session_that_repeats_a_request_is_answered_for_its_last_call(desk: Desk) -> None:
+def test_session_that_repeats_a_request_is_answered_for_its_last_call(host: CoreHost) -> None:
     for _ in range(10 * IN_ALL):
-        assert not desk.submit(numbered(1), session=b"the same session")
-    desk.check()
-    desk.stage.config(numbered(1))
-    desk.petitions.on_applied(desk.stage.executed[-1])
-    (answer,) = desk.taken()
-    assert (answer.instance, answer.message.call) == (b"the same session", desk.calls)
+        assert not host.submit(numbered(1), session=b"the same session")
+    host.check()
+    host.stage.config(numbered(1))
+    host.petitions.on_applied(host.stage.executed[-1])
+    (answer,) = host.taken()
+    assert (answer.instance, answer.message.call) == (b"the same session", host.calls)
 
 
-def test_requests_of_a_client_that_left_count_until_decided(desk: Desk) -> None:
+def test_requests_of_a_client_that_left_count_until_decided(host: CoreHost) -> None:
     """Otherwise it would come back, and fill the node."""
     for number in range(PER_CLIENT):
-        desk.submit(numbered(number), session=b"session")
-    desk.petitions.session_closed(b"session")
-    assert refusals(desk.submit(numbered(98))) == ["busy"]
-    desk.check()
+        host.submit(numbered(number), session=b"session")
+    host.petitions.session_closed(b"session")
+    assert refusals(host.submit(numbered(98))) == ["busy"]
+    host.check()
     for number in range(PER_CLIENT):
-        desk.stage.config(numbered(number))
-        desk.petitions.on_applied(desk.stage.executed[-1])
-    assert not desk.taken()
-    assert not refusals(desk.submit(numbered(99)))
+        host.stage.config(numbered(number))
+        host.petitions.on_applied(host.stage.executed[-1])
+    assert not host.taken()
+    assert not refusals(host.submit(numbered(99)))
 
 
-def test_request_that_is_given_up_frees_its_place(desk: Desk) -> None:
+def test_request_that_is_given_up_frees_its_place(host: CoreHost) -> None:
     for number in range(PER_CLIENT):
-        desk.submit(numbered(number))
-    desk.check()
-    assert desk.petitions.due_ns is not None
-    desk.now_ns += JournalSettings(ORDER).petition_ns
-    desk.petitions.woken(desk.now_ns)
-    assert refusals(desk.taken()) == ["unknown"] * PER_CLIENT
-    assert not desk.submit(numbered(99))
+        host.submit(numbered(number))
+    host.check()
+    assert host.petitions.due_ns is not None
+    host.now_ns += JournalSettings(ORDER).petition_ns
+    host.petitions.woken(host.now_ns)
+    assert refusals(host.taken()) == ["unknown"] * PER_CLIENT
+    assert not host.submit(numbered(99))
 
 
-def test_master_checks_forwarded_requests_in_bounded_rounds(desk: Desk) -> None:
-    desk.lead(NODE)
+def test_master_checks_forwarded_requests_in_bounded_rounds(host: CoreHost) -> None:
+    host.lead(NODE)
     for number in range(PER_CLIENT + 3):
         entry = numbered(number) if number else forged(numbered(0))
-        desk.petitions.on_forwarded(OTHER, ForwardConfigRequest(entry.entry_type, entry.stage, entry.data))
-    assert [type(one) for one in desk.check()] == [ConfigOffered] * (PER_CLIENT - 1)
+        host.petitions.on_forwarded(OTHER, ForwardConfigRequest(entry.entry_type, entry.stage, entry.data))
+    assert [type(one) for one in host.check()] == [ConfigOffered] * (PER_CLIENT - 1)
     entry = numbered(50)
-    desk.petitions.on_forwarded(OTHER, ForwardConfigRequest(entry.entry_type, entry.stage, entry.data))
-    assert [type(one) for one in desk.check()] == [ConfigOffered]
+    host.petitions.on_forwarded(OTHER, ForwardConfigRequest(entry.entry_type, entry.stage, entry.data))
+    assert [type(one) for one in host.check()] == [ConfigOffered]
 
 
-def test_checked_request_is_forwarded_to_the_next_master(desk: Desk) -> None:
-    desk.submit(numbered(1))
-    desk.lead(OTHER)
-    assert not desk.taken(), "it is not checked yet"
-    (passed,) = desk.check()
+def test_checked_request_is_forwarded_to_the_next_master(host: CoreHost) -> None:
+    host.submit(numbered(1))
+    host.lead(OTHER)
+    assert not host.taken(), "it is not checked yet"
+    (passed,) = host.check()
     assert isinstance(passed, ToPeer)
     assert passed.node == OTHER

@@ -33,7 +33,7 @@ def admin(cluster) -> Client:
     return Client(cluster).connect(cluster.master)
 
 
-def assembly(cluster, number=0):
+def cluster_config(cluster, number=0):
     return cluster.nodes[number or cluster.master].core.execution.cluster_config
 
 
@@ -41,7 +41,7 @@ def change(cluster, admin, message, nonce=b"m" * 16) -> bytes:
     """Ask for it, and wait until it is over."""
     decided = admin.petition(petition(message, nonce=nonce))
     assert decided.kind == "applied", decided
-    cluster.until(lambda: not [one for one in assembly(cluster).changes if one.id == decided.acl and one.open])
+    cluster.until(lambda: not [one for one in cluster_config(cluster).changes if one.id == decided.acl and one.open])
     return decided.acl
 
 
@@ -66,7 +66,7 @@ def test_running_config_node_can_be_removed(cluster, admin):
     cluster.start(4)
     change(cluster, admin, AddNode(EntryType.ADD_CONFIG_NODE, 4, NEWCOMER.uri, NEWCOMER.key, NEWCOMER.disk))
     change(cluster, admin, RemoveNode(EntryType.REMOVE_INGEST_NODE, 4), b"r" * 16)
-    assert 4 not in assembly(cluster).members
+    assert 4 not in cluster_config(cluster).members
 
 
 def test_new_node_can_become_the_only_serializer(cluster, admin):
@@ -77,7 +77,7 @@ def test_new_node_can_become_the_only_serializer(cluster, admin):
     for number in (1, 2, 3):
         cluster.kill(number)
     assert Client(cluster).connect(4).lease()
-    assert assembly(cluster).serializers == (4,)
+    assert cluster_config(cluster).serializers == (4,)
 
 
 def test_blocked_ingest_node_finishes_its_writes_and_accepts_no_more(cluster, admin):
@@ -105,7 +105,7 @@ def test_unordered_writes_of_a_dropped_node_are_returned(cluster, admin):
     cluster.cut.clear()
     cluster.until(lambda: client.told(NotWritten))
     assert client.told(NotWritten)[-1].kind == "not_ingest"
-    assert not assembly(cluster).takes_writes(number)
+    assert not cluster_config(cluster).takes_writes(number)
     client.connect(cluster.master)
     client.write(pack(lane, 1))
     cluster.until(lambda: client.runs)
@@ -128,7 +128,7 @@ def test_master_can_get_a_role_back(cluster, admin):
     change(cluster, admin, RemoveNode(EntryType.REMOVE_EXECUTOR_NODE, master))
     change(cluster, admin, AddNode(EntryType.ADD_EXECUTOR_NODE, master), b"r" * 16)
     assert cluster.master == master
-    assert assembly(cluster).node(master).executor == Stage.LIVE
+    assert cluster_config(cluster).node(master).executor == Stage.LIVE
 
 
 def test_node_without_the_config_role_refuses_node_requests_but_leases_lanes(cluster, admin):
@@ -179,7 +179,7 @@ def test_addresses_of_members_are_reported_at_start_and_at_every_change(cluster,
         told = cluster.nodes[number].assembled
         return {node for node in NODES if NODES[node].identifier in told.nodes}, told.gone
 
-    uris = {one.node: one.uri for one in assembly(cluster).nodes}
+    uris = {one.node: one.uri for one in cluster_config(cluster).nodes}
     assert cluster.nodes[1].assembled.nodes == {NODES[node].identifier: uris[node] for node in (2, 3)}
     cluster.start(4)
     change(cluster, admin, NEWCOMER)
@@ -193,7 +193,7 @@ def test_addresses_of_members_are_reported_at_start_and_at_every_change(cluster,
 
 
 def test_clients_receive_members_and_removed_nodes(cluster, admin):
-    places = {node: NodeAddress(NODES[node].key, one.uri) for node, one in enumerate(assembly(cluster).nodes, 1)}
+    places = {node: NodeAddress(NODES[node].key, one.uri) for node, one in enumerate(cluster_config(cluster).nodes, 1)}
     places[4] = NodeAddress(NEWCOMER.key, NEWCOMER.uri)
     cluster.settle()
     assert admin.told(MembersAre) == [MembersAre((places[1], places[2], places[3]), ())]
@@ -230,24 +230,24 @@ def test_only_admins_change_nodes_and_later_stages_cannot_be_requested(cluster, 
     step = StageStep(EntryType.NEW_SERIALIZER_SET, Stage.CONFIRM, (1, 2), acl_id(1, 1, 0))
     answer, _ = admin.ask(SubmitPetition(50, step.entry_type, step.stage), encode_step(step))
     assert answer.kind == "unknown_type"
-    assert assembly(cluster).serializers == (1, 2, 3)
+    assert cluster_config(cluster).serializers == (1, 2, 3)
 
 
-def test_repeated_request_is_the_same_change(cluster, admin):
+def test_repeated_request_opens_no_second_change(cluster, admin):
     first = change(cluster, admin, NewSet((1, 2)))
     assert admin.petition(petition(NewSet((1, 2)), nonce=b"m" * 16)).acl == first
-    assert len(assembly(cluster).changes) == 1
-    assert assembly(cluster).serializers == (1, 2)
+    assert len(cluster_config(cluster).changes) == 1
+    assert cluster_config(cluster).serializers == (1, 2)
 
 
 def test_configuration_is_listed_to_all_and_survives_a_restart(cluster, admin):
     change(cluster, admin, NewSet((2, 1)))
     cluster.agree()
-    before = assembly(cluster, 3)
+    before = cluster_config(cluster, 3)
     cluster.kill(3)
     cluster.start(3)
     cluster.agree()
-    assert assembly(cluster, 3) == before
+    assert cluster_config(cluster, 3) == before
     _, listed = admin.ask(ListNodes(60))
     assert b'"serializers":[2,1]' in listed
     assert b'"stage":"confirm"' in listed

@@ -7,7 +7,7 @@ import pytest
 from chaplain.core import Woken
 from chaplain.journal.consensus.events import Received, Role
 from chaplain.journal.messages.consensus import Fetch, MarkHeard, Supply, decode
-from tests.support.consensus_cluster import SECOND, Cluster, Desk
+from tests.support.consensus_cluster import SECOND, Cluster, ConsensusHost
 
 MESSAGES = 150
 
@@ -15,7 +15,7 @@ MESSAGES = 150
 class Fetches:
     """The fetches that one node receives from another."""
 
-    def __init__(self, patch: pytest.MonkeyPatch, to: Desk, asker: int) -> None:
+    def __init__(self, patch: pytest.MonkeyPatch, to: ConsensusHost, asker: int) -> None:
         self.count = 0
         self._asker, self._step = asker, to.step
         patch.setattr(to, "step", self.step)
@@ -48,19 +48,19 @@ def test_silent_peer_is_asked_again_once_the_others_have_nothing_new() -> None:
     """It may be the only one that has the message, and have been busy."""
     cluster = Cluster(3)
     cluster.run(3)
-    desk = cluster[cluster.followers()[0]]
-    silent, other = (node for node in cluster.nodes if node != desk.node)
-    agreed = desk.core.agreed[0]
-    desk.hear(other, MarkHeard(desk.core.regime, agreed + 1, agreed + 1))
+    host = cluster[cluster.followers()[0]]
+    silent, other = (node for node in cluster.nodes if node != host.node)
+    agreed = host.core.agreed[0]
+    host.hear(other, MarkHeard(host.core.regime, agreed + 1, agreed + 1))
     asked: list[int] = []
     for _ in range(12):
-        to = [node for node in (silent, other) if any(isinstance(message, Fetch) for message in desk.said(node))]
+        to = [node for node in (silent, other) if any(isinstance(message, Fetch) for message in host.said(node))]
         asked += to
         for node in (silent, other):
-            cluster.wires[desk.node, node].clear()
+            cluster.wires[host.node, node].clear()
         if other in to:
-            desk.hear(other, Supply(agreed + 1, agreed + 1, ()))
+            host.hear(other, Supply(agreed + 1, agreed + 1, ()))
         cluster.now_ns += SECOND
-        desk.step(Woken())
+        host.step(Woken())
     assert asked.count(silent) > 1
     assert asked.count(other) > 1

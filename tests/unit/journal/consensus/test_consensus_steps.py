@@ -34,18 +34,18 @@ def cluster() -> Cluster:
 
 
 def test_founders_elect_one_master_that_opens_its_regime(cluster: Cluster) -> None:
-    assert [desk.core.agreed[0] for desk in cluster.up()] == [1, 1, 1]
+    assert [host.core.agreed[0] for host in cluster.up()] == [1, 1, 1]
     assert not cluster.master().agreed[0].body.entries
-    assert {desk.core.regime for desk in cluster.up()} == {1}
+    assert {host.core.regime for host in cluster.up()} == {1}
 
 
 def test_payload_is_agreed_on_all_nodes_with_its_octets(cluster: Cluster) -> None:
     arrived = cluster.arrive()
     cluster.settle()
-    for desk in cluster.up():
-        assert desk.agreed[-1].payloads == (arrived.payload,)
-        assert desk.agreed[-1].body.entries[0].reference == arrived.reference  # type: ignore[union-attr]
-    assert len({desk.core.agreed for desk in cluster.up()}) == 1
+    for host in cluster.up():
+        assert host.agreed[-1].payloads == (arrived.payload,)
+        assert host.agreed[-1].body.entries[0].reference == arrived.reference  # type: ignore[union-attr]
+    assert len({host.core.agreed for host in cluster.up()}) == 1
 
 
 def test_payload_larger_than_a_segment_is_stored_and_found_after_a_restart(cluster: Cluster) -> None:
@@ -53,13 +53,13 @@ def test_payload_larger_than_a_segment_is_stored_and_found_after_a_restart(clust
     arrived = cluster.arrive(size_bytes=3 * cluster[1].settings.segment_bytes)
     cluster.settle()
     index = cluster.master().core.agreed[0]
-    assert [desk.agreed[-1].payloads for desk in cluster.up()] == [(arrived.payload,)] * 3
+    assert [host.agreed[-1].payloads for host in cluster.up()] == [(arrived.payload,)] * 3
     for node in cluster.nodes:
         cluster.kill(node)
         cluster.restart(node)
         cluster.run(3)
         assert (cluster[node].core.voting_status, cluster[node].core.agreed[0] >= index) == ("sound", True)
-    assert not any(desk.halted for desk in cluster.up())
+    assert not any(host.halted for host in cluster.up())
 
 
 def test_proposal_is_sent_before_the_masters_own_sync(cluster: Cluster) -> None:
@@ -157,8 +157,8 @@ def test_mark_that_only_local_clients_await_is_sent_later(cluster: Cluster) -> N
     master, node = cluster.master(), cluster.followers()[0]
     payload = b"mine"
     arrived = PayloadArrived(Reference(master.node, 1, 1), sha256(payload).digest(), payload)
-    for desk in cluster.up():
-        desk.step(arrived)
+    for host in cluster.up():
+        host.step(arrived)
     cluster.settle()
     assert cluster[node].core.agreed[0] == master.core.agreed[0] - 1, (
         "a mark left although the next message would say it"
@@ -394,7 +394,7 @@ def test_wiped_node_recovers_from_the_current_serializers() -> None:
     assert wiped.core.voting_status == "sound"
 
 
-def test_wiped_node_recovers_by_its_roster_when_the_founders_are_gone() -> None:
+def test_wiped_node_recovers_by_its_last_known_members_when_the_founders_are_gone() -> None:
     """A majority of those whom its empty log names will never answer."""
     cluster = Cluster(5, founders=(1, 2, 3))
     cluster.run(3)

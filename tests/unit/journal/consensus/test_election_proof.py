@@ -31,7 +31,7 @@ from chaplain.journal.messages.consensus import (
 from chaplain.journal.messages.membership import EntryType, NewSet, Stage, encode_fields
 from chaplain.journal.storage.last_known_members import LastKnownMembers
 from simulator.adapters.consensus_node import identity_of
-from tests.support.consensus_cluster import Cluster, Desk, election_proof, vote
+from tests.support.consensus_cluster import Cluster, ConsensusHost, election_proof, vote
 
 LIAR = 4
 
@@ -51,23 +51,23 @@ def followers(cluster: Cluster) -> list[int]:
     return [node for node in (1, 2, 3) if node != cluster.master().node]
 
 
-def forged(desk: Desk, regime: int, master: int = LIAR, number: int = 1) -> tuple[bytes, bytes]:
+def forged(host: ConsensusHost, regime: int, master: int = LIAR, number: int = 1) -> tuple[bytes, bytes]:
     """A message that would be next at this node, and its hash."""
-    index, previous = desk.core.agreed
-    raw = encode_body(Body(regime, index + 1, master, desk.cluster.now_ns + number, previous, ()))
+    index, previous = host.core.agreed
+    raw = encode_body(Body(regime, index + 1, master, host.cluster.now_ns + number, previous, ()))
     return raw, chain_hash(previous, raw)
 
 
-def reign(desk: Desk, regime: int, master: int = LIAR, number: int = 1) -> None:
+def reign(host: ConsensusHost, regime: int, master: int = LIAR, number: int = 1) -> None:
     """The node proposes a message to this one, and then says that it is agreed."""
-    raw, digest = forged(desk, regime, master, number)
-    index = desk.core.agreed[0] + 1
-    desk.hear(master, Propose(regime, index, raw))
-    while desk.persists:
-        desk.write()
-    desk.hear(master, AgreedMark(regime, index, digest))
-    while desk.persists:
-        desk.write()
+    raw, digest = forged(host, regime, master, number)
+    index = host.core.agreed[0] + 1
+    host.hear(master, Propose(regime, index, raw))
+    while host.persists:
+        host.write()
+    host.hear(master, AgreedMark(regime, index, digest))
+    while host.persists:
+        host.write()
 
 
 # A member without a vote.
@@ -92,35 +92,35 @@ def test_proposal_and_mark_of_a_member_without_a_vote_change_nothing(cluster: Cl
 
 
 def test_unproven_marks_make_a_node_ask_a_serializer_at_intervals(cluster: Cluster) -> None:
-    desk = cluster[followers(cluster)[0]]
+    host = cluster[followers(cluster)[0]]
     for _ in range(20):
-        desk.hear(LIAR, AgreedMark(9, 1000, bytes(32)))
-    fetches = [(to, said) for to in (1, 2, 3, LIAR) if to != desk.node for said in desk.said(to)]
+        host.hear(LIAR, AgreedMark(9, 1000, bytes(32)))
+    fetches = [(to, said) for to in (1, 2, 3, LIAR) if to != host.node for said in host.said(to)]
     assert [isinstance(said, Fetch) and to != LIAR for to, said in fetches] == [True]
 
 
 def test_member_without_a_vote_receives_no_votes(cluster: Cluster) -> None:
     regime = cluster.master().core.regime
     cluster.kill(cluster.master().node)
-    for desk in cluster.up()[:2]:
-        desk.hear(LIAR, Canvass(regime + 1, 1 << 40, KNOWN_AGREED))
-        desk.hear(LIAR, AskVote(regime + 1, 1 << 40, KNOWN_AGREED, True))
-        assert not desk.persists
-        said = [one for one in desk.said(LIAR) if isinstance(one, Canvassed | Vote)]
+    for host in cluster.up()[:2]:
+        host.hear(LIAR, Canvass(regime + 1, 1 << 40, KNOWN_AGREED))
+        host.hear(LIAR, AskVote(regime + 1, 1 << 40, KNOWN_AGREED, True))
+        assert not host.persists
+        said = [one for one in host.said(LIAR) if isinstance(one, Canvassed | Vote)]
         assert [one.granted for one in said] == [False, False]
-        assert desk.core.regime == regime
+        assert host.core.regime == regime
 
 
 def test_regimes_do_not_rise_because_of_a_member_without_a_vote(cluster: Cluster) -> None:
     master, regime = cluster.master(), cluster.master().core.regime
     for node in (1, 2, 3):
-        desk = cluster[node]
-        desk.hear(LIAR, MarkHeard(regime + 7, 99, 99))
-        desk.hear(LIAR, Canvassed(regime + 1, False, regime + 7))
-        desk.hear(LIAR, Vote(regime + 1, False, regime + 7, 0, {}))
-        desk.hear(LIAR, AskVote(regime + 7, 99, 99, True))
-        desk.hear(LIAR, Handover(regime, 1))
-        desk.hear(LIAR, Supply(99, 99, ()))
+        host = cluster[node]
+        host.hear(LIAR, MarkHeard(regime + 7, 99, 99))
+        host.hear(LIAR, Canvassed(regime + 1, False, regime + 7))
+        host.hear(LIAR, Vote(regime + 1, False, regime + 7, 0, {}))
+        host.hear(LIAR, AskVote(regime + 7, 99, 99, True))
+        host.hear(LIAR, Handover(regime, 1))
+        host.hear(LIAR, Supply(99, 99, ()))
     cluster.run(1)
     assert cluster.master() is master
     cluster.kill(master.node)
@@ -130,31 +130,31 @@ def test_regimes_do_not_rise_because_of_a_member_without_a_vote(cluster: Cluster
 
 @pytest.mark.parametrize("tail_ballot", [0, 1, 1 << 31])
 def test_supply_of_a_member_without_a_vote_installs_nothing(cluster: Cluster, tail_ballot: int) -> None:
-    desk = cluster[followers(cluster)[0]]
-    raw, _ = forged(desk, 1)
-    before = desk.core.agreed
-    desk.hear(LIAR, Supply(before[0] + 1, before[0] + 5, (Supplied(raw, ()),), tail_ballot))
-    assert (desk.core.agreed, desk.core._context.log.tail, desk.core.regime) == (before, None, 1)
-    assert not desk.persists
+    host = cluster[followers(cluster)[0]]
+    raw, _ = forged(host, 1)
+    before = host.core.agreed
+    host.hear(LIAR, Supply(before[0] + 1, before[0] + 5, (Supplied(raw, ()),), tail_ballot))
+    assert (host.core.agreed, host.core._context.log.tail, host.core.regime) == (before, None, 1)
+    assert not host.persists
 
 
 def test_node_in_doubt_takes_no_tail_from_a_member_without_a_vote(cluster: Cluster) -> None:
-    desk = cluster[followers(cluster)[0]]
-    cluster.kill(desk.node)
-    desk.files.clear()
-    desk.disk = b"another disk    "
-    cluster.restart(desk.node)
+    host = cluster[followers(cluster)[0]]
+    cluster.kill(host.node)
+    host.files.clear()
+    host.disk = b"another disk    "
+    cluster.restart(host.node)
     for _ in range(4):
         cluster.move()
-        index, previous = desk.core.agreed
+        index, previous = host.core.agreed
         raw = encode_body(Body(1, index + 1, LIAR, 1, previous, ()))
         for ballot in (0, 1, 1 << 31):
-            desk.hear(LIAR, Supply(index + 1, index + 1, (Supplied(raw, ()),), ballot))
-        tail = desk.core._context.log.tail
+            host.hear(LIAR, Supply(index + 1, index + 1, (Supplied(raw, ()),), ballot))
+        tail = host.core._context.log.tail
         assert tail is None or tail.body.master != LIAR
     cluster.run(3)
-    assert desk.core.voting_status == "sound"
-    assert desk.core.agreed == cluster.master().core.agreed
+    assert host.core.voting_status == "sound"
+    assert host.core.agreed == cluster.master().core.agreed
 
 
 # Proofs that prove nothing.
@@ -180,46 +180,46 @@ def proofs(regime: int) -> dict[str, ElectionProof]:
 
 @pytest.mark.parametrize("name", proofs(2))
 def test_proof_without_a_valid_majority_is_not_believed(cluster: Cluster, name: str) -> None:
-    desk = cluster[1]
-    before, regime = desk.core.agreed, desk.core.regime
+    host = cluster[1]
+    before, regime = host.core.agreed, host.core.regime
     claimed = regime + 1
-    desk.hear(2, proofs(claimed)[name])
-    reign(desk, claimed, 2)
-    assert (desk.core.agreed, desk.core.regime) == (before, regime)
-    assert desk.reports[-1].event == "election not proven"
-    desk.hear(2, ElectionProof(claimed, {2: vote(claimed, 2, 2), 3: vote(claimed, 2, 3)}))
-    reign(desk, claimed, 2)
-    assert (desk.core.agreed[0], desk.core.regime) == (before[0] + 1, claimed)
+    host.hear(2, proofs(claimed)[name])
+    reign(host, claimed, 2)
+    assert (host.core.agreed, host.core.regime) == (before, regime)
+    assert host.reports[-1].event == "election not proven"
+    host.hear(2, ElectionProof(claimed, {2: vote(claimed, 2, 2), 3: vote(claimed, 2, 3)}))
+    reign(host, claimed, 2)
+    assert (host.core.agreed[0], host.core.regime) == (before[0] + 1, claimed)
 
 
 def test_proof_of_a_past_regime_is_no_proof_of_the_next(cluster: Cluster) -> None:
-    desk, regime = cluster[followers(cluster)[0]], cluster.master().core.regime
-    other = next(node for node in followers(cluster) if node != desk.node)
-    desk.hear_proof(other, regime + 1, 1, 2, 3)
-    before = desk.core.agreed
-    reign(desk, regime + 2, other)
-    assert (desk.core.agreed, desk.core.regime) == (before, regime)
+    host, regime = cluster[followers(cluster)[0]], cluster.master().core.regime
+    other = next(node for node in followers(cluster) if node != host.node)
+    host.hear_proof(other, regime + 1, 1, 2, 3)
+    before = host.core.agreed
+    reign(host, regime + 2, other)
+    assert (host.core.agreed, host.core.regime) == (before, regime)
 
 
 def test_votes_that_elected_another_node_do_not_prove_the_sender(cluster: Cluster) -> None:
     """The liar replays the proof of the master, under the master's regime."""
     master = cluster.master()
     proof = master.core._election.proof()
-    desk = cluster[followers(cluster)[0]]
-    desk.hear(LIAR, proof)
-    reign(desk, proof.regime)
-    assert desk.core.agreed == master.core.agreed
+    host = cluster[followers(cluster)[0]]
+    host.hear(LIAR, proof)
+    reign(host, proof.regime)
+    assert host.core.agreed == master.core.agreed
 
 
-def test_one_node_that_votes_twice_elects_two_masters_and_is_found_out(cluster: Cluster) -> None:
+def test_node_halts_when_a_double_vote_elected_two_masters(cluster: Cluster) -> None:
     """This is what a lying serializer can do; both proofs hold its signature for one regime."""
-    desk = cluster[1]
-    desk.hear_proof(2, 9, 1, 2)
-    reign(desk, 9, 2)
-    desk.hear_proof(3, 9, 2, 3)
-    desk.hear(3, AgreedMark(9, *desk.core.agreed))
-    desk.hear(3, AgreedMark(9, desk.core.agreed[0], forged(desk, 9, 3)[1]))
-    assert "not the same" in desk.halted
+    host = cluster[1]
+    host.hear_proof(2, 9, 1, 2)
+    reign(host, 9, 2)
+    host.hear_proof(3, 9, 2, 3)
+    host.hear(3, AgreedMark(9, *host.core.agreed))
+    host.hear(3, AgreedMark(9, host.core.agreed[0], forged(host, 9, 3)[1]))
+    assert "not the same" in host.halted
 
 
 def test_candidate_counts_only_votes_with_a_valid_signature(cluster: Cluster) -> None:
@@ -264,11 +264,11 @@ def test_lost_proof_is_shown_again_with_the_next_heartbeats() -> None:
 
 
 def test_proof_is_checked_once_in_a_regime(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    desk, master = cluster[followers(cluster)[0]], cluster.master()
+    host, master = cluster[followers(cluster)[0]], cluster.master()
     checks: list[object] = []
     monkeypatch.setattr("chaplain.journal.consensus.election_proof.verify", lambda *said: checks.append(said))
     for _ in range(3):
-        desk.hear(master.node, master.core._election.proof())
+        host.hear(master.node, master.core._election.proof())
         cluster.arrive()
         cluster.settle()
     assert not checks
@@ -277,19 +277,19 @@ def test_proof_is_checked_once_in_a_regime(cluster: Cluster, monkeypatch: pytest
 # Supplies.
 
 
-def behind(cluster: Cluster) -> Desk:
+def behind(cluster: Cluster) -> ConsensusHost:
     """Restart a follower that missed four messages and does not know who is master."""
-    desk = next(desk for desk in cluster.up() if desk.core.role is Role.FOLLOWER)
-    cluster.kill(desk.node)
+    host = next(host for host in cluster.up() if host.core.role is Role.FOLLOWER)
+    cluster.kill(host.node)
     for _ in range(4):
         cluster.arrive()
         cluster.settle()
     cluster.run(0.1)
-    desk.start()
-    cluster.rise(desk)
+    host.start()
+    cluster.rise(host)
     for pair in cluster.wires:
         cluster.wires[pair].clear()
-    return desk
+    return host
 
 
 def supply(cluster: Cluster, giver: int, index: int, count: int) -> Supply:
@@ -300,105 +300,105 @@ def supply(cluster: Cluster, giver: int, index: int, count: int) -> Supply:
 
 
 def test_supplied_messages_are_taken_once_two_serializers_confirm_them(cluster: Cluster) -> None:
-    desk = behind(cluster)
-    a, b = (node for node in (1, 2, 3) if node != desk.node)
-    first = desk.core.agreed[0] + 1
-    desk.hear(a, supply(cluster, a, first, 3))
-    assert desk.core.agreed[0] == first - 1
-    desk.hear(LIAR, supply(cluster, a, first, 3))
-    assert desk.core.agreed[0] == first - 1
-    assert desk.core._fetcher._supplies.next_index_for(b) == first + 2
-    desk.hear(b, supply(cluster, b, first + 2, 1))
-    assert desk.core.agreed[0] == first + 2
+    host = behind(cluster)
+    a, b = (node for node in (1, 2, 3) if node != host.node)
+    first = host.core.agreed[0] + 1
+    host.hear(a, supply(cluster, a, first, 3))
+    assert host.core.agreed[0] == first - 1
+    host.hear(LIAR, supply(cluster, a, first, 3))
+    assert host.core.agreed[0] == first - 1
+    assert host.core._fetcher._supplies.next_index_for(b) == first + 2
+    host.hear(b, supply(cluster, b, first + 2, 1))
+    assert host.core.agreed[0] == first + 2
 
 
 def test_supply_of_a_proven_master_is_taken_at_once(cluster: Cluster) -> None:
-    desk = behind(cluster)
+    host = behind(cluster)
     master = cluster.master()
-    first = desk.core.agreed[0] + 1
-    desk.hear(master.node, master.core._election.proof())
-    desk.hear(master.node, supply(cluster, master.node, first, 3))
-    assert desk.core.agreed[0] == first + 2
+    first = host.core.agreed[0] + 1
+    host.hear(master.node, master.core._election.proof())
+    host.hear(master.node, supply(cluster, master.node, first, 3))
+    assert host.core.agreed[0] == first + 2
 
 
 def test_supply_of_one_serializer_is_taken_if_it_leads_to_a_proven_mark(cluster: Cluster) -> None:
-    desk = behind(cluster)
-    master, first = cluster.master(), desk.core.agreed[0] + 1
-    other = next(node for node in (1, 2, 3) if node not in (desk.node, master.node))
-    desk.hear(master.node, AgreedMark(1, *master.core.agreed))
-    desk.hear(other, supply(cluster, other, first, 3))
-    assert desk.core.agreed[0] == first - 1, "the mark is of a later message, and the master is not proven"
-    desk.hear(master.node, master.core._election.proof())
-    desk.hear(master.node, AgreedMark(1, *master.core.agreed))
-    desk.hear(other, supply(cluster, other, first + 2, 2))
-    assert desk.core.agreed == master.core.agreed
+    host = behind(cluster)
+    master, first = cluster.master(), host.core.agreed[0] + 1
+    other = next(node for node in (1, 2, 3) if node not in (host.node, master.node))
+    host.hear(master.node, AgreedMark(1, *master.core.agreed))
+    host.hear(other, supply(cluster, other, first, 3))
+    assert host.core.agreed[0] == first - 1, "the mark is of a later message, and the master is not proven"
+    host.hear(master.node, master.core._election.proof())
+    host.hear(master.node, AgreedMark(1, *master.core.agreed))
+    host.hear(other, supply(cluster, other, first + 2, 2))
+    assert host.core.agreed == master.core.agreed
 
 
 def test_proven_mark_confirms_no_message_after_the_marked_one(cluster: Cluster) -> None:
-    desk = behind(cluster)
+    host = behind(cluster)
     master = cluster.master()
-    other = next(node for node in (1, 2, 3) if node not in (desk.node, master.node))
-    first = desk.core.agreed[0] + 1
+    other = next(node for node in (1, 2, 3) if node not in (host.node, master.node))
+    first = host.core.agreed[0] + 1
     [marked] = master.core._context.log.recent(first, 1) or []
-    desk.hear(master.node, master.core._election.proof())
-    desk.hear(master.node, AgreedMark(1, marked.index, marked.hash))
-    desk.hear(other, supply(cluster, other, first, 3))
-    assert desk.core.agreed == (marked.index, marked.hash)
+    host.hear(master.node, master.core._election.proof())
+    host.hear(master.node, AgreedMark(1, marked.index, marked.hash))
+    host.hear(other, supply(cluster, other, first, 3))
+    assert host.core.agreed == (marked.index, marked.hash)
 
 
 def test_forged_supply_of_one_serializer_loses_against_two_others() -> None:
     """Two of five are enough: of a set that was replaced since, a majority may never come together again."""
     cluster = Cluster(5)
     cluster.run(3)
-    desk = behind(cluster)
-    a, b, c, liar = (node for node in cluster.nodes if node != desk.node)
-    index, previous = desk.core.agreed
+    host = behind(cluster)
+    a, b, c, liar = (node for node in cluster.nodes if node != host.node)
+    index, previous = host.core.agreed
     raw = encode_body(Body(1, index + 1, liar, 1, previous, ()))
-    desk.hear(a, supply(cluster, a, index + 1, 2))
-    desk.hear(liar, Supply(index + 1, index + 1, (Supplied(raw, ()),)))
-    desk.hear(b, supply(cluster, b, index + 1, 2))
-    assert desk.core.agreed[0] == index
-    desk.hear(c, supply(cluster, c, index + 1, 2))
-    assert desk.core.agreed[0] == index + 2
-    assert desk.core.agreed[1] == cluster[a].core._context.log.recent(index + 2, 1)[0].hash  # type: ignore[index]
-    assert any(report.event == "suppliers differ" for report in desk.reports)
+    host.hear(a, supply(cluster, a, index + 1, 2))
+    host.hear(liar, Supply(index + 1, index + 1, (Supplied(raw, ()),)))
+    host.hear(b, supply(cluster, b, index + 1, 2))
+    assert host.core.agreed[0] == index
+    host.hear(c, supply(cluster, c, index + 1, 2))
+    assert host.core.agreed[0] == index + 2
+    assert host.core.agreed[1] == cluster[a].core._context.log.recent(index + 2, 1)[0].hash  # type: ignore[index]
+    assert any(report.event == "suppliers differ" for report in host.reports)
 
 
 def test_supplied_message_with_forged_payloads_does_not_keep_the_real_one_out(cluster: Cluster) -> None:
-    desk = behind(cluster)
+    host = behind(cluster)
     master = cluster.master()
-    first = desk.core.agreed[0] + 1
+    first = host.core.agreed[0] + 1
     real = supply(cluster, master.node, first, 1)
-    other = next(node for node in (1, 2, 3) if node not in (desk.node, master.node))
+    other = next(node for node in (1, 2, 3) if node not in (host.node, master.node))
     fake = Supplied(real.messages[0].body, (b"something else",))
-    desk.hear(other, Supply(first, first, (fake,)))
-    desk.hear_proof(master.node, 1, 1, 2, 3)
-    desk.hear(master.node, real)
-    assert desk.core.agreed[0] == first
+    host.hear(other, Supply(first, first, (fake,)))
+    host.hear_proof(master.node, 1, 1, 2, 3)
+    host.hear(master.node, real)
+    assert host.core.agreed[0] == first
 
 
 def test_unconfirmed_supplies_are_bounded(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(unconfirmed, "BATCHES_MAX", 1)
-    desk = cluster[followers(cluster)[0]]
-    giver = next(node for node in followers(cluster) if node != desk.node)
-    (last, previous), bound = desk.core.agreed, desk.settings.supply_bytes_max
+    host = cluster[followers(cluster)[0]]
+    giver = next(node for node in followers(cluster) if node != host.node)
+    (last, previous), bound = host.core.agreed, host.settings.supply_bytes_max
     for index in range(last + 1, last + 101):
         raw = encode_body(Body(1, index, giver, index, previous, ()))
         previous = chain_hash(previous, raw)
-        desk.hear(giver, Supply(index, index + 1, (Supplied(raw, ()),)))
-    supplies = desk.core._fetcher._supplies
+        host.hear(giver, Supply(index, index + 1, (Supplied(raw, ()),)))
+    supplies = host.core._fetcher._supplies
     sizes = [entry.size_bytes for entry in supplies._entries.values()]
     assert bound <= supplies._size_bytes == sum(sizes) < bound + max(sizes)
 
 
 def test_supplier_in_doubt_lends_no_ballot(cluster: Cluster) -> None:
     """A fetched message is held under the regime in which it was proposed, whatever the supplier says of itself."""
-    desk = behind(cluster)
-    a, b = (node for node in (1, 2, 3) if node != desk.node)
-    first = desk.core.agreed[0] + 1
+    host = behind(cluster)
+    a, b = (node for node in (1, 2, 3) if node != host.node)
+    first = host.core.agreed[0] + 1
     for node in (a, b):
-        desk.hear(node, supply(cluster, node, first, 1))
-    assert [agreed.ballot for agreed in desk.agreed] == [desk.agreed[0].body.regime]
+        host.hear(node, supply(cluster, node, first, 1))
+    assert [agreed.ballot for agreed in host.agreed] == [host.agreed[0].body.regime]
 
 
 # Other sets of serializers.
@@ -421,12 +421,12 @@ def test_follower_that_missed_a_change_of_serializers_catches_up_and_then_believ
     master = cluster.master()
     assert set(master.core._election.proof().votes) == {4, 5, 6} - {4}
     cluster.restart(3)
-    desk = cluster[3]
-    desk.hear(master.node, master.core._election.proof())
-    assert desk.reports[-1].event == "election not proven"
+    host = cluster[3]
+    host.hear(master.node, master.core._election.proof())
+    assert host.reports[-1].event == "election not proven"
     cluster.run(3)
-    assert desk.core.agreed == master.core.agreed
-    assert desk.core._election.master == master.node
+    assert host.core.agreed == master.core.agreed
+    assert host.core._election.master == master.node
 
 
 def test_follower_that_missed_a_change_does_not_believe_a_single_node() -> None:
@@ -439,13 +439,13 @@ def test_follower_that_missed_a_change_does_not_believe_a_single_node() -> None:
     cluster.run(3)
     cluster.kill(2)
     cluster.restart(3)
-    desk, before = cluster[3], cluster[3].core.agreed
+    host, before = cluster[3], cluster[3].core.agreed
     cluster.run(3)
-    assert desk.core.agreed == before
+    assert host.core.agreed == before
     sets, keys = cluster.master().core.context.quorum.sets, {node: identity_of(node).key.hex() for node in (4, 5, 6)}
-    desk.core.context.last_known_members = LastKnownMembers(cluster.master().core.agreed[0], sets, keys)
+    host.core.context.last_known_members = LastKnownMembers(cluster.master().core.agreed[0], sets, keys)
     cluster.run(3)
-    assert desk.core.agreed == cluster.master().core.agreed
+    assert host.core.agreed == cluster.master().core.agreed
 
 
 def test_restarted_node_believes_a_master_by_its_messages_if_the_voters_were_replaced() -> None:
@@ -458,14 +458,14 @@ def test_restarted_node_believes_a_master_by_its_messages_if_the_voters_were_rep
     fresh = [node for node in others if node not in voters][:2]
     replaced(cluster, master.node, *fresh)
     assert cluster.master() is master
-    desk = cluster[fresh[0]]
-    cluster.kill(desk.node)
-    cluster.restart(desk.node)
+    host = cluster[fresh[0]]
+    cluster.kill(host.node)
+    cluster.restart(host.node)
     cluster.run(0.5)
-    assert desk.core._election.master == master.node
+    assert host.core._election.master == master.node
     cluster.arrive()
     cluster.settle()
-    assert desk.agreed[-1].payloads
+    assert host.agreed[-1].payloads
 
 
 def test_proof_by_a_majority_of_all_members_is_invalid() -> None:
@@ -473,10 +473,10 @@ def test_proof_by_a_majority_of_all_members_is_invalid() -> None:
     cluster = Cluster(5, founders=(1, 2, 3))
     cluster.run(3)
     regime = cluster.master().core.regime + 1
-    desk = cluster[1]
-    desk.hear_proof(2, regime, 2, 4, 5)
-    reign(desk, regime, 2)
-    assert desk.core.regime == regime - 1
+    host = cluster[1]
+    host.hear_proof(2, regime, 2, 4, 5)
+    reign(host, regime, 2)
+    assert host.core.regime == regime - 1
 
 
 def test_lone_serializer_proves_its_election_by_its_own_vote() -> None:
@@ -490,6 +490,6 @@ def test_lone_serializer_proves_its_election_by_its_own_vote() -> None:
 
 
 def test_recovery_question_of_a_member_is_still_answered(cluster: Cluster) -> None:
-    desk = cluster[followers(cluster)[0]]
-    desk.hear(LIAR, RecoveryQuestion(5, 0))
-    assert desk.said(LIAR)
+    host = cluster[followers(cluster)[0]]
+    host.hear(LIAR, RecoveryQuestion(5, 0))
+    assert host.said(LIAR)

@@ -324,14 +324,14 @@ def added(kind: EntryType, node: int) -> AddNode:
     ],
 )
 def test_data_node_cannot_become_a_serializer(message, reason: Reason) -> None:
-    assembly = founding(None, b"", SERIALIZERS, count=5, copies=2).cluster_config()
-    assert open_change(assembly, message, b"c", b"a", 1, copies=2)[1] is reason
+    cluster_config = founding(None, b"", SERIALIZERS, count=5, copies=2).cluster_config()
+    assert open_change(cluster_config, message, b"c", b"a", 1, copies=2)[1] is reason
 
 
 def test_data_node_needed_for_the_copies_cannot_be_removed() -> None:
-    assembly: ClusterConfig = founding(None, b"", SERIALIZERS, count=5, copies=2).cluster_config()
+    cluster_config: ClusterConfig = founding(None, b"", SERIALIZERS, count=5, copies=2).cluster_config()
     removed = RemoveNode(EntryType.REMOVE_INGEST_NODE, 4)
-    without, reason = open_change(assembly, removed, b"c", b"a", 1, copies=2)
+    without, reason = open_change(cluster_config, removed, b"c", b"a", 1, copies=2)
     assert reason is Reason.APPLIED
     without = ClusterConfig(without.nodes, without.serializers)  # the change is over
     last = RemoveNode(EntryType.REMOVE_EXECUTOR_NODE, 4)

@@ -78,7 +78,7 @@ def test_silent_master_is_replaced_after_the_election_timeout(cluster: Cluster) 
     old = cluster.master().node
     cluster.kill(old, told=False)
     cluster.run(0.8)
-    assert not [desk for desk in cluster.up() if desk.core.role is Role.MASTER]
+    assert not [host for host in cluster.up() if host.core.role is Role.MASTER]
     cluster.run(2.5)
     assert cluster.master().core.regime == 2
 
@@ -123,7 +123,7 @@ def test_inherited_tail_is_proposed_again_with_the_same_bytes(cluster: Cluster) 
     assert opening.body.regime == cluster.master().core.regime
     cluster.restart(master.node)
     cluster.run(1)
-    assert len({desk.core.agreed for desk in cluster.up()}) == 1
+    assert len({host.core.agreed for host in cluster.up()}) == 1
 
 
 def test_uncommitted_message_is_replaced_by_the_new_masters_proposal(cluster: Cluster) -> None:
@@ -139,7 +139,7 @@ def test_uncommitted_message_is_replaced_by_the_new_masters_proposal(cluster: Cl
     cluster.restart(master.node)
     assert master.core.agreed[0] < cluster.master().core.agreed[0]
     cluster.run(1)
-    assert len({desk.core.agreed for desk in cluster.up()}) == 1
+    assert len({host.core.agreed for host in cluster.up()}) == 1
     assert cluster.master().node != master.node
 
 

@@ -8,7 +8,7 @@ from chaplain.core import Drained, Woken
 from chaplain.journal.consensus.events import PayloadArrived
 from chaplain.journal.consensus.follower import WAITING_MAX
 from chaplain.journal.messages.consensus import Fetch, ProposalAck, Propose
-from tests.support.consensus_cluster import MILLISECOND, Cluster, Desk, elected
+from tests.support.consensus_cluster import MILLISECOND, Cluster, ConsensusHost, elected
 
 
 @pytest.fixture
@@ -16,7 +16,7 @@ def cluster() -> Cluster:
     return elected()
 
 
-def go_ahead(cluster: Cluster, count: int, lost: int = 0) -> tuple[Desk, Desk, list[PayloadArrived]]:
+def go_ahead(cluster: Cluster, count: int, lost: int = 0) -> tuple[ConsensusHost, ConsensusHost, list[PayloadArrived]]:
     """The master and a quick follower agree on some messages; a slow one hears the proposals, and lacks payloads."""
     master = cluster.master()
     quick, slow = (cluster[node] for node in cluster.nodes if node != master.node)
@@ -94,5 +94,5 @@ def test_proposal_of_another_regime_ends_the_queue(cluster: Cluster) -> None:
         slow.step(payload)
     cluster.settle()
     cluster.run(1)
-    assert len({desk.core.agreed for desk in cluster.up()}) == 1
+    assert len({host.core.agreed for host in cluster.up()}) == 1
     assert slow.core.agreed[0] > before + 2

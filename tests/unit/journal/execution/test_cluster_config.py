@@ -35,7 +35,7 @@ from chaplain.journal.model.cluster_config import (
 from chaplain.journal.model.quorum import Quorum
 from chaplain.journal.model.reason import Reason
 from chaplain.link.auth.identity import Identity
-from chaplain.wire.primitives import Cursor
+from chaplain.wire.primitives import ByteReader
 
 PAGE = Path(__file__).parents[4] / "docs" / "protocol" / "configuration.md"
 KEY = Identity(b"d" * 32).key
@@ -44,7 +44,7 @@ CHANGE = acl_id(2, 7, 0)
 
 
 class Stream:
-    """An assembly, and messages that come to it one after the other."""
+    """A cluster configuration, and messages that come to it one after the other."""
 
     def __init__(self) -> None:
         self.now = initial_config(MemberRoles(node, bytes((node,)) * 32, f"tcp://{node}", b"") for node in (3, 1, 2))
@@ -76,8 +76,8 @@ def stream() -> Stream:
     return Stream()
 
 
-def roles(assembly: ClusterConfig, node: int) -> list[str]:
-    placed = assembly.node(node)
+def roles(cluster_config: ClusterConfig, node: int) -> list[str]:
+    placed = cluster_config.node(node)
     assert placed is not None
     return placed.roles
 
@@ -242,7 +242,7 @@ def test_configuration_page_examples_and_stages_match_the_code():
 def test_configuration_messages_round_trip():
     for message in (NEW, NewSet((4, 2, 3)), known(EntryType.ADD_CONFIG_NODE, 7)):
         kind = EntryType.NEW_SERIALIZER_SET if isinstance(message, NewSet) else message.entry_type
-        assert decode_fields(Cursor(encode_fields(message)), kind) == message
+        assert decode_fields(ByteReader(encode_fields(message)), kind) == message
     assert decode_step(7, Stage.REFUSE, EXAMPLES["refuse"]).about == 4
     assert decode_step(2, Stage.LIVE, EXAMPLES["live"]).nodes == (4,)
 
@@ -261,7 +261,7 @@ def test_configuration_messages_round_trip():
 )
 def test_invalid_change_request_is_malformed(kind, data):
     with pytest.raises(Malformed):
-        decode_fields(Cursor(data), kind)
+        decode_fields(ByteReader(data), kind)
 
 
 @pytest.mark.parametrize(

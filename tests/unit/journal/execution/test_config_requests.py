@@ -20,7 +20,7 @@ from chaplain.journal.messages.config import (
     acl_id,
 )
 from chaplain.journal.messages.signing import SignatureType
-from chaplain.journal.model.bootstrap import Policy
+from chaplain.journal.model.bootstrap import ExecutionPolicy
 from chaplain.journal.model.records import ClientIdentity, IdentityStatus
 from chaplain.journal.storage.verdict import Reason
 from chaplain.link.auth.identity import Identity
@@ -152,7 +152,7 @@ def test_names_and_keys_are_unique_while_active():
 
 
 def test_identities_are_bounded_including_removed_ones():
-    stage = Stage(Policy(identities_max=2))
+    stage = Stage(ExecutionPolicy(identities_max=2))
     acl = added(stage)
     stage.config(petition(RemoveIdentity(acl)))
     assert reason(stage, petition(add("eve", EVE.key), nonce=b"1" * 16)) is Reason.IDENTITIES_FULL

@@ -13,7 +13,7 @@ from chaplain.journal.execution.state import stream_genesis
 from chaplain.journal.execution.state_machine import JournalExecution
 from chaplain.journal.messages.config import RetireLane, retry_nonce
 from chaplain.journal.messages.write_request import Heading
-from chaplain.journal.model.bootstrap import Policy
+from chaplain.journal.model.bootstrap import ExecutionPolicy
 from chaplain.journal.model.records import AppliedRequest, LaneState, LogPosition
 from chaplain.journal.storage.records import verdict_of
 from chaplain.journal.storage.verdict import Reason
@@ -70,17 +70,17 @@ def test_pack_status_follows_from_lane_id_and_digest(first_id, requests, digest,
 def test_lane_remembers_only_its_last_packs():
     lane = LaneState(1, ADMIN_ACL, b"", 0)
     for number in range(1, 100):
-        lane = record_applied(lane, remembered(number, 1), Policy(remembered_packs=5))
+        lane = record_applied(lane, remembered(number, 1), ExecutionPolicy(remembered_packs=5))
     assert (lane.last_id, len(lane.recent), lane.recent[0].first_id) == (99, 5, 95)
     with pytest.raises(AssertionError, match="out of its turn"):
-        record_applied(lane, remembered(101, 1), Policy())
+        record_applied(lane, remembered(101, 1), ExecutionPolicy())
 
 
 # When lanes are over.
 
 
 def test_idle_lane_expires_by_cluster_time_and_its_id_is_not_reused():
-    stage = Stage(Policy(lane_idle_ns=10 * SECOND))
+    stage = Stage(ExecutionPolicy(lane_idle_ns=10 * SECOND))
     used, idle = stage.lane(0), stage.lane(1)
     stage.write(pack(used, 1), time_ns=10 * SECOND)
     stage.write(pack(used, 2), pack(idle, 1), time_ns=12 * SECOND)
@@ -107,7 +107,7 @@ def test_lease_repeated_within_one_message_gives_one_lane():
 
 
 def test_full_lane_table_replaces_only_a_long_idle_lane():
-    stage = Stage(Policy(lanes_per_identity_max=2, lane_spare_ns=100 * SECOND))
+    stage = Stage(ExecutionPolicy(lanes_per_identity_max=2, lane_spare_ns=100 * SECOND))
     stage.lane(0)
     stage.lane(1)
     stage.write(pack(1, 1), time_ns=50 * SECOND)
@@ -119,7 +119,7 @@ def test_full_lane_table_replaces_only_a_long_idle_lane():
 
 
 def test_returned_lane_is_replaced_before_any_other():
-    stage = Stage(Policy(lanes_per_identity_max=3))
+    stage = Stage(ExecutionPolicy(lanes_per_identity_max=3))
     old, given_back, young = stage.lane(0), stage.lane(1), stage.lane(2)
     stage.config(petition(RetireLane(given_back, ADMIN_ACL)))
     assert stage.lane(3) == young + 1
@@ -129,7 +129,7 @@ def test_returned_lane_is_replaced_before_any_other():
 
 def test_returning_a_lane_does_not_count_as_use():
     """So it is over before a lane that was leased because of what it told."""
-    stage = Stage(Policy(lane_idle_ns=10 * SECOND))
+    stage = Stage(ExecutionPolicy(lane_idle_ns=10 * SECOND))
     first, later = stage.lane(0), stage.lane(1)
     stage.config(petition(RetireLane(first, ADMIN_ACL)), time_ns=9 * SECOND)
     assert list(stage.execution.state.lanes) == [first, later]
@@ -156,7 +156,7 @@ def test_retries_of_one_request_get_one_lane_and_write_once():
 
 
 def test_lanes_of_all_identities_are_bounded():
-    stage = Stage(Policy(lanes_max=1))
+    stage = Stage(ExecutionPolicy(lanes_max=1))
     stage.lane(0)
     assert stage.config(lease(nonce=b"c" * 16))[0].reason is Reason.LANES_FULL
 
@@ -192,7 +192,7 @@ def traffic(draw):
 @settings(max_examples=120, deadline=None)
 def test_random_traffic_applies_each_request_once_in_order(case):
     lanes, sent, cuts, rng = case
-    given_to = founding(Policy(remembered_packs=3))
+    given_to = founding(ExecutionPolicy(remembered_packs=3))
     executed = []
     one = JournalExecution(given_to, on_applied=executed.append)
     prefix = Prefix(one)

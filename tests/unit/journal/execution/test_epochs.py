@@ -18,14 +18,14 @@ from chaplain.journal.messages.config import (
 )
 from chaplain.journal.messages.membership import AddNode, EntryType, NewSet, RemoveNode, StageStep, encode_step
 from chaplain.journal.messages.membership import Stage as St
-from chaplain.journal.model.bootstrap import Policy
+from chaplain.journal.model.bootstrap import ExecutionPolicy
 from chaplain.journal.model.epochs import EpochBounds, token_of
 from chaplain.journal.model.reason import Reason
 from chaplain.journal.model.results import ConfigVerdict
 from tests.support.execution_stage import ADMIN_ACL, BOB, FIRST_EPOCH, Stage, founding, lease, pack, petition
 
 KEPT, MESSAGES, REQUESTS = 3, 10, 4
-SHORT = Policy(epochs=EpochBounds(KEPT, MESSAGES, REQUESTS))
+SHORT = ExecutionPolicy(epochs=EpochBounds(KEPT, MESSAGES, REQUESTS))
 
 
 def decide(stage: Stage, entry: ConfigEntry) -> ConfigVerdict:
@@ -168,7 +168,7 @@ def test_lease_signed_after_its_decision_was_forgotten_gives_the_existing_lane()
 
 def test_refused_lease_is_decided_again() -> None:
     """Whoever retries a request leases a lane with a nonce that is made of the request."""
-    stage = Stage(Policy(lanes_per_identity_max=1))
+    stage = Stage(ExecutionPolicy(lanes_per_identity_max=1))
     assert decide(stage, lease(nonce=b"first           ")).client_id == 1
     assert decide(stage, lease(nonce=b"second          ")).reason is Reason.LANES_FULL
     decide(stage, petition(ReleaseLane(1)))

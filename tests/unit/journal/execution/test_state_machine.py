@@ -9,7 +9,7 @@ from chaplain.journal.messages.cluster import DataEntry, Reference
 from chaplain.journal.messages.config import AddIdentity, FenceLane, RemoveIdentity
 from chaplain.journal.messages.ingest import IngestEntry, digest_of
 from chaplain.journal.messages.signing import SignatureType
-from chaplain.journal.model.bootstrap import Policy
+from chaplain.journal.model.bootstrap import ExecutionPolicy
 from chaplain.journal.model.records import IdentityStatus
 from chaplain.journal.model.results import DataVerdict
 from chaplain.journal.storage.verdict import Reason
@@ -69,7 +69,7 @@ def test_duplicate_within_one_message_is_recognized():
 
 
 def test_forgotten_pack_of_a_lane_counts_as_written():
-    stage = Stage(Policy(remembered_packs=2))
+    stage = Stage(ExecutionPolicy(remembered_packs=2))
     lane = stage.lane()
     entries = [pack(lane, number) for number in range(1, 5)]
     stage.write(*entries)
@@ -176,7 +176,7 @@ def test_removed_client_is_refused():
 
 
 def test_streams_and_sizes_are_bounded():
-    stage = Stage(Policy(streams_max=1, pack_bytes_max=400))
+    stage = Stage(ExecutionPolicy(streams_max=1, pack_bytes_max=400))
     lane = stage.lane()
     entries = pack(lane, 1), pack(lane, 2, stream="b"), pack(lane, 2, (b"x" * 500,)), pack(lane, 2)
     reasons = [one.reason for one in stage.write(*entries)]

@@ -11,7 +11,7 @@ from chaplain.errors import Malformed
 from chaplain.journal.execution.state import load, stream_genesis, stream_hash
 from chaplain.journal.execution.state_machine import JournalExecution
 from chaplain.journal.messages.ingest import IngestEntry
-from chaplain.journal.model.bootstrap import Policy
+from chaplain.journal.model.bootstrap import ExecutionPolicy
 from chaplain.journal.storage import verdict
 from chaplain.journal.storage.record_layout import decode_payloads
 from chaplain.journal.storage.records import message_records, skeleton_of
@@ -167,7 +167,7 @@ def test_foreign_or_broken_state_is_refused():
         with pytest.raises(Malformed):
             load(stage.founding, broken)
     with pytest.raises(Malformed, match="another initial configuration"):
-        load(founding(Policy(streams_max=5)), data)
+        load(founding(ExecutionPolicy(streams_max=5)), data)
 
 
 def test_messages_out_of_order_stop_the_node():
@@ -198,7 +198,7 @@ def test_verdicts_do_not_depend_on_batching():
 
 
 def test_executors_with_different_founding_have_different_fingerprints():
-    one, two = JournalExecution(founding()), JournalExecution(founding(Policy(lanes_max=7)))
+    one, two = JournalExecution(founding()), JournalExecution(founding(ExecutionPolicy(lanes_max=7)))
     assert one.fingerprint() != two.fingerprint()
 
 

@@ -372,15 +372,15 @@ def test_received_vector_has_no_gaps():
 
 
 def test_payload_cache_stays_within_its_bounds():
-    cellar = PayloadCache(1, 100, 50)
+    cache = PayloadCache(1, 100, 50)
     for index in range(1, 5):
-        cellar.put(Reference(2, 1, index), b"d", b"x" * 40)
-    cellar.put(Reference(1, 1, 1), b"d", b"x" * 400)
-    assert cellar.get(Reference(2, 1, 1), b"") is None
-    assert cellar.get(Reference(1, 1, 1), b"d") is not None
-    assert cellar.get(Reference(1, 1, 1), b"e") is None
-    cellar.mark_ordered([Reference(1, 1, 1)])
-    assert cellar.get(Reference(1, 1, 1), b"d") is None
+        cache.put(Reference(2, 1, index), b"d", b"x" * 40)
+    cache.put(Reference(1, 1, 1), b"d", b"x" * 400)
+    assert cache.get(Reference(2, 1, 1), b"") is None
+    assert cache.get(Reference(1, 1, 1), b"d") is not None
+    assert cache.get(Reference(1, 1, 1), b"e") is None
+    cache.mark_ordered([Reference(1, 1, 1)])
+    assert cache.get(Reference(1, 1, 1), b"d") is None
 
 
 def test_credit_is_withheld_from_all_while_too_much_waits():

@@ -1,4 +1,4 @@
-"""Courtesy: what a node refuses early, and what it takes in which order."""
+"""Prechecks: which requests a node refuses early, and the order in which it takes the others."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from chaplain.journal.clients.sessions import LINGER_NS
 from chaplain.journal.messages.client import AlreadyWritten, Credit, GoBack, NotWritten, Open, Opened
 from chaplain.journal.messages.config import AddIdentity, RemoveIdentity
 from chaplain.journal.messages.write_request import STATEMENTS
-from chaplain.journal.model.bootstrap import Policy
+from chaplain.journal.model.bootstrap import ExecutionPolicy
 from tests.support.execution_stage import ADMIN_ACL, BOB, pack, petition
 from tests.support.journal_cluster import Client, Cluster, others, refused
 
 SECOND = 10**9
 
-# Courtesy: what is refused early.
+# Requests that are refused early.
 
 
 def test_early_refusals_name_the_reason(cluster, client):
@@ -30,7 +30,7 @@ def test_early_refusals_name_the_reason(cluster, client):
 
 
 def test_statements_for_one_database_too_many_are_refused_before_they_are_logged():
-    cluster = Cluster(policy=Policy(databases_max=2))
+    cluster = Cluster(policy=ExecutionPolicy(databases_max=2))
     cluster.elect()
     client = Client(cluster).connect(1)
     lane = client.lease()
@@ -117,7 +117,7 @@ def test_waiting_pack_is_not_accepted_twice(cluster, client):
 
 
 def test_pack_written_long_ago_is_answered_as_written():
-    cluster = Cluster(policy=Policy(remembered_packs=1))
+    cluster = Cluster(policy=ExecutionPolicy(remembered_packs=1))
     cluster.elect()
     client = Client(cluster).connect(1)
     lane = client.lease()

@@ -206,7 +206,7 @@ class Log:
         return ()
 
 
-class Desk:
+class CoreHost:
     """An archive and what it takes from others, in a cluster of three."""
 
     def __init__(self, agreed: int = 30) -> None:
@@ -231,7 +231,7 @@ class Desk:
         serializer: Any = SimpleNamespace(context=context, is_confirmed_by=bool)
         return SnapshotService(self.settings, self.stage.execution, StreamIndex(), serializer, None)
 
-    def make(self, index: int) -> checkpoint.Checkpoint:
+    def make(self, index: int) -> checkpoint.StateCheckpoint:
         self.checkpointer.add(checkpoint.make(index, self.state.export()))
         self.checkpointer.write_if_covered()
         (persist,) = [one for one in self.checkpointer.effects if isinstance(one, Persist)][-1:]
@@ -247,220 +247,220 @@ class Desk:
         return [one for one in found if isinstance(one, kind)]
 
 
-def said(made: checkpoint.Checkpoint, **other: Any) -> SnapshotOffer:
+def said(made: checkpoint.StateCheckpoint, **other: Any) -> SnapshotOffer:
     fields: dict[str, Any] = {"first": 1, "agreed": 30, "confirmed": False, "digest": made.digest, **other}
     return SnapshotOffer(made.index, size_bytes=len(made.state), **fields)
 
 
 def test_log_is_dropped_only_when_a_quorum_and_all_connected_members_have_the_checkpoint() -> None:
-    desk = Desk()
-    made = desk.make(25)
-    assert desk.log.segment_index.first == 1
-    desk.checkpointer.on_connected(2)
-    desk.checkpointer.on_connected(3)
-    desk.checkpointer.on_offer(0, 2, said(made))
-    assert desk.checkpointer.confirmed
-    assert desk.log.segment_index.first == 1, "node 3 is connected and has said nothing"
-    desk.checkpointer.on_offer(0, 3, SnapshotOffer(15, bytes(32), 1, 1, 30, confirmed=False))
-    assert desk.log.segment_index.first == 11, "node 3 has an earlier one"
-    desk.checkpointer.on_disconnected(0, 3)
-    desk.checkpointer.drop_segments(0)
-    assert desk.log.segment_index.first == 21
+    host = CoreHost()
+    made = host.make(25)
+    assert host.log.segment_index.first == 1
+    host.checkpointer.on_connected(2)
+    host.checkpointer.on_connected(3)
+    host.checkpointer.on_offer(0, 2, said(made))
+    assert host.checkpointer.confirmed
+    assert host.log.segment_index.first == 1, "node 3 is connected and has said nothing"
+    host.checkpointer.on_offer(0, 3, SnapshotOffer(15, bytes(32), 1, 1, 30, confirmed=False))
+    assert host.log.segment_index.first == 11, "node 3 has an earlier one"
+    host.checkpointer.on_disconnected(0, 3)
+    host.checkpointer.drop_segments(0)
+    assert host.log.segment_index.first == 21
 
 
 def test_member_that_lacks_dropped_messages_is_informed_until_it_caught_up() -> None:
-    desk = Desk()
-    made = desk.make(25)
-    desk.checkpointer.on_offer(0, 2, said(made))
-    assert desk.log.segment_index.first == 21
-    desk.effects(ToPeer)
-    desk.checkpointer.on_connected(3)
-    desk.checkpointer.drop_segments(0)
-    assert [one.node for one in desk.effects(ToPeer)] == [3]
+    host = CoreHost()
+    made = host.make(25)
+    host.checkpointer.on_offer(0, 2, said(made))
+    assert host.log.segment_index.first == 21
+    host.effects(ToPeer)
+    host.checkpointer.on_connected(3)
+    host.checkpointer.drop_segments(0)
+    assert [one.node for one in host.effects(ToPeer)] == [3]
     for second in (1, 2):
-        desk.checkpointer.on_timer(second * LOOK_NS)
-        assert [one.node for one in desk.effects(ToPeer)] == [3], "what it was told may have been lost"
-    desk.checkpointer.on_offer(2 * LOOK_NS, 3, said(made))
-    desk.effects(ToPeer)
-    desk.checkpointer.on_timer(3 * LOOK_NS)
-    assert desk.effects(ToPeer) == []
+        host.checkpointer.on_timer(second * LOOK_NS)
+        assert [one.node for one in host.effects(ToPeer)] == [3], "what it was told may have been lost"
+    host.checkpointer.on_offer(2 * LOOK_NS, 3, said(made))
+    host.effects(ToPeer)
+    host.checkpointer.on_timer(3 * LOOK_NS)
+    assert host.effects(ToPeer) == []
 
 
 def test_needed_messages_are_not_dropped() -> None:
-    desk = Desk()
-    desk.start(needed_by=(lambda: 15,))
-    desk.checkpointer.on_connected(2)
-    desk.checkpointer.on_offer(0, 2, said(desk.make(25)))
-    assert desk.log.segment_index.first == 11
+    host = CoreHost()
+    host.start(needed_by=(lambda: 15,))
+    host.checkpointer.on_connected(2)
+    host.checkpointer.on_offer(0, 2, said(host.make(25)))
+    assert host.log.segment_index.first == 11
 
 
 @pytest.mark.parametrize("index_only", [True, False])
 def test_index_only_serializer_repeats_its_offer_to_a_peer_that_the_checkpoint_would_help(index_only: bool) -> None:
     """The peer's first offer was lost. The data holders have dropped payloads that it lacks, and their word alone is
     not enough (seed 159 of `indexonly`)."""
-    desk = Desk()
-    desk.log.index_only = index_only
-    made = desk.make(25)
+    host = CoreHost()
+    host.log.index_only = index_only
+    made = host.make(25)
     for node in (2, 3):
-        desk.checkpointer.on_connected(node)
-    desk.checkpointer.on_offer(0, 3, said(made))
-    desk.checkpointer.drop_segments(0)
-    desk.effects(ToPeer)
-    assert desk.checkpointer.due_ns is not None
-    desk.checkpointer.on_timer(desk.checkpointer.due_ns)
-    assert [one.node for one in desk.effects(ToPeer)] == ([2] if index_only else [])
+        host.checkpointer.on_connected(node)
+    host.checkpointer.on_offer(0, 3, said(made))
+    host.checkpointer.drop_segments(0)
+    host.effects(ToPeer)
+    assert host.checkpointer.due_ns is not None
+    host.checkpointer.on_timer(host.checkpointer.due_ns)
+    assert [one.node for one in host.effects(ToPeer)] == ([2] if index_only else [])
 
 
 def test_checkpoint_counts_only_after_sync() -> None:
-    desk = Desk()
-    desk.log.shown = 24
-    desk.checkpointer.add(checkpoint.make(25, desk.state.export()))
-    desk.checkpointer.write_if_covered()
-    assert not desk.effects(Persist), "the log on disk lacks a verdict that the checkpoint covers"
-    desk.log.shown = 25
-    desk.checkpointer.write_if_covered()
-    (persist,) = desk.effects(Persist)
+    host = CoreHost()
+    host.log.shown = 24
+    host.checkpointer.add(checkpoint.make(25, host.state.export()))
+    host.checkpointer.write_if_covered()
+    assert not host.effects(Persist), "the log on disk lacks a verdict that the checkpoint covers"
+    host.log.shown = 25
+    host.checkpointer.write_if_covered()
+    (persist,) = host.effects(Persist)
     assert isinstance(persist.operations[0], Replace)
-    desk.checkpointer.write_if_covered()
-    assert not desk.effects(Persist), "it is written once"
-    assert not desk.checkpointer.durable
-    desk.checkpointer.on_connected(2)
-    (told,) = desk.effects(ToPeer)
+    host.checkpointer.write_if_covered()
+    assert not host.effects(Persist), "it is written once"
+    assert not host.checkpointer.durable
+    host.checkpointer.on_connected(2)
+    (told,) = host.effects(ToPeer)
     assert told.message.index == 0
 
 
 def test_node_that_differs_from_a_majority_stops() -> None:
-    desk = Desk()
-    made = desk.make(25)
+    host = CoreHost()
+    made = host.make(25)
     for node in (2, 3):
-        desk.checkpointer.on_connected(node)
-        desk.checkpointer.on_offer(0, node, said(made, digest=bytes(32)))
-        assert bool(desk.effects(Halt)) == (node == 3)
-    assert desk.log.segment_index.first == 1
+        host.checkpointer.on_connected(node)
+        host.checkpointer.on_offer(0, node, said(made, digest=bytes(32)))
+        assert bool(host.effects(Halt)) == (node == 3)
+    assert host.log.segment_index.first == 1
 
 
-def behind() -> tuple[Desk, checkpoint.Checkpoint]:
+def behind() -> tuple[CoreHost, checkpoint.StateCheckpoint]:
     """A node that has nothing, and a real checkpoint of others."""
-    desk = Desk(agreed=0)
+    host = CoreHost(agreed=0)
     other = Stage()
     execute(other, [petition(MakeCheckpoint(0))])
     state = other.execution.state
     for node in (2, 3):
-        desk.checkpointer.on_connected(node)
-    return desk, checkpoint.make(state.position.index, state.export())
+        host.checkpointer.on_connected(node)
+    return host, checkpoint.make(state.position.index, state.export())
 
 
 def test_node_that_lacks_the_next_message_itself_does_not_count_as_one_that_has_it() -> None:
     """Two nodes that start from nothing must not wait for each other to confirm messages that neither has."""
-    desk, made = behind()
-    desk.start(confirms=lambda nodes: len(nodes) >= 2)
+    host, made = behind()
+    host.start(confirms=lambda nodes: len(nodes) >= 2)
     for node in (2, 3):
-        desk.checkpointer.on_connected(node)
-    desk.checkpointer.on_offer(0, 2, said(made, first=1, confirmed=True))
-    desk.checkpointer.on_offer(0, 3, SnapshotOffer(0, bytes(32), 0, 1, 0, confirmed=False))
+        host.checkpointer.on_connected(node)
+    host.checkpointer.on_offer(0, 2, said(made, first=1, confirmed=True))
+    host.checkpointer.on_offer(0, 3, SnapshotOffer(0, bytes(32), 0, 1, 0, confirmed=False))
     for now_ns in range(0, 1000, 50):
-        desk.installer.update(now_ns)
-    asked = [one for one in desk.effects(ToPeer) if isinstance(one.message, AskState)]
+        host.installer.update(now_ns)
+    asked = [one for one in host.effects(ToPeer) if isinstance(one.message, AskState)]
     assert {one.message.index for one in asked} == {made.index}
 
 
 def test_checkpoint_of_a_quorum_is_installed_at_once_and_verified() -> None:
-    desk, made = behind()
-    desk.checkpointer.on_offer(0, 2, said(made, first=9))
-    desk.installer.update(0)
-    assert not [one for one in desk.effects(ToPeer) if isinstance(one.message, AskState)]
-    desk.checkpointer.on_offer(0, 3, said(made, first=9))
-    desk.installer.update(0)
-    (asked,) = [one for one in desk.effects(ToPeer) if isinstance(one.message, AskState)]
+    host, made = behind()
+    host.checkpointer.on_offer(0, 2, said(made, first=9))
+    host.installer.update(0)
+    assert not [one for one in host.effects(ToPeer) if isinstance(one.message, AskState)]
+    host.checkpointer.on_offer(0, 3, said(made, first=9))
+    host.installer.update(0)
+    (asked,) = [one for one in host.effects(ToPeer) if isinstance(one.message, AskState)]
     forged = made.state[:-1] + bytes((made.state[-1] ^ 1,))
-    desk.installer.on_piece(0, asked.node, StatePiece(made.index, 0, forged))
-    assert not desk.effects(Persist)
-    desk.installer.on_timer(1000)
-    (asked,) = [one for one in desk.effects(ToPeer) if isinstance(one.message, AskState)]
+    host.installer.on_piece(0, asked.node, StatePiece(made.index, 0, forged))
+    assert not host.effects(Persist)
+    host.installer.on_timer(1000)
+    (asked,) = [one for one in host.effects(ToPeer) if isinstance(one.message, AskState)]
     half = len(made.state) // 2
-    desk.installer.on_piece(0, asked.node, StatePiece(made.index, 0, made.state[:half]))
-    (asked,) = [one for one in desk.effects(ToPeer) if isinstance(one.message, AskState)]
+    host.installer.on_piece(0, asked.node, StatePiece(made.index, 0, made.state[:half]))
+    (asked,) = [one for one in host.effects(ToPeer) if isinstance(one.message, AskState)]
     assert asked.message.position == half
-    desk.installer.on_piece(0, asked.node, StatePiece(made.index, half, made.state[half:]))
-    (persist,) = desk.effects(Persist)
+    host.installer.on_piece(0, asked.node, StatePiece(made.index, half, made.state[half:]))
+    (persist,) = host.effects(Persist)
     first, state = checkpoint.decode(persist.operations[0].data)
     assert (first, sha256(state).digest()) == (made.index + 1, made.digest)
-    assert not desk.effects(Halt)
-    desk.installer.on_written()
-    (halt,) = desk.effects(Halt)
+    assert not host.effects(Halt)
+    host.installer.on_written()
+    (halt,) = host.effects(Halt)
     assert halt.again
 
 
-def asked_for(desk: Desk) -> list[int]:
+def asked_for(host: CoreHost) -> list[int]:
     """The nodes that are asked for a piece of a state."""
-    return [one.node for one in desk.effects(ToPeer) if isinstance(one.message, AskState)]
+    return [one.node for one in host.effects(ToPeer) if isinstance(one.message, AskState)]
 
 
 def test_pieces_that_were_not_asked_for_neither_spoil_a_state_nor_delay_the_next_request() -> None:
     """Otherwise a member that sends forged pieces all the time keeps others from it (seed 122 of `retention`)."""
-    desk, made = behind()
-    desk.checkpointer.on_connected(6)
+    host, made = behind()
+    host.checkpointer.on_connected(6)
     for node in (2, 3, 6):
-        desk.checkpointer.on_offer(0, node, said(made, first=9))
-    desk.installer.update(0)
-    assert asked_for(desk) == [2]
-    retry_ns = desk.settings.order.retry_ns
+        host.checkpointer.on_offer(0, node, said(made, first=9))
+    host.installer.update(0)
+    assert asked_for(host) == [2]
+    retry_ns = host.settings.order.retry_ns
     half = len(made.state) // 2
-    desk.installer.on_piece(0, 6, StatePiece(made.index, 0, bytes(half)))
-    assert asked_for(desk) == []
-    desk.installer.on_piece(retry_ns - 1, 6, StatePiece(made.index, 0, bytes(len(made.state))))
-    assert desk.installer.due_ns == retry_ns
-    desk.installer.on_timer(retry_ns)
-    assert asked_for(desk) == [3]
+    host.installer.on_piece(0, 6, StatePiece(made.index, 0, bytes(half)))
+    assert asked_for(host) == []
+    host.installer.on_piece(retry_ns - 1, 6, StatePiece(made.index, 0, bytes(len(made.state))))
+    assert host.installer.due_ns == retry_ns
+    host.installer.on_timer(retry_ns)
+    assert asked_for(host) == [3]
 
 
 def test_state_of_valid_form_without_the_trusted_digest_is_not_installed() -> None:
-    desk, made = behind()
+    host, made = behind()
     for node in (2, 3):
-        desk.checkpointer.on_offer(0, node, said(made, first=9))
-    desk.installer.update(0)
+        host.checkpointer.on_offer(0, node, said(made, first=9))
+    host.installer.update(0)
     other = Stage()
     execute(other, [petition(MakeCheckpoint(0), nonce=b"another request ")])
     forged = other.execution.state.export()
     assert load(founding(), forged).position.index == made.index
     assert len(forged) == len(made.state)
     assert sha256(forged).digest() != made.digest
-    desk.installer.on_piece(0, 2, StatePiece(made.index, 0, forged))
-    assert not desk.effects(Persist)
+    host.installer.on_piece(0, 2, StatePiece(made.index, 0, forged))
+    assert not host.effects(Persist)
 
 
 def test_node_that_sent_a_forged_state_is_asked_no_more_while_others_have_it() -> None:
-    desk, made = behind()
+    host, made = behind()
     for node in (2, 3):
-        desk.checkpointer.on_offer(0, node, said(made, first=9))
-    desk.installer.update(0)
+        host.checkpointer.on_offer(0, node, said(made, first=9))
+    host.installer.update(0)
     forged = StatePiece(made.index, 0, bytes(len(made.state)))
-    desk.installer.on_piece(0, 2, forged)
-    due_ns = desk.installer.due_ns
+    host.installer.on_piece(0, 2, forged)
+    due_ns = host.installer.due_ns
     assert due_ns is not None
-    desk.installer.on_piece(due_ns - 1, 2, forged)
-    assert desk.installer.due_ns == due_ns, "another forged piece delays nothing"
-    asked_for(desk)
+    host.installer.on_piece(due_ns - 1, 2, forged)
+    assert host.installer.due_ns == due_ns, "another forged piece delays nothing"
+    asked_for(host)
     asked: list[int] = []
     for _ in range(4):
-        assert desk.installer.due_ns is not None
-        desk.installer.on_timer(desk.installer.due_ns)
-        asked += asked_for(desk)
+        assert host.installer.due_ns is not None
+        host.installer.on_timer(host.installer.due_ns)
+        asked += asked_for(host)
     assert asked == [3, 3, 3, 3]
-    desk.installer.on_piece(0, 3, StatePiece(made.index, 0, made.state))
-    assert desk.effects(Persist)
+    host.installer.on_piece(0, 3, StatePiece(made.index, 0, made.state))
+    assert host.effects(Persist)
 
 
 def believes(*, votes: bool, confirmed: bool) -> bool:
     """Whether a node takes, after a while, what the one serializer says that it can hear."""
-    desk, made = behind()
-    desk.settings.node = 1 if votes else 9
-    desk.checkpointer.on_disconnected(0, 3)
-    desk.checkpointer.on_offer(0, 2, said(made, first=9, confirmed=confirmed))
-    desk.installer.update(0)
-    assert not [one for one in desk.effects(ToPeer) if isinstance(one.message, AskState)], "without waiting for others"
-    desk.installer.update(101)
-    return any(isinstance(one.message, AskState) for one in desk.effects(ToPeer))
+    host, made = behind()
+    host.settings.node = 1 if votes else 9
+    host.checkpointer.on_disconnected(0, 3)
+    host.checkpointer.on_offer(0, 2, said(made, first=9, confirmed=confirmed))
+    host.installer.update(0)
+    assert not [one for one in host.effects(ToPeer) if isinstance(one.message, AskState)], "without waiting for others"
+    host.installer.update(101)
+    return any(isinstance(one.message, AskState) for one in host.effects(ToPeer))
 
 
 def test_one_serializer_is_believed_after_a_while_if_a_quorum_confirmed_it() -> None:
@@ -474,35 +474,35 @@ def test_serializer_that_completes_a_quorum_is_believed_after_a_while() -> None:
 
 
 def test_no_checkpoint_is_installed_while_a_member_has_the_log() -> None:
-    desk, made = behind()
-    desk.checkpointer.on_offer(0, 2, said(made, first=9))
-    desk.checkpointer.on_offer(0, 3, said(made, first=1))
-    desk.installer.update(0)
-    assert not [one for one in desk.effects(ToPeer) if isinstance(one.message, AskState)]
+    host, made = behind()
+    host.checkpointer.on_offer(0, 2, said(made, first=9))
+    host.checkpointer.on_offer(0, 3, said(made, first=1))
+    host.installer.update(0)
+    assert not [one for one in host.effects(ToPeer) if isinstance(one.message, AskState)]
 
 
 def test_member_without_a_vote_cannot_prevent_a_checkpoint_installation() -> None:
-    desk, made = behind()
-    desk.start(lambda nodes: len({2, 3}.intersection(nodes)) > 1)
-    desk.checkpointer.on_offer(0, 9, said(made, first=1))
+    host, made = behind()
+    host.start(lambda nodes: len({2, 3}.intersection(nodes)) > 1)
+    host.checkpointer.on_offer(0, 9, said(made, first=1))
     for serializer in (2, 3):
-        desk.checkpointer.on_offer(0, serializer, said(made, first=9))
-    desk.installer.update(0)
-    assert any(isinstance(one.message, AskState) for one in desk.effects(ToPeer))
+        host.checkpointer.on_offer(0, serializer, said(made, first=9))
+    host.installer.update(0)
+    assert any(isinstance(one.message, AskState) for one in host.effects(ToPeer))
 
 
 @pytest.mark.parametrize("believed", [True, False])
 def test_checkpoint_is_installed_after_a_while_if_nodes_with_the_log_are_unconfirmed(believed: bool) -> None:
     """One serializer still has the messages; without another, or a proven master, nobody takes them from it."""
-    desk, made = behind()
-    desk.start(lambda nodes: believed or len(nodes) > 1)
-    desk.checkpointer.on_offer(0, 2, said(made, first=9))
-    desk.checkpointer.on_offer(0, 3, said(made, first=1))
-    desk.installer.update(0)
-    assert not [one for one in desk.effects(ToPeer) if isinstance(one.message, AskState)]
-    assert desk.installer.due_ns == (None if believed else 100)
-    desk.installer.on_timer(100)
-    assert any(isinstance(one.message, AskState) for one in desk.effects(ToPeer)) is not believed
+    host, made = behind()
+    host.start(lambda nodes: believed or len(nodes) > 1)
+    host.checkpointer.on_offer(0, 2, said(made, first=9))
+    host.checkpointer.on_offer(0, 3, said(made, first=1))
+    host.installer.update(0)
+    assert not [one for one in host.effects(ToPeer) if isinstance(one.message, AskState)]
+    assert host.installer.due_ns == (None if believed else 100)
+    host.installer.on_timer(100)
+    assert any(isinstance(one.message, AskState) for one in host.effects(ToPeer)) is not believed
 
 
 def test_payloads_that_a_checkpoint_covers_are_not_ordered_again() -> None:
@@ -519,20 +519,20 @@ def test_payloads_that_a_checkpoint_covers_are_not_ordered_again() -> None:
 # Who came too late.
 
 
-def returning() -> tuple[SnapshotService, Log, checkpoint.Checkpoint]:
+def returning() -> tuple[SnapshotService, Log, checkpoint.StateCheckpoint]:
     """A node that has dropped its log's beginning, and node 3, which connects and lacks what went."""
-    desk = Desk()
-    covering = desk.service()
-    desk.checkpointer = covering.checkpointer
-    made = desk.make(15)
+    host = CoreHost()
+    covering = host.service()
+    host.checkpointer = covering.checkpointer
+    made = host.make(15)
     covering.on_connected(0, 2)
     covering.on_message(0, 2, said(made))
-    assert desk.log.segment_index.first == 11
+    assert host.log.segment_index.first == 11
     covering.on_connected(0, 3)
     covering.on_message(0, 3, SnapshotOffer(0, bytes(32), 0, 1, 4, confirmed=False))
-    covering.on_message(0, 2, said(desk.make(25)))
-    assert desk.log.segment_index.first == 11, "node 3 is connected"
-    return covering, desk.log, made
+    covering.on_message(0, 2, said(host.make(25)))
+    assert host.log.segment_index.first == 11, "node 3 is connected"
+    return covering, host.log, made
 
 
 def test_log_is_retained_for_a_member_that_restarts_from_a_checkpoint() -> None:
@@ -549,7 +549,7 @@ def test_log_is_retained_for_a_member_that_restarts_from_a_checkpoint() -> None:
     assert log.segment_index.first == 11, "node 3 has not come to our latest checkpoint"
 
 
-def test_log_is_retained_until_that_member_has_the_latest_checkpoint() -> None:
+def test_log_is_retained_until_a_lagging_member_has_the_latest_checkpoint() -> None:
     covering, log, made = returning()
     latest = covering.checkpointer.latest
     assert latest is not None
@@ -562,7 +562,7 @@ def test_log_is_retained_until_that_member_has_the_latest_checkpoint() -> None:
     assert covering.checkpointer.covered_through() == 25
 
 
-def test_log_is_not_retained_for_that_member_for_ever() -> None:
+def test_log_is_retained_for_a_lagging_member_only_for_a_bounded_time() -> None:
     covering, log, _ = returning()
     covering.on_disconnected(LOOK_NS, 3)
     covering.on_timer(LOOK_NS + RETURN_NS - 1)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from chaplain.journal.model.bootstrap import Policy
+from chaplain.journal.model.bootstrap import ExecutionPolicy
 from tests.support.execution_stage import pack
 from tests.support.journal_cluster import Client, Cluster
 
 
 def test_payloads_of_the_last_message_are_served_after_a_restart_from_its_checkpoint() -> None:
     """Index-only serializers may have agreed on it without its payloads, and only data holders have them."""
-    cluster = Cluster(3, Policy(checkpoint_bytes=1))
+    cluster = Cluster(3, ExecutionPolicy(checkpoint_bytes=1))
     cluster.elect()
     client = Client(cluster).connect(cluster.master)
     lane = client.lease()

@@ -1,4 +1,4 @@
-"""The roster: when it is written, and what it is good for while the log says less."""
+"""The file of last known members: when it is written, and how it is used while the log is older."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ FOUNDED = initial_config(map(placed, (1, 2, 3)))
 REPLACED = ClusterConfig((*(placed(node, Stage.NONE) for node in (1, 2, 3)), *map(placed, (4, 5, 6))), (4, 5, 6))
 
 
-def test_roster_is_written_when_it_changes_and_never_goes_back() -> None:
+def test_last_known_members_are_written_on_change_and_never_replaced_by_older_ones() -> None:
     keeper = LastKnownMembersStore(None, FOUNDED)
     assert keeper.update(FOUNDED, 7) is None, "an empty log says as much"
     written = keeper.update(REPLACED, 40)
@@ -49,12 +49,12 @@ def test_roster_is_written_when_it_changes_and_never_goes_back() -> None:
     assert again.update(FOUNDED, 42) is not None
 
 
-def test_malformed_roster_counts_as_absent() -> None:
+def test_malformed_last_known_members_count_as_absent() -> None:
     for data in (None, b"", b"{}", b"[1]", b'{"index":1,"sets":[[1]],"keys":{"1":"no hex"}}'):
         assert read_last_known_members(data) is None
 
 
-def test_roster_members_are_known_until_the_log_contains_them() -> None:
+def test_last_known_members_count_until_the_log_contains_them() -> None:
     nodes = PeerTable(FOUNDED, last_known_members(REPLACED, 40).nodes)
     assert nodes.entered(peer(4)) == [PeerUp(4)]
     assert (nodes.member_of(peer(4)), nodes.instance(4)) == (4, peer(4).instance)
@@ -65,7 +65,7 @@ def test_roster_members_are_known_until_the_log_contains_them() -> None:
     assert nodes.member_of(peer(4)) == 0
 
 
-def test_roster_members_that_the_log_contradicts_are_not_asked() -> None:
+def test_last_known_members_that_the_log_contradicts_are_not_asked() -> None:
     nodes = PeerTable(REPLACED, {key(1): 1, key(9): 4})
     assert nodes.entered(peer(1)) == [], "it was removed"
     assert nodes.entered(peer(9)) == [], "node 4 has another key"

@@ -16,12 +16,12 @@ def acknowledged_by_two() -> tuple[Cluster, list[int], tuple[int, bytes]]:
     cluster.run(3)
     cluster.arrive()
     cluster.run(0.05)
-    third = next(desk.node for desk in cluster.up() if desk.core.role is Role.FOLLOWER)
+    third = next(host.node for host in cluster.up() if host.core.role is Role.FOLLOWER)
     cluster.kill(third)
     cluster.arrive()
     cluster.settle()
     agreed = cluster.master().core.agreed
-    holders = [desk.node for desk in cluster.up()]
+    holders = [host.node for host in cluster.up()]
     for node in holders:
         cluster.kill(node, told=False)
     assert cluster[third].core.agreed[0] < agreed[0]
@@ -40,7 +40,7 @@ def test_two_of_three_nodes_that_lost_acknowledged_messages_elect_no_master(how:
         for node in cluster.nodes:
             cluster.restart(node)
         cluster.run(12)
-        assert not [desk.node for desk in cluster.up() if desk.core.role is Role.MASTER]
+        assert not [host.node for host in cluster.up() if host.core.role is Role.MASTER]
         for node in holders:
             assert cluster[node].core.role is Role.OUT
             assert state(cluster[node]) is VotingState.LOST
@@ -56,8 +56,8 @@ def test_one_of_three_nodes_that_lost_a_message_fetches_it_again() -> None:
     for node in cluster.nodes:
         cluster.restart(node)
     cluster.run(8)
-    assert {state(desk) for desk in cluster.up()} == {VotingState.SOUND}
-    assert {desk.core.agreed for desk in cluster.up()} == {cluster.master().core.agreed}
+    assert {state(host) for host in cluster.up()} == {VotingState.SOUND}
+    assert {host.core.agreed for host in cluster.up()} == {cluster.master().core.agreed}
     assert any(message.hash == agreed[1] for message in cluster[holders[0]].agreed)
 
 
@@ -68,19 +68,19 @@ def test_log_that_ends_before_its_jot_is_lost_on_the_same_boot_only(boot: bytes)
     cluster.run(3)
     cluster.arrive()
     cluster.run(0.05)
-    desk = follower(cluster)
-    before = bytes(desk.files[SEGMENT])
+    host = follower(cluster)
+    before = bytes(host.files[SEGMENT])
     cluster.arrive()
     cluster.settle()
-    cluster.kill(desk.node)
-    desk.files[SEGMENT][:] = before  # the disk lost the last write, and the record that ends the log stands there still
-    desk.boot = boot
-    cluster.restart(desk.node)
-    desk.write()
-    assert state(desk) is (VotingState.LOST if boot == b"boot            " else VotingState.SOUND)
+    cluster.kill(host.node)
+    host.files[SEGMENT][:] = before  # the disk lost the last write, and the record that ends the log stands there still
+    host.boot = boot
+    cluster.restart(host.node)
+    host.write()
+    assert state(host) is (VotingState.LOST if boot == b"boot            " else VotingState.SOUND)
     cluster.run(3)
-    assert state(desk) is VotingState.SOUND
-    assert desk.core.agreed == cluster.master().core.agreed
+    assert state(host) is VotingState.SOUND
+    assert host.core.agreed == cluster.master().core.agreed
 
 
 def test_message_that_one_of_two_holders_lost_to_its_disk_is_not_replaced() -> None:
@@ -103,7 +103,7 @@ def test_message_that_one_of_two_holders_lost_to_its_disk_is_not_replaced() -> N
     for node in (victim, third):
         cluster.restart(node)
     cluster.run(12)
-    assert not [desk.node for desk in cluster.up() if desk.core.role is Role.MASTER]
+    assert not [host.node for host in cluster.up() if host.core.role is Role.MASTER]
     assert state(cluster[victim]) is VotingState.LOST
     cluster.restart(master.node)
     cluster.run(8)
@@ -111,7 +111,7 @@ def test_message_that_one_of_two_holders_lost_to_its_disk_is_not_replaced() -> N
     assert any(message.hash == agreed[1] for message in cluster[third].agreed)
 
 
-def test_node_in_doubt_does_not_go_on_with_one_that_lost_records() -> None:
+def test_node_in_doubt_forms_no_quorum_with_one_that_lost_records() -> None:
     """Of two holders one is lost and one in doubt; the third answers that it is sound, and never had the message."""
     cluster, (lost, doubtful), _ = acknowledged_by_two()
     for node in (lost, doubtful):
@@ -122,33 +122,33 @@ def test_node_in_doubt_does_not_go_on_with_one_that_lost_records() -> None:
     cluster.run(12)
     assert state(cluster[lost]) is VotingState.LOST
     assert state(cluster[doubtful]) is VotingState.DOUBTFUL
-    assert not [desk.node for desk in cluster.up() if desk.core.role is Role.MASTER]
+    assert not [host.node for host in cluster.up() if host.core.role is Role.MASTER]
 
 
 @pytest.mark.parametrize("content", [b"", bytes(44)])
 def test_empty_hint_counts_as_the_effect_of_a_power_cut(content: bytes) -> None:
     cluster = Cluster(3)
     cluster.run(3)
-    desk = follower(cluster)
-    cluster.kill(desk.node)
-    desk.files["journal.jot"][:] = content
-    cluster.restart(desk.node)
-    desk.write()
-    assert state(desk) is VotingState.SOUND
+    host = follower(cluster)
+    cluster.kill(host.node)
+    host.files["journal.jot"][:] = content
+    cluster.restart(host.node)
+    host.write()
+    assert state(host) is VotingState.SOUND
 
 
 def test_damaged_jot_takes_the_vote_until_caught_up() -> None:
     """It may have been the only evidence that the disk lost a record."""
     cluster = Cluster(3)
     cluster.run(3)
-    desk = follower(cluster)
-    cluster.kill(desk.node)
-    desk.files["journal.jot"][30] ^= 1
-    cluster.restart(desk.node)
-    desk.write()
-    assert state(desk) is VotingState.DOUBTFUL
+    host = follower(cluster)
+    cluster.kill(host.node)
+    host.files["journal.jot"][30] ^= 1
+    cluster.restart(host.node)
+    host.write()
+    assert state(host) is VotingState.DOUBTFUL
     cluster.run(3)
-    assert state(desk) is VotingState.SOUND
+    assert state(host) is VotingState.SOUND
 
 
 def lose_the_beginning(cluster: Cluster, node: int) -> None:
@@ -164,7 +164,7 @@ def lose_the_beginning(cluster: Cluster, node: int) -> None:
 def several_segments() -> Cluster:
     cluster = Cluster(3)
     cluster.run(3)
-    while not all(sum(name.endswith(".segment") for name in desk.files) > 2 for desk in cluster.up()):
+    while not all(sum(name.endswith(".segment") for name in host.files) > 2 for host in cluster.up()):
         for _ in range(40):
             cluster.arrive()
         cluster.settle()
@@ -193,5 +193,5 @@ def test_cluster_continues_after_two_nodes_fetched_their_log_start_in_turn() -> 
     for node in cluster.nodes:
         cluster.restart(node)
     cluster.run(5)
-    assert {state(desk) for desk in cluster.up()} == {VotingState.SOUND}
+    assert {state(host) for host in cluster.up()} == {VotingState.SOUND}
     assert cluster.master().core.agreed[0] >= agreed

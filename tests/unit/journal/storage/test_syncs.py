@@ -15,7 +15,7 @@ from chaplain.journal.storage.recovery import recover
 from chaplain.runtime.disk.operations import DataFiles
 from chaplain.runtime.disk.syscalls import DataDirectory
 from simulator.world.disk import apply, segments_of
-from tests.support.consensus_cluster import Cluster, Desk, elected
+from tests.support.consensus_cluster import Cluster, ConsensusHost, elected
 from tests.support.consensus_disks import SEGMENT, follower
 
 JOT = "journal.jot"
@@ -47,15 +47,15 @@ class RecordingDisk(DataDirectory):
 
 def test_hint_is_synced_with_every_mark_and_after_a_bounded_number_of_messages(tmp_path: Path) -> None:
     cluster = elected()
-    desk = cluster.master()
+    host = cluster.master()
     persists: list[Persist] = []
-    write = desk.write
+    write = host.write
 
     def kept() -> None:
-        persists.append(desk.persists[0])
+        persists.append(host.persists[0])
         write()
 
-    desk.write = kept  # type: ignore[method-assign]
+    host.write = kept  # type: ignore[method-assign]
     for _ in range(3 * SYNC_HINTS_UNSYNCED_MAX):
         cluster.arrive()
         cluster.settle()
@@ -76,15 +76,15 @@ def test_hint_is_synced_with_every_mark_and_after_a_bounded_number_of_messages(t
     assert len(persists) > 3 * SYNC_HINTS_UNSYNCED_MAX
 
 
-def propose_to(cluster: Cluster, desk: Desk) -> Propose:
+def propose_to(cluster: Cluster, host: ConsensusHost) -> Propose:
     """A payload comes, and the master's proposal of it reaches the follower, which has not written it yet."""
     master = cluster.master()
     cluster.arrive()
     master.step(Drained())
-    proposals = [one for one in master.said(desk.node) if isinstance(one, Propose)]
-    cluster.wires[master.node, desk.node].clear()
-    desk.hear(master.node, proposals[-1])
-    assert desk.persists
+    proposals = [one for one in master.said(host.node) if isinstance(one, Propose)]
+    cluster.wires[master.node, host.node].clear()
+    host.hear(master.node, proposals[-1])
+    assert host.persists
     return proposals[-1]
 
 
@@ -99,27 +99,27 @@ def messages_on(media: dict[str, bytearray]) -> dict[int, bytes]:
 def test_record_only_in_the_page_cache_is_synced_before_it_is_acknowledged(rolls: bool) -> None:
     """The sync of a proposal failed, and the process starts again on the same boot: it reads the record back."""
     cluster = elected()
-    desk, master = follower(cluster), cluster.master()
+    host, master = follower(cluster), cluster.master()
     while True:
         cluster.arrive()
         cluster.settle()
-        proposed = propose_to(cluster, desk)
-        written = {one.file for one in desk.persists[-1].operations if isinstance(one, WriteAt)}
-        if not rolls or not written <= desk.files.keys():
+        proposed = propose_to(cluster, host)
+        written = {one.file for one in host.persists[-1].operations if isinstance(one, WriteAt)}
+        if not rolls or not written <= host.files.keys():
             break
         cluster.settle()
-    media = {name: bytearray(data) for name, data in desk.files.items()}
-    for operation in desk.persists[-1].operations:
-        apply(desk.files, operation)  # the page cache has it, and the disk has not
-    desk.start()
-    cluster.rise(desk)
-    assert desk.core.last_index == proposed.index
+    media = {name: bytearray(data) for name, data in host.files.items()}
+    for operation in host.persists[-1].operations:
+        apply(host.files, operation)  # the page cache has it, and the disk has not
+    host.start()
+    cluster.rise(host)
+    assert host.core.last_index == proposed.index
     assert proposed.index not in messages_on(media)
-    desk.hear(master.node, proposed)
-    while not (said := [one for one in desk.said(master.node) if isinstance(one, ProposalAck)]):
-        for operation in desk.persists[0].operations:
+    host.hear(master.node, proposed)
+    while not (said := [one for one in host.said(master.node) if isinstance(one, ProposalAck)]):
+        for operation in host.persists[0].operations:
             apply(media, operation)
-        desk.write()
+        host.write()
     assert said[-1].index == proposed.index
     assert messages_on(media)[proposed.index] == said[-1].hash
 
@@ -130,9 +130,9 @@ def test_proven_part_of_the_log_is_not_written_again_at_a_start() -> None:
         cluster.arrive()
         cluster.settle()
     cluster.run(0.1)
-    desk = follower(cluster)
-    cluster.kill(desk.node)
-    cluster.restart(desk.node)
-    again = [one for one in desk.persists[0].operations if isinstance(one, WriteAt) and one.file == SEGMENT]
-    assert again[0].position > desk.core.context.log.written // 2
-    assert bytes(desk.files[SEGMENT][again[0].position :][: len(again[0].data)]) == again[0].data
+    host = follower(cluster)
+    cluster.kill(host.node)
+    cluster.restart(host.node)
+    again = [one for one in host.persists[0].operations if isinstance(one, WriteAt) and one.file == SEGMENT]
+    assert again[0].position > host.core.context.log.written // 2
+    assert bytes(host.files[SEGMENT][again[0].position :][: len(again[0].data)]) == again[0].data

@@ -11,7 +11,7 @@ from chaplain.journal.consensus.events import Role
 from chaplain.journal.consensus.hard_state import VotingState
 from chaplain.runtime.disk import log_files
 from chaplain.runtime.disk.log_files import UNREADABLE, read_if_exists, segments_of
-from tests.support.consensus_cluster import Cluster, Desk
+from tests.support.consensus_cluster import Cluster, ConsensusHost
 from tests.support.consensus_disks import SEGMENT, follower, positions, state
 from tests.support.unreadable_file import PAGE_BYTES, make_unreadable
 
@@ -26,35 +26,35 @@ def cluster() -> Cluster:
     return made
 
 
-def restart_from(cluster: Cluster, desk: Desk, folder: Path) -> None:
+def restart_from(cluster: Cluster, host: ConsensusHost, folder: Path) -> None:
     """Start the process again, from what the runtime reads of a real folder."""
-    for name in desk.files:
+    for name in host.files:
         read = read_if_exists(folder / name)
         assert read is not None
-        desk.files[name] = bytearray(read)
+        host.files[name] = bytearray(read)
     for sequence, data in segments_of(folder, "journal"):
-        desk.files[f"journal-{sequence:020d}.segment"] = bytearray(data)
-    cluster.restart(desk.node)
+        host.files[f"journal-{sequence:020d}.segment"] = bytearray(data)
+    cluster.restart(host.node)
 
 
-def assert_it_catches_up(cluster: Cluster, desk: Desk) -> None:
+def assert_it_catches_up(cluster: Cluster, host: ConsensusHost) -> None:
     cluster.run(3)
-    assert state(desk) is VotingState.SOUND
-    assert desk.core.agreed == cluster.master().core.agreed
+    assert state(host) is VotingState.SOUND
+    assert host.core.agreed == cluster.master().core.agreed
 
 
-def stopped_follower(cluster: Cluster, folder: Path) -> Desk:
+def stopped_follower(cluster: Cluster, folder: Path) -> ConsensusHost:
     """Stop a follower and write its files to the folder."""
-    desk = follower(cluster)
-    cluster.kill(desk.node)
-    for name, data in desk.files.items():
+    host = follower(cluster)
+    cluster.kill(host.node)
+    for name, data in host.files.items():
         (folder / name).write_bytes(data)
-    return desk
+    return host
 
 
-def spoil_page_of_message(monkeypatch: pytest.MonkeyPatch, desk: Desk, folder: Path, number: int) -> None:
+def spoil_page_of_message(monkeypatch: pytest.MonkeyPatch, host: ConsensusHost, folder: Path, number: int) -> None:
     """Make the page unreadable in which the message of this number begins."""
-    start = positions(desk)[number][0]
+    start = positions(host)[number][0]
     make_unreadable(monkeypatch, folder / SEGMENT, start // PAGE_BYTES * PAGE_BYTES)
 
 
@@ -63,46 +63,46 @@ def test_unreadable_page_in_the_middle_is_fetched_from_other_nodes(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, copied_bytes_max: int
 ) -> None:
     monkeypatch.setattr(log_files, "COPIED_BYTES_MAX", copied_bytes_max)
-    desk = stopped_follower(cluster, tmp_path)
-    before = desk.core.agreed
-    spoil_page_of_message(monkeypatch, desk, tmp_path, 20)
-    restart_from(cluster, desk, tmp_path)
-    assert desk.core.agreed[0] < before[0]
-    assert any("missing" in report.event for report in desk.reports)
-    assert_it_catches_up(cluster, desk)
-    assert desk.core.has_no_gap
+    host = stopped_follower(cluster, tmp_path)
+    before = host.core.agreed
+    spoil_page_of_message(monkeypatch, host, tmp_path, 20)
+    restart_from(cluster, host, tmp_path)
+    assert host.core.agreed[0] < before[0]
+    assert any("missing" in report.event for report in host.reports)
+    assert_it_catches_up(cluster, host)
+    assert host.core.has_no_gap
 
 
 def test_unreadable_page_at_the_end_takes_the_vote_until_caught_up(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    desk = stopped_follower(cluster, tmp_path)
-    spoil_page_of_message(monkeypatch, desk, tmp_path, -1)
-    restart_from(cluster, desk, tmp_path)
-    assert desk.core.role is Role.OUT
-    assert_it_catches_up(cluster, desk)
+    host = stopped_follower(cluster, tmp_path)
+    spoil_page_of_message(monkeypatch, host, tmp_path, -1)
+    restart_from(cluster, host, tmp_path)
+    assert host.core.role is Role.OUT
+    assert_it_catches_up(cluster, host)
 
 
 def test_segment_that_was_truncated_takes_the_vote_until_caught_up(cluster: Cluster, tmp_path: Path) -> None:
-    desk = stopped_follower(cluster, tmp_path)
+    host = stopped_follower(cluster, tmp_path)
     os.truncate(tmp_path / SEGMENT, 3 * PAGE_BYTES)
-    restart_from(cluster, desk, tmp_path)
-    assert desk.core.role is Role.OUT
-    assert_it_catches_up(cluster, desk)
+    restart_from(cluster, host, tmp_path)
+    assert host.core.role is Role.OUT
+    assert_it_catches_up(cluster, host)
 
 
 def test_segments_truncated_after_they_were_read_stay_unchanged_in_memory(cluster: Cluster, tmp_path: Path) -> None:
     """A page of a memory map that is gone is a signal which ends the process; of a copy it is nothing."""
-    desk = stopped_follower(cluster, tmp_path)
+    host = stopped_follower(cluster, tmp_path)
     read = list(segments_of(tmp_path, "journal"))
     os.truncate(tmp_path / SEGMENT, PAGE_BYTES)
-    assert bytes(read[0][1]) == bytes(desk.files[SEGMENT])
+    assert bytes(read[0][1]) == bytes(host.files[SEGMENT])
 
 
 def test_unreadable_small_file_counts_as_damaged_and_not_as_absent(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    desk = stopped_follower(cluster, tmp_path)
+    host = stopped_follower(cluster, tmp_path)
     read_bytes = Path.read_bytes
 
     def failing(path: Path) -> bytes:
@@ -112,10 +112,10 @@ def test_unreadable_small_file_counts_as_damaged_and_not_as_absent(
 
     monkeypatch.setattr(Path, "read_bytes", failing)
     assert read_if_exists(tmp_path / "journal.standing") == UNREADABLE
-    restart_from(cluster, desk, tmp_path)
+    restart_from(cluster, host, tmp_path)
     cluster.settle()
-    assert desk.core.role is Role.OUT or state(desk) is VotingState.SOUND
-    assert_it_catches_up(cluster, desk)
+    assert host.core.role is Role.OUT or state(host) is VotingState.SOUND
+    assert_it_catches_up(cluster, host)
 
 
 def test_holes_of_a_segment_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,14 +13,14 @@ from chaplain.journal.messages.cluster import Reference
 from chaplain.journal.messages.consensus import ProposalAck, Recall
 from chaplain.journal.messages.ingest import IngestEntry
 from chaplain.journal.storage.log import records_between
-from chaplain.journal.storage.records import Group, group_messages, verdict_of
+from chaplain.journal.storage.records import RecordGroup, group_messages, verdict_of
 from chaplain.segment.header import read_headers
 from chaplain.segment.layout import NO_OFFSET
 from chaplain.segment.read import agreed
 from chaplain.segment.record import Head, Kind, Record
 from chaplain.segment.scan import scan
 from simulator.adapters.consensus_node import TAPE, segments_of
-from tests.support.consensus_cluster import Cluster, Desk, elected
+from tests.support.consensus_cluster import Cluster, ConsensusHost, elected
 from tests.support.consensus_disks import SEGMENT, follower
 
 MESSAGES = 6
@@ -31,8 +31,8 @@ def arrive(cluster: Cluster) -> None:
     cluster.payloads += 1
     reference = Reference(9, 1, cluster.payloads)
     payload = ingest.encode(reference, [IngestEntry(TAPE, b"pack %3d" % cluster.payloads * 10)])
-    for desk in cluster.up():
-        desk.step(PayloadArrived(reference, ingest.digest_of(payload), payload))
+    for host in cluster.up():
+        host.step(PayloadArrived(reference, ingest.digest_of(payload), payload))
 
 
 @pytest.fixture
@@ -44,68 +44,68 @@ def cluster() -> Cluster:
     return made
 
 
-def found(desk: Desk) -> Iterator[tuple[Head, Record]]:
-    for _, data in segments_of({name: bytes(octets) for name, octets in desk.files.items()}):
+def found(host: ConsensusHost) -> Iterator[tuple[Head, Record]]:
+    for _, data in segments_of({name: bytes(octets) for name, octets in host.files.items()}):
         header = read_headers(data).header
         assert header is not None
         yield from scan(data, header).records
 
 
-def records(desk: Desk) -> list[Record]:
-    return [record for _, record in found(desk)]
+def records(host: ConsensusHost) -> list[Record]:
+    return [record for _, record in found(host)]
 
 
-def shown(desk: Desk) -> list[int]:
+def shown(host: ConsensusHost) -> list[int]:
     """The offsets that a reader of this node's files sees."""
-    return [record.first_offset for record in agreed(records(desk)) if record.kind == Kind.BATCH]
+    return [record.first_offset for record in agreed(records(host)) if record.kind == Kind.BATCH]
 
 
-def read(desk: Desk, index: int) -> Group | None:
+def read(host: ConsensusHost, index: int) -> RecordGroup | None:
     """The message as this node reads it from its own log."""
-    span = desk.core.context.log.span(index, 1)
+    span = host.core.context.log.span(index, 1)
     if span is None:
         return None
-    files = [data for _, data in segments_of({name: bytes(octets) for name, octets in desk.files.items()})]
+    files = [data for _, data in segments_of({name: bytes(octets) for name, octets in host.files.items()})]
     return group_messages(records_between(files, *span)).get(index)
 
 
-def verdict_at(desk: Desk, index: int) -> Head:
-    return next(head for head, record in found(desk) if record.kind == Kind.VERDICT and record.index == index)
+def verdict_at(host: ConsensusHost, index: int) -> Head:
+    return next(head for head, record in found(host) if record.kind == Kind.VERDICT and record.index == index)
 
 
-def last_with_data(desk: Desk) -> int:
-    return max(record.index for record in records(desk) if record.kind == Kind.BATCH)
+def last_with_data(host: ConsensusHost) -> int:
+    return max(record.index for record in records(host) if record.kind == Kind.BATCH)
 
 
 def test_follower_acknowledges_after_its_sync_and_executes_after_agreement(cluster: Cluster) -> None:
-    master, desk = cluster.master(), follower(cluster)
+    master, host = cluster.master(), follower(cluster)
     arrive(cluster)
-    applied = desk.tape.applied_index
+    applied = host.execution.applied_index
     master.step(Drained())
-    wire = cluster.wires[master.node, desk.node]
+    wire = cluster.wires[master.node, host.node]
     while wire:
-        desk.step(Received(master.node, wire.popleft()))
-    assert desk.persists, "the proposal is being written"
-    assert not any(isinstance(message, ProposalAck) for message in desk.said(master.node))
-    desk.write()
-    assert any(isinstance(message, ProposalAck) for message in desk.said(master.node))
-    assert desk.tape.applied_index == applied, "a message was executed before it was agreed"
-    last = records(desk)[-1]
+        host.step(Received(master.node, wire.popleft()))
+    assert host.persists, "the proposal is being written"
+    assert not any(isinstance(message, ProposalAck) for message in host.said(master.node))
+    host.write()
+    assert any(isinstance(message, ProposalAck) for message in host.said(master.node))
+    assert host.execution.applied_index == applied, "a message was executed before it was agreed"
+    last = records(host)[-1]
     assert (last.kind, last.first_offset, last.part + 2) == (Kind.BATCH, NO_OFFSET, last.parts)
     cluster.run(0.05)
-    assert desk.tape.applied_index == applied + 1
-    assert shown(desk) == [*range(MESSAGES + 1)]
+    assert host.execution.applied_index == applied + 1
+    assert shown(host) == [*range(MESSAGES + 1)]
 
 
 def test_verdict_precedes_every_record_that_proves_its_message(cluster: Cluster) -> None:
-    for desk in cluster.up():
+    for host in cluster.up():
         judged: set[int] = set()
-        for record in records(desk):
+        for record in records(host):
             if record.kind == Kind.VERDICT:
                 judged.add(record.index)
             elif record.index > 1 and (record.kind == Kind.MARK or (record.kind == Kind.META and record.part == 0)):
                 assert record.index - (record.kind == Kind.META) in judged
-        assert judged == set(range(1, desk.core.context.log.agreed + 1))
+        assert judged == set(range(1, host.core.context.log.agreed + 1))
 
 
 def test_message_cannot_be_read_from_disk_before_its_verdict_is_there(cluster: Cluster) -> None:
@@ -135,9 +135,9 @@ def test_verdict_that_a_crash_prevented_is_written_after_the_restart(cluster: Cl
     cluster.run(3)
     cluster.restart(master.node)
     cluster.run(3)
-    for desk in cluster.up():
-        assert shown(desk) == [*range(MESSAGES + 1)]
-        group = read(desk, index)
+    for host in cluster.up():
+        assert shown(host) == [*range(MESSAGES + 1)]
+        group = read(host, index)
         assert group is not None
         assert group.is_whole
 
@@ -146,42 +146,42 @@ def test_verdict_that_a_crash_prevented_is_written_after_the_restart(cluster: Cl
 def test_damaged_verdict_is_computed_again_and_not_fetched(cluster: Cluster, lacking: int) -> None:
     """A message in the middle: it is written again with its verdict, because later messages follow it on disk."""
     index = last_with_data(cluster.master()) - 2
-    damaged = [desk for desk in cluster.up() if desk.core is not cluster.master().core][: lacking - 1]
+    damaged = [host for host in cluster.up() if host.core is not cluster.master().core][: lacking - 1]
     damaged.append(cluster.master())
     expected = verdict_of(read(damaged[0], index).all_records[-1])  # type: ignore[union-attr]
-    for desk in damaged:
-        cluster.kill(desk.node)
-        head = verdict_at(desk, index)
-        desk.files[SEGMENT][head.end - 9] ^= 1
+    for host in damaged:
+        cluster.kill(host.node)
+        head = verdict_at(host, index)
+        host.files[SEGMENT][head.end - 9] ^= 1
     asked = []
-    for desk in damaged:
-        assert index - 1 not in shown(desk) or len(shown(desk)) < MESSAGES
-        cluster.restart(desk.node)
-        asked += [message for other in cluster.nodes if other != desk.node for message in desk.said(other)]
+    for host in damaged:
+        assert index - 1 not in shown(host) or len(shown(host)) < MESSAGES
+        cluster.restart(host.node)
+        asked += [message for other in cluster.nodes if other != host.node for message in host.said(other)]
     cluster.run(3)
     assert not any(isinstance(message, Recall) for message in asked)
-    for desk in cluster.up():
-        group = read(desk, index)
+    for host in cluster.up():
+        group = read(host, index)
         assert group is not None
         assert group.is_whole
         assert verdict_of(group.all_records[-1]) == expected
-        assert not any("damaged" in report.event for report in desk.reports)
+        assert not any("damaged" in report.event for report in host.reports)
 
 
 @pytest.mark.parametrize("kept", [0, 8, 100, 200, 330])
 def test_torn_verdict_loses_nothing(cluster: Cluster, kept: int) -> None:
     """A power cut tore the write of a verdict and of the mark behind it."""
-    desk, master = follower(cluster), cluster.master()
-    index = last_with_data(desk)
-    cluster.kill(desk.node)
-    head = verdict_at(desk, index)
-    data = desk.files[SEGMENT]
+    host, master = follower(cluster), cluster.master()
+    index = last_with_data(host)
+    cluster.kill(host.node)
+    head = verdict_at(host, index)
+    data = host.files[SEGMENT]
     data[head.position + kept :] = bytes(len(data) - head.position - kept)
-    desk.boot = b"another boot    "
-    cluster.restart(desk.node)
+    host.boot = b"another boot    "
+    cluster.restart(host.node)
     cluster.run(3)
-    assert desk.core.agreed == master.core.agreed
-    assert shown(desk) == [*range(MESSAGES)]
+    assert host.core.agreed == master.core.agreed
+    assert shown(host) == [*range(MESSAGES)]
     arrive(cluster)
     cluster.run(0.1)
     for one in cluster.up():

@@ -10,7 +10,7 @@ from chaplain.journal.execution.state import load
 from chaplain.journal.messages import peer as peer_messages
 from chaplain.journal.messages.client import AskTree, Failed, TreePart
 from chaplain.journal.messages.peer import TreeSignature
-from chaplain.journal.model.bootstrap import Policy
+from chaplain.journal.model.bootstrap import ExecutionPolicy
 from chaplain.journal.snapshots import checkpoint
 from chaplain.journal.snapshots.checkpoint import checkpoint_name
 from chaplain.journal.tree import signed_record
@@ -368,7 +368,7 @@ def test_node_does_not_sign_the_root_of_another_node_that_was_there_first():
 
 
 def test_tiles_are_on_disk_before_the_snapshot_that_covers_their_leaves():
-    cluster, client, lane = started(policy=Policy(checkpoint_bytes=4 * 1024))
+    cluster, client, lane = started(policy=ExecutionPolicy(checkpoint_bytes=4 * 1024))
     snapshots = 0
     for node in cluster.nodes.values():
         perform = node._perform
@@ -390,7 +390,7 @@ def test_tiles_are_on_disk_before_the_snapshot_that_covers_their_leaves():
 
 
 def test_restart_from_a_snapshot_serves_the_same_tiles():
-    cluster, client, lane = started(policy=Policy(checkpoint_bytes=16 * 1024))
+    cluster, client, lane = started(policy=ExecutionPolicy(checkpoint_bytes=16 * 1024))
     write(cluster, client, lane, 1, 700)
     covered(cluster, 700)
     victim = next(number for number in (1, 2, 3) if number != cluster.master)

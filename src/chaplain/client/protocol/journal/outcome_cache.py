@@ -69,5 +69,5 @@ def part_of(place: ReceiptPlace | None, request: RequestId) -> ReceiptPlace | No
     assert place.messages == place.requests, "a batch of several requests has one message in each"
     number = request.client_message_id - place.first_id
     offset = PLACE_UNKNOWN if place.base_offset == PLACE_UNKNOWN else place.base_offset + number
-    moment = (place.index, place.regime, place.timestamp_ns, place.hash)
-    return ReceiptPlace(place.client_id, request.client_message_id, 1, place.stream, offset, 1, *moment)
+    position = (place.index, place.regime, place.timestamp_ns, place.hash)
+    return ReceiptPlace(place.client_id, request.client_message_id, 1, place.stream, offset, 1, *position)

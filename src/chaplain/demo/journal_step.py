@@ -1,4 +1,4 @@
-"""The journal scene: writes while the master is killed, then reads every node and compares."""
+"""The journal step: writes while the master is killed, then reads every node and compares."""
 
 from __future__ import annotations
 

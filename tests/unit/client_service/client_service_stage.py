@@ -1,4 +1,4 @@
-"""A desk with two guests, a node that knows little, and one layer."""
+"""A client service with two clients, a node that knows little, and one layer."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ BOB = Peer(b"b" * 16, 200, b"B" * 32, client="bob")
 NODE = Peer(b"n" * 16, 300, b"N" * 32, endpoint="tcp://127.0.0.1:1")
 
 
-class Desk:
-    """A desk with two guests; replies come back decoded, by guest."""
+class CoreHost:
+    """A client service with two clients; replies come back decoded, by client."""
 
     def __init__(
         self,

@@ -1,7 +1,7 @@
-"""The scenes of the demo: one for each stream kind, and those for membership, node failure and key rotation.
+"""The steps of the demo: one for each stream kind, and those for membership, node failure and key rotation.
 
-A scene is a function of the cluster's directory, the findings and a progress callback. `SCENES` is the order in which
-the demo plays them; a new stream kind adds its scene there.
+A step is a function of the cluster's directory, the findings and a progress callback. `STEPS` is the order in which
+the demo runs them; a new stream kind adds its step there.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from random import Random
 
 from chaplain.client.sync import Client
 from chaplain.demo.findings import Findings, Progress, wait
-from chaplain.demo.journal_scene import journal_survives
+from chaplain.demo.journal_step import journal_survives
 from chaplain.runtime.cluster.local import bring_up, pid_of
 
-Scene = Callable[[Path, Findings, Progress], None]
+Step = Callable[[Path, Findings, Progress], None]
 
 BROADCASTS = 2000
 EVENTS = 200
@@ -229,7 +229,7 @@ def _state(client: Client, node: int) -> str:
     return next((member.state for member in client.members() if member.id == node), "unknown")
 
 
-SCENES: tuple[Scene, ...] = (
+STEPS: tuple[Step, ...] = (
     members_agree,
     pool_reaches_all,
     events_reach_all,
@@ -242,8 +242,8 @@ SCENES: tuple[Scene, ...] = (
 )
 
 
-def spark_scene() -> Scene:
-    """Return the last scene, which reads everything that the others wrote. Spark is imported only if it is played."""
-    from chaplain.demo.pipeline_scene import lands_and_verifies  # noqa: PLC0415
+def spark_step() -> Step:
+    """Return the last step, which reads everything that the others wrote. Spark is imported only if this step runs."""
+    from chaplain.demo.pipeline_step import lands_and_verifies  # noqa: PLC0415
 
     return lands_and_verifies

@@ -1,4 +1,4 @@
-"""Bytes a client may send to the desk, and a node to a client."""
+"""Bytes a client may send to the client service, and a node to a client."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Spark scene: lands all messages in tables, verifies and folds them, and writes the report."""
+"""The Spark step: lands all messages in tables, verifies and folds them, and writes the report."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pyspark.sql import SparkSession
 
 from chaplain.client.sync import Client
 from chaplain.demo.findings import Findings, Progress
-from chaplain.demo.journal_scene import KEYS, MESSAGES, STREAM
-from chaplain.demo.scenes import SQL_STREAM, database_fingerprints
+from chaplain.demo.journal_step import KEYS, MESSAGES, STREAM
+from chaplain.demo.steps import SQL_STREAM, database_fingerprints
 from chaplain.pipeline import find_breaks, fold, land, local_session, report, table, table_path
 from chaplain.pipeline.landing.row_changes import fingerprint_at
 
