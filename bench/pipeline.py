@@ -4,7 +4,7 @@
              `spark.read.parquet` of the same rows, alternating; the ratio of the best runs counts
     prove    10 million messages without signatures; their cost per row compared with a tenth of them; the share of
              rows that is read again after the log has grown by 1 %; and a verification with signatures. The same
-             without Spark, as `chaplain verify` does it, in turns
+             without Spark, as `chaplain verify` does it, in turns; and with a signed checkpoint and without, in turns
 
 The log is valid by construction: real packs, chains, verdicts and cluster messages, written by the real writer.
 Prints a table and a line of JSON. Other processes may use the machine, so only the ratios count.
@@ -34,13 +34,17 @@ from chaplain.journal.messages.signing import SLOT_BYTES, SignatureType, sign_pa
 from chaplain.journal.model.bootstrap import BootstrapClient, BootstrapMember, ClusterBootstrap
 from chaplain.journal.model.epochs import token_of
 from chaplain.journal.model.log_entry import AgreedEntry, LogEntry
+from chaplain.journal.model.log_tree import BUNDLES
 from chaplain.journal.storage.records import mark_record, message_records, verdict_record
 from chaplain.link.auth.identity import Identity, to_text
 from chaplain.pipeline import local_session, prove
+from chaplain.proofs.checkpoint import Checkpoint, origin_of
+from chaplain.proofs.tiles import bundle_path
 from chaplain.segment.pack import Pack, encode_pack
 from chaplain.segment.settings import LogSettings
 from chaplain.segment.write import SegmentWriter
 from chaplain.verification.process_pool import verify_in_processes
+from chaplain.verification.tree_check import TreeSource
 from chaplain.verification.verify import verify_log
 
 CLUSTER = "bench"
@@ -115,6 +119,17 @@ class Author:
         records = message_records(message)
         self._perform(self._writer.append([*records, verdict_record(message, records[0].parts, decision)]))
         self._writer.synced(self._writer.written)
+        for one in self._execution.state.tree.take_finished():
+            path = bundle_path(one.tile.index) if one.tile.level == BUNDLES else one.tile.path
+            file = self._folder.parent / "tree" / path
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(one.data)
+
+    def tree(self) -> TreeSource:
+        """A checkpoint of the whole log, as if its signatures were checked."""
+        tree = self._execution.state.tree
+        checkpoint = Checkpoint(origin_of(CLUSTER), tree.size, tree.root())
+        return TreeSource(checkpoint.text, "", tree.open_tile(BUNDLES))
 
     def _perform(self, operations: Any) -> None:
         for operation in operations:
@@ -152,6 +167,7 @@ def proofs(spark: Any, scratch: Path, rows: int, runs: int) -> dict[str, Any]:
     found["rows_per_second"] = round(rates["large"])
     found["cost_a_row_against_a_tenth"] = round(rates["small"] / rates["large"], 2)
     found["processes"] = beside_spark(spark, path, large.rows, runs)
+    found["with_checkpoint"] = with_checkpoint(spark, path, large, runs)
     manifest = scratch / "manifest.json"
     path = str(scratch / "large" / "segments")
     _whole(prove(spark, path=path, manifest=manifest))
@@ -171,6 +187,23 @@ def beside_spark(spark: Any, path: str, rows: int, runs: int) -> dict[str, Any]:
         seconds["processes"].append(timed(lambda: _whole(verify_log(verify_in_processes, path=path))))
     best = {name: min(found) for name, found in seconds.items()}
     return {"rows_per_second": round(rows / best["processes"]), "ratio": round(best["spark"] / best["processes"], 2)}
+
+
+def with_checkpoint(spark: Any, path: str, author: Author, runs: int) -> dict[str, Any]:
+    """Compare a verification against a signed checkpoint with one without, in turns, in Spark and without it."""
+    tree = author.tree()
+    ways: dict[str, Any] = {
+        "spark": lambda tree: _whole(prove(spark, path=path, tree=tree)),
+        "processes": lambda tree: _whole(verify_log(verify_in_processes, path=path, tree=tree)),
+    }
+    found: dict[str, Any] = {"leaves": tree.tree.size}
+    for name, run in ways.items():
+        times: dict[bool, list[float]] = {True: [], False: []}
+        for number in range(2 * runs):
+            signed = number % 2 == 0
+            times[signed].append(timed(lambda run=run, signed=signed: run(tree if signed else None)))
+        found[f"{name}_cost_a_row"] = round(min(times[True]) / min(times[False]), 3)
+    return found
 
 
 def signed_proof(spark: Any, scratch: Path, rows: int) -> dict[str, Any]:

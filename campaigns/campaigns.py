@@ -11,6 +11,7 @@ from campaigns.executors import OF_EXECUTORS
 from campaigns.journal_speed import ON_FAST_JOURNALS
 from campaigns.journals import ON_REAL_JOURNALS
 from campaigns.pipelines import OF_PIPELINES
+from campaigns.proofs import ON_PROOFS
 from campaigns.sequences import ON_REAL_SEQUENCES
 from campaigns.sinks import ON_SINKS
 from simulator import gossip_scale as gossip
@@ -139,6 +140,7 @@ CAMPAIGNS = [
     planted_all(),
     *ON_REAL_CLUSTERS,
     *ON_REAL_JOURNALS,
+    *ON_PROOFS,
     *ON_REAL_SEQUENCES,
     *ON_FAST_JOURNALS,
     *OF_PIPELINES,

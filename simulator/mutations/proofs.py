@@ -24,8 +24,8 @@ BUGS = [
     _bug(
         "a full tile is hashed into the wrong place",
         "tiles",
-        "index = self.size >> (level + 1) * TILE_HEIGHT",
-        "index = self.size >> TILE_HEIGHT",
+        "index = (self.size - 1) >> (level + 1) * TILE_HEIGHT",
+        "index = (self.size - 1) >> TILE_HEIGHT",
         "unit/proofs/test_tiles.py",
     ),
     _bug(

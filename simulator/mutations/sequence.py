@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from simulator.mutate import Bug
+from simulator.mutate import Bug, caught_by_tests
 
 _BY = ("sequence", "assert")
 
@@ -179,5 +179,28 @@ BUGS = [
         "    learned = False and",
         150,
         mode="liveness",
+    ),
+    caught_by_tests(
+        "a confirmation needs no entry",
+        "sequence.core",
+        "            context.publish_queue.add_confirmation(confirm)\n",
+        "            from chaplain.sequence.events import Confirmed\n"
+        "            context.out.append(Confirmed(confirm.token))\n",
+        "unit/sequence/test_fresh_reads.py",
+    ),
+    caught_by_tests(
+        "a verifying reader does not compare the link of a run",
+        "client.api.sequence_calls",
+        "        if (self._next or first == 1) and before != self._hash:\n",
+        "        if not before:\n",
+        "unit/sequence/test_layer.py",
+        "verifying",
+    ),
+    caught_by_tests(
+        "a recorded run is not compared with its hash",
+        "verification.recorded_sequences",
+        "        if found.chain_hash != real:\n",
+        "        if not real:\n",
+        "unit/verification/test_recorded_sequences.py",
     ),
 ]

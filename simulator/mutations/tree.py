@@ -6,13 +6,14 @@ from simulator.mutate import caught_by_tests
 
 LEAVES = "unit/journal/execution/test_leaves.py"
 SIGNED = "unit/journal/tree/test_checkpoints.py"
+VERIFIED = "unit/verification/test_tree_check.py"
 
 BUGS = [
     caught_by_tests(
         "a leaf names another offset",
         "journal.execution.leaves",
-        "    ids = (base, heading.messages, heading.client_id, heading.first_id)\n",
-        "    ids = (0, heading.messages, heading.client_id, heading.first_id)\n",
+        "entry.stream, base, heading.messages)\n",
+        "entry.stream, 0, heading.messages)\n",
         LEAVES,
     ),
     caught_by_tests(
@@ -121,8 +122,8 @@ BUGS = [
     caught_by_tests(
         "two records are written at a time",
         "journal.tree.signer",
-        "if newest is None or self._writing or (",
-        "if newest is None or (",
+        "or not self._may_sign() or self._writing or (",
+        "or not self._may_sign() or (",
         SIGNED,
     ),
     caught_by_tests(
@@ -156,8 +157,57 @@ BUGS = [
     caught_by_tests(
         "a checkpoint is returned before it covers the message",
         "journal.tree.service",
-        "            if index <= self.signer.covers or len(self._waiting) >= WAITING_MAX:\n",
+        "            if index <= self.covers or len(self._waiting) >= WAITING_MAX:\n",
         "            if self.signer.complete is not None:\n",
         SIGNED,
+    ),
+    caught_by_tests(
+        "a checkpoint is served before witnesses were asked",
+        "journal.tree.service",
+        "        return self._published if self._witnessed else self.signer.complete\n",
+        "        return self.signer.complete\n",
+        SIGNED,
+    ),
+    caught_by_tests(
+        "a witness's signature is not checked",
+        "runtime.http.witness_client",
+        "for key in self._keys if checkpoints.holds(key, tree, one))",
+        "for key in self._keys if tree)",
+        "unit/runtime/test_witness_client.py",
+    ),
+    caught_by_tests(
+        "a witness that is down prevents checkpoints",
+        "runtime.http.witness_client",
+        '            self._pause(asked[one], f"no answer within {ANSWER_S} s")\n',
+        "            found += one.result(3600)\n",
+        "unit/runtime/test_witness_client.py",
+    ),
+    caught_by_tests(
+        "a verification does not compare packs with their leaves",
+        "verification.tree_check",
+        "                if there != shape:\n",
+        "                if there is None:\n",
+        VERIFIED,
+    ),
+    caught_by_tests(
+        "a verification ignores the root of the checkpoint",
+        "verification.tree_check",
+        "return [] if root == tree.root else",
+        "return [] if root else",
+        VERIFIED,
+    ),
+    caught_by_tests(
+        "a verification ignores leaves without a message",
+        "verification.record_reader",
+        "        breaks += leaves.check_end()\n",
+        "",
+        VERIFIED,
+    ),
+    caught_by_tests(
+        "subtrees are joined in the wrong order",
+        "verification.tree_check",
+        "        root = node_hash(left.hash, root)\n",
+        "        root = node_hash(root, left.hash)\n",
+        VERIFIED,
     ),
 ]

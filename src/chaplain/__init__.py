@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from chaplain.client.aio import AsyncClient as AsyncClient
     from chaplain.client.api.graph_calls import GraphEvent as GraphEvent
     from chaplain.client.api.offset_file import Cursor as Cursor
+    from chaplain.client.api.sequence_calls import Published as Published
     from chaplain.client.api.sequence_calls import SequenceEvent as SequenceEvent
     from chaplain.client.sync import Client as Client
     from chaplain.client.sync.graph import Graph as Graph
@@ -54,7 +55,7 @@ _NAMES = {
     "chaplain.client.aio": ("AsyncClient",),
     "chaplain.client.api.graph_calls": ("GraphEvent",),
     "chaplain.client.api.offset_file": ("Cursor",),
-    "chaplain.client.api.sequence_calls": ("SequenceEvent",),
+    "chaplain.client.api.sequence_calls": ("Published", "SequenceEvent"),
     "chaplain.client.sync": ("Client",),
     "chaplain.client.sync.graph": ("Graph",),
     "chaplain.client.sync.journal": ("Journal", "Reader", "Writer"),
@@ -126,6 +127,7 @@ __all__ = [
     "NotExecutor",
     "Pool",
     "PoolMessage",
+    "Published",
     "Question",
     "Reader",
     "Receipt",

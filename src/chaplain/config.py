@@ -177,6 +177,8 @@ SETTINGS: tuple[Setting, ...] = (
         1 << 16,
         4 << 30,
     ),
+    Setting("witness.urls", (), "URLs of witnesses that this node offers signed checkpoints to; empty: none."),
+    Setting("witness.keys", (), "Verifier keys of these witnesses, as `chaplain witness serve` prints them."),
     Setting("beacon.address", "", "Broadcast address for discovering neighbours, such as 127.255.255.255; empty: off."),
     Setting("beacon.port", 7401, "UDP port of the beacon; nodes on one machine share it.", 1, 65535),
     Setting("beacon.interface", "", "Network interface the beacon is bound to; empty: any."),

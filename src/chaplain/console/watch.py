@@ -134,7 +134,9 @@ def make_snapshot(
 def _node(node: ClusterNode, status: Mapping[str, Any] | None) -> dict[str, Any]:
     shown = {name: (status or {}).get(name) for name in _NODE_FIELDS}
     sees = {str(member["id"]): member["state"] for member in (status or {}).get("member_list", [])}
-    return {"id": node.id, "endpoint": node.endpoint, "up": status is not None, **shown, "sees": sees}
+    tree = (status or {}).get("tree") or {}
+    checkpoint = {"checkpoint": tree.get("checkpoint"), "checkpoint_age_seconds": tree.get("checkpoint_age_seconds")}
+    return {"id": node.id, "endpoint": node.endpoint, "up": status is not None, **shown, **checkpoint, "sees": sees}
 
 
 def _layer_status(status: Mapping[str, Any], name: str) -> dict[str, Any]:

@@ -182,6 +182,9 @@ class JournalSettings(Frozen, frozen=True):
     """The master starts a signed checkpoint of the tree at most once in this time, and only if something was written.
     """
 
+    witnessed: bool = False
+    """Whether complete checkpoints are offered to witnesses before clients receive them."""
+
     rules: RetentionRules = RetentionRules()
     """The part of the log that is retained after a checkpoint covers it."""
 

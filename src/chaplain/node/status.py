@@ -125,6 +125,7 @@ def of_tree(node: NodeCore, journal: JournalCore) -> dict[str, object]:
         "size": tree.size,
         "checkpoint": tree.checkpoint_size,
         "checkpoint_age_seconds": round(tree.checkpoint_age_ns(node.now_ns) / SECOND_NS, 3),
+        "served": 0 if tree.served is None else tree.served.checkpoint.size,
         "refused": tree.signer.refused,
     }
 

@@ -44,6 +44,8 @@ _PATTERN = re.compile(r"[][{}*?\\]")
 """Characters that Spark treats as glob patterns in paths unless they are escaped with a backslash."""
 STAGING = "_staging"
 """Folder for files that are not part of the table yet. Parquet readers ignore names that begin with an underscore."""
+CHECKPOINT_KEY = "chaplain.checkpoint"
+"""Name of the signed checkpoint in the metadata of a Delta commit."""
 _FIRST = "_first"
 """File with the first offset of a plain table that does not begin with offset 0."""
 
@@ -170,8 +172,19 @@ def _first_of(stream: str) -> str:
     return f"{app_of(stream)} first"
 
 
-def commit(table: str, stream: str, files: Sequence[ParquetFile], schema: Any, storage: Storage = None) -> None:
-    """Append files to a Delta table in one commit, and record the next offset as the commit's transaction version."""
+def commit(
+    table: str,
+    stream: str,
+    files: Sequence[ParquetFile],
+    schema: Any,
+    storage: Storage = None,
+    *,
+    checkpoint: str = "",
+) -> None:
+    """Append files to a Delta table in one commit, and record the next offset as the commit's transaction version.
+
+    The signed checkpoint, if there is one, becomes the commit's metadata `CHECKPOINT_KEY`.
+    """
     options = dict(storage or {})
     if not DeltaTable.is_deltatable(table, options):
         DeltaTable.create(table, schema=schema, storage_options=options)
@@ -189,7 +202,9 @@ def commit(table: str, stream: str, files: Sequence[ParquetFile], schema: Any, s
         mode="append",
         schema=delta.schema(),
         partition_by=[],
-        commit_properties=CommitProperties(app_transactions=notes),
+        commit_properties=CommitProperties(
+            app_transactions=notes, custom_metadata={CHECKPOINT_KEY: checkpoint} if checkpoint else None
+        ),
     )
 
 

@@ -81,19 +81,17 @@ class RightEdge:
 
     def append(self, leaf: bytes) -> None:
         """Append the hash of one leaf."""
-        self.extend((leaf,))
+        hashes, full = self._hashes, self.size
+        while full & 1:
+            leaf = sha256(_NODE + hashes.pop() + leaf).digest()
+            full >>= 1
+        hashes.append(leaf)
+        self.size += 1
 
     def extend(self, leaves: Iterable[bytes]) -> None:
         """Append hashes of leaves, in order."""
-        size, hashes = self.size, self._hashes
         for leaf in leaves:
-            merged, full = leaf, size
-            while full & 1:
-                merged = sha256(_NODE + hashes.pop() + merged).digest()
-                full >>= 1
-            hashes.append(merged)
-            size += 1
-        self.size = size
+            self.append(leaf)
 
     def root(self) -> bytes:
         return _fold(self._hashes)

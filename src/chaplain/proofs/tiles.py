@@ -186,20 +186,28 @@ class TileEdge:
         """Append hashes of leaves, in order. Returns the tiles that became full, with their octets."""
         full: list[tuple[Tile, bytes]] = []
         for leaf in leaves:
-            self._put(0, leaf, full)
-            self.size += 1
+            full += self.append(leaf)
         return full
 
-    def _put(self, level: int, subtree: bytes, full: list[tuple[Tile, bytes]]) -> None:
-        if level == len(self._levels):
+    def append(self, leaf: bytes) -> list[tuple[Tile, bytes]]:
+        """Append the hash of one leaf."""
+        if not self._levels:
             self._levels.append([])
-        hashes = self._levels[level]
-        hashes.append(subtree)
-        if len(hashes) == TILE_HASHES:
-            index = self.size >> (level + 1) * TILE_HEIGHT
-            full.append((Tile(level, index), encode_tile(hashes)))
-            self._levels[level] = []
-            self._put(level + 1, root_of(hashes), full)
+        hashes = self._levels[0]
+        hashes.append(leaf)
+        self.size += 1
+        return self._close(0, hashes) if len(hashes) == TILE_HASHES else []
+
+    def _close(self, level: int, hashes: list[bytes]) -> list[tuple[Tile, bytes]]:
+        """The tile of this level is full: its root becomes a hash of the next level."""
+        index = (self.size - 1) >> (level + 1) * TILE_HEIGHT
+        full = [(Tile(level, index), encode_tile(hashes))]
+        self._levels[level] = []
+        if level + 1 == len(self._levels):
+            self._levels.append([])
+        above = self._levels[level + 1]
+        above.append(root_of(hashes))
+        return full + (self._close(level + 1, above) if len(above) == TILE_HASHES else [])
 
     def partial(self, level: int) -> bytes:
         """Return the octets of the partial tile of a level; empty if there is none."""

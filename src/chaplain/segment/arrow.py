@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from chaplain.errors import Malformed
 from chaplain.segment.layout import HASH_BYTES, NO_OFFSET, Octets, octets
-from chaplain.segment.pack import HEADERS, KEYS, NOTHING, PackHead, heads_of
+from chaplain.segment.pack import HEADERS, KEYS, NOTHING, PACK_HEAD_BYTES, PackHead, heads_of
 from chaplain.segment.record import Kind, Record
 
 SCHEMA = pa.schema(
@@ -40,6 +40,8 @@ SCHEMA = pa.schema(
     ]
 )
 COLUMNS = tuple(SCHEMA.names)
+SIGNATURES = pa.field("pack_signature", pa.binary())
+"""A column that a caller can request beside these: the signature of each pack, in the row of its first message."""
 ROWS_MAX = 65_536
 """The default size of a batch in rows."""
 CHUNK_BYTES_MAX = 1 << 30
@@ -54,7 +56,7 @@ def to_record_batches(
 
     A batch ends after the record with which it reaches `rows_max`: records are not split.
     """
-    schema = pa.schema([SCHEMA.field(name) for name in columns])
+    schema = pa.schema([SIGNATURES if name == SIGNATURES.name else SCHEMA.field(name) for name in columns])
     chunk: list[Record] = []
     rows = size_bytes = 0
     for record in records:
@@ -169,6 +171,18 @@ class _Chunk:
         digests = b"".join([view[head.digest_at : head.digest_at + HASH_BYTES].data for view, head in self._packs])
         rows = np.repeat(np.frombuffer(digests, f"V{HASH_BYTES}"), self._counts)
         return _binary(np.full(self._rows, HASH_BYTES, np.int64), rows.tobytes(), None, pa.binary())
+
+    def _pack_signature(self) -> Any:
+        starts = [head.start + PACK_HEAD_BYTES for _, head in self._packs]
+        sizes = np.zeros(self._rows, np.int64)
+        sizes[self._row_starts] = [head.signature_bytes for _, head in self._packs]
+        missing = np.ones(self._rows, bool)
+        missing[self._row_starts] = False
+        signatures = [
+            view[start : start + head.signature_bytes].tobytes()
+            for (view, head), start in zip(self._packs, starts, strict=True)
+        ]
+        return _binary(sizes, b"".join(signatures), missing, SIGNATURES.type)
 
 
 class _Cells:

@@ -19,7 +19,7 @@ import msgspec
 
 from chaplain.core import Operation, Replace
 from chaplain.errors import StorageError
-from chaplain.segment.layout import Bytes
+from chaplain.segment.layout import NO_HASH, Bytes
 from chaplain.segment.pack import Pack, encode_pack
 from chaplain.segment.record import Flag, Head, Kind, Record
 from chaplain.segment.settings import LogSettings
@@ -101,10 +101,12 @@ class Tap:
         keys: Sequence[bytes | None] | None = None,
         writer: int = 0,
         first_id: int = 0,
+        hashes: tuple[bytes, bytes] = (NO_HASH, NO_HASH),
     ) -> tuple[Operation, ...]:
         """Return the operations that append these messages to the stream.
 
-        `writer` and `first_id` become the rows' `client_id` and `client_message_id`.
+        `writer` and `first_id` become the rows' `client_id` and `client_message_id`. `hashes` are those of the stream
+        before and after these messages, if it has any.
         """
         assert values, "a record contains at least one message"
         pack = Pack(writer, first_id, tuple(values), None if keys is None else tuple(keys), message_type=kind)
@@ -117,6 +119,8 @@ class Tap:
             count=len(values),
             stream=stream,
             flags=Flag.SETTLED,
+            previous_hash=hashes[0],
+            chain_hash=hashes[1],
         )
         operations = self._writer.append([record])
         self._advance(record)

@@ -13,9 +13,9 @@ from __future__ import annotations
 
 from chaplain.core import Report
 from chaplain.sequence.context import SequenceContext
-from chaplain.sequence.events import Delivered, Forgot, HistoryBegan, Published
+from chaplain.sequence.events import Confirmed, Delivered, Forgot, HistoryBegan, Published
 from chaplain.sequence.messages.entry import NO_HASH, EntryKind, run_hash
-from chaplain.sequence.window.entries import HeldEntry
+from chaplain.sequence.window.entries import HeldEntry, PlacedRun
 from chaplain.sequence.window.log import change_of
 from chaplain.sequence.work_set import WorkSet, quorum_index
 
@@ -90,20 +90,25 @@ class CommitRule:
             ours = context.publish_queue.decided(held.index, held.hash)
             match held.entry.kind:
                 case EntryKind.EVENTS:
-                    firsts = self._deliver(held)
-                    for one in ours:
-                        context.out.append(Published(one.publish.token, firsts[one.run] + one.offset))
+                    self._answer(ours, self._deliver(held))
                 case EntryKind.FOUND:
                     self.report_history()
                 case EntryKind.CHANGE:
                     self._report(held)
                 case EntryKind.PASS:
-                    pass
+                    self._answer(ours, [])
         context.counts["entries_decided"] = log.decided
         forgotten = log.trim(context.settings.window_bytes, context.settings.window_entries_max)
         if forgotten:
             context.window_base.advance(forgotten)
             context.out.append(Forgot(context.log.base.index))
+
+    def _answer(self, ours: list[PlacedRun], firsts: list[int]) -> None:
+        """Answer this node's publishes and confirmations in a decided entry."""
+        for one in ours:
+            token = one.publish.token
+            is_publish = bool(one.publish.values)
+            self._context.out.append(Published(token, firsts[one.run] + one.offset) if is_publish else Confirmed(token))
 
     def _deliver(self, held: HeldEntry) -> list[int]:
         """Deliver the events of an entry. Return the first number of each run."""

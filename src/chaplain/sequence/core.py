@@ -24,7 +24,7 @@ from chaplain.sequence.catch_up import CatchUp
 from chaplain.sequence.commit import CommitRule
 from chaplain.sequence.context import SequenceContext, history_name
 from chaplain.sequence.discovery import HistoryDiscovery
-from chaplain.sequence.events import Publish, SequenceEffect, SequenceInput, Unpublished
+from chaplain.sequence.events import Confirm, Publish, SequenceEffect, SequenceInput, Unpublished
 from chaplain.sequence.idle_check import IdleCheck
 from chaplain.sequence.lock import SequenceLock
 from chaplain.sequence.messages.entry import SeatedMember
@@ -114,6 +114,8 @@ class SequenceCore:
                 self._on_parcel(event)
             case Publish():
                 self._publish(event)
+            case Confirm():
+                self._confirm(event)
             case Drained():
                 self._work()
             case Woken():
@@ -264,6 +266,16 @@ class SequenceCore:
             return
         context.counts["publishes_refused"] += 1
         context.out.append(refusal)
+
+    def _confirm(self, confirm: Confirm) -> None:
+        context = self.context
+        if context.state is SequenceState.ERR:
+            reason = f"this node is in ERR: {context.reason}; ask another node"
+            context.out.append(Unpublished(confirm.token, "refused", reason))
+        elif context.publish_queue.pending_bytes > self.settings.pending_bytes_max:
+            context.out.append(Unpublished(confirm.token, "busy", "too many events wait to be numbered: read later"))
+        else:
+            context.publish_queue.add_confirmation(confirm)
 
     # Messages of peers.
 

@@ -23,7 +23,15 @@ class Publish(Frozen, frozen=True):
     values: tuple[bytes, ...]
 
 
-SequenceInput: TypeAlias = Woken | Drained | Stopping | Entered | Exited | MemberChanged | GossipParcel | Publish
+class Confirm(Frozen, frozen=True):
+    """Deliver everything that is decided now, at any node. Ends with `Confirmed` or `Unpublished` of the same token."""
+
+    token: int
+
+
+SequenceInput: TypeAlias = (
+    Woken | Drained | Stopping | Entered | Exited | MemberChanged | GossipParcel | Publish | Confirm
+)
 
 
 # Effects.
@@ -34,6 +42,12 @@ class Published(Frozen, frozen=True):
 
     token: int
     first: int
+
+
+class Confirmed(Frozen, frozen=True):
+    """Everything that was decided when the node was asked is delivered."""
+
+    token: int
 
 
 class Unpublished(Frozen, frozen=True):
@@ -82,5 +96,5 @@ class Became(Frozen, frozen=True):
 
 
 SequenceEffect: TypeAlias = (
-    Whisper | Meet | Report | Published | Unpublished | Delivered | HistoryBegan | Forgot | Became
+    Whisper | Meet | Report | Published | Confirmed | Unpublished | Delivered | HistoryBegan | Forgot | Became
 )

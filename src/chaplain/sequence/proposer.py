@@ -81,7 +81,7 @@ class Proposer:
         context = self._context
         may_publish = context.publish_queue and not context.log.changing and context.state is SequenceState.WRK
         if may_publish and self._has_room():
-            self._append(EntryKind.EVENTS, ballot, self._batch())
+            self._append_batch(ballot)
         else:
             self._append(EntryKind.PASS, ballot, then=context.seat)
         context.broadcast_after(context.log.decided)
@@ -126,7 +126,7 @@ class Proposer:
                 return None
             return self._append(EntryKind.CHANGE, context.promised, encode_change(change), then=context.seat)
         if context.publish_queue.pending_bytes and not (context.founded_alone and self._is_held_back()):
-            return self._append(EntryKind.EVENTS, context.promised, self._batch()) if self._has_room() else None
+            return self._append_batch(context.promised) if self._has_room() else None
         if (self._next() != context.seat or self._has_displaced()) and self._has_room():
             return self._append(EntryKind.PASS, context.promised)
         return None
@@ -136,9 +136,11 @@ class Proposer:
         fits = log.undecided_bytes + settings.batch_bytes_max <= settings.flight_bytes_max
         return fits and log.undecided < settings.flight_entries_max
 
-    def _batch(self) -> bytes:
+    def _append_batch(self, ballot: Ballot) -> HeldEntry:
+        """Write what waits: an entry of events, or one without, if only confirmations wait."""
         context = self._context
-        return context.publish_queue.take(context.log.head.index + 1, context.settings.batch_bytes_max)
+        body = context.publish_queue.take(context.log.head.index + 1, context.settings.batch_bytes_max)
+        return self._append(EntryKind.EVENTS if body else EntryKind.PASS, ballot, body)
 
     def _append(self, kind: EntryKind, ballot: Ballot, body: bytes = b"", then: int = 0) -> HeldEntry:
         context = self._context

@@ -1,5 +1,8 @@
 """The publish queue: events that wait for a number, and those of this node that are in undecided entries.
 
+A confirmation is a publish without events: it needs an entry of this node that is decided after the request, and may be
+in an entry without events. Such an entry follows everything that was decided before.
+
 Decides the content of a batch: all waiting events up to a bound. Adjacent events of one stream and publisher form one
 run.
 
@@ -17,7 +20,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
-from chaplain.sequence.events import Publish
+from chaplain.sequence.events import Confirm, Publish
 from chaplain.sequence.messages.entry import encode_run
 from chaplain.sequence.window.entries import HeldEntry, LostEntry, PlacedRun
 
@@ -41,13 +44,18 @@ class PublishQueue:
         self._pending.append(publish)
         self.pending_bytes += _size(publish)
 
+    def add_confirmation(self, confirm: Confirm) -> None:
+        self.add(Publish(confirm.token, "", "", ()))
+
     def take(self, index: int, bytes_max: int) -> bytes:
-        """The body of the entry that will be written at this index."""
+        """The body of the entry that will be written at this index; empty if only confirmations wait."""
         assert self._pending
         if len(self._pending) == 1:
             publish = self._pending.popleft()
             self.pending_bytes = 0
             self._placed[index] = [PlacedRun(publish, 0, 0)]
+            if not publish.values:
+                return b""
             return encode_run(publish.stream, publish.publisher, publish.values)
         placed: list[PlacedRun] = []
         runs: list[tuple[str, str, list[bytes]]] = []
@@ -55,6 +63,9 @@ class PublishQueue:
         while self._pending and (not placed or size + _size(self._pending[0]) <= bytes_max):
             publish = self._pending.popleft()
             size += _size(publish)
+            if not publish.values:
+                placed.append(PlacedRun(publish, 0, 0))
+                continue
             if not runs or runs[-1][:2] != (publish.stream, publish.publisher):
                 runs.append((publish.stream, publish.publisher, []))
             values = runs[-1][2]

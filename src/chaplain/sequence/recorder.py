@@ -1,7 +1,8 @@
 """Records delivered events in a log that Spark can read. The record is local, and nothing waits for it.
 
-A row's `client_message_id` is the event's number, its key the publisher. While more than 16 MiB wait for the disk,
-further events are left out and their count is reported; gaps in the numbers show where.
+A row's `client_message_id` is the event's number, its key the publisher. A record contains one run, and its header the
+stream's hash before and after it, so that a record that was changed later is found. While more than 16 MiB wait for
+the disk, further events are left out and their count is reported; gaps in the numbers show where.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 from chaplain.core import Operation, Persist, Report
 from chaplain.segment.tap import StreamKind, Tap
 from chaplain.sequence.events import Delivered
+from chaplain.sequence.messages.entry import run_hash
 
 EVERYTHING = "*"
 _WAITING_BYTES_MAX = 16 << 20
@@ -53,7 +55,13 @@ class SequenceRecorder:
             keys = (run.publisher.encode(),) * len(run.lengths)
             values = tuple(run.values())
             operations += self._tap.write(
-                StreamKind.SEQUENCE, run.stream, values, now_ns, keys=keys, first_id=delivered.first
+                StreamKind.SEQUENCE,
+                run.stream,
+                values,
+                now_ns,
+                keys=keys,
+                first_id=delivered.first,
+                hashes=(delivered.before, run_hash(delivered.before, delivered.first, run)),
             )
         self._waiting, self._bytes = [], 0
         self._writing = self._tap.written

@@ -37,6 +37,8 @@ from chaplain.segment.tap import Tap
 from chaplain.sequence.core import SequenceCore
 from chaplain.sequence.events import (
     Became,
+    Confirm,
+    Confirmed,
     Delivered,
     Forgot,
     HistoryBegan,
@@ -83,7 +85,10 @@ class SequenceLayer(LayerCore):
         self._waiting: dict[int, _Waiting] = {}
         self._changed = False
         """Events were delivered or the state changed since the waiting reads were last tried."""
-        self._publishing: set[int] = set()
+        self._publishing: dict[int, str] = {}
+        """The stream of each publish that a client waits for."""
+        self._confirming: dict[int, ReadRequest] = {}
+        """Fresh reads that wait until this node has delivered everything that was decided."""
 
     def deadline(self) -> int | None:
         if not self._waiting:
@@ -100,7 +105,8 @@ class SequenceLayer(LayerCore):
                 self._requested(now_ns, event, out)
             case Withdrawn():
                 self._waiting.pop(event.call, None)
-                self._publishing.discard(event.call)
+                self._publishing.pop(event.call, None)
+                self._confirming.pop(event.call, None)
             case Persisted():
                 out += [] if self._recorder is None else self._recorder.persisted(now_ns)
             case PersistFailed():
@@ -125,9 +131,9 @@ class SequenceLayer(LayerCore):
             if type(effect) is Whisper:
                 out.append(effect)
             else:
-                self._handle_effect(effect, out)
+                self._handle_effect(now_ns, effect, out)
 
-    def _handle_effect(self, effect: SequenceEffect, out: list[SequenceLayerEffect]) -> None:
+    def _handle_effect(self, now_ns: int, effect: SequenceEffect, out: list[SequenceLayerEffect]) -> None:
         match effect:
             case Whisper() | Meet() | Report():
                 out.append(effect)
@@ -138,6 +144,10 @@ class SequenceLayer(LayerCore):
                     self._recorder.add(effect)
             case Forgot():
                 self._delivered.drop_through(effect.index)
+            case Confirmed():
+                request = self._confirming.pop(effect.token, None)
+                if request is not None:
+                    self._read(now_ns, effect.token, request, out)
             case Published() | Unpublished():
                 self._settle_publish(effect, out)
             case HistoryBegan():
@@ -152,11 +162,15 @@ class SequenceLayer(LayerCore):
 
     def _settle_publish(self, effect: Published | Unpublished, out: list[SequenceLayerEffect]) -> None:
         call = effect.token
-        if call not in self._publishing:
+        stream = self._publishing.pop(call, None)
+        if isinstance(effect, Unpublished) and self._confirming.pop(call, None) is not None:
+            kind = "refused" if effect.kind == "unknown" else effect.kind
+            out.append(Settled(call, kind=kind, reason=effect.reason))
+        if stream is None:
             return
-        self._publishing.discard(call)
         if isinstance(effect, Published):
-            out.append(Settled(call, client.encode(Numbered(effect.first))))
+            hash_ = self._delivered.hash_of(stream, effect.first)
+            out.append(Settled(call, client.encode(Numbered(effect.first, hash_))))
         else:
             out.append(Settled(call, kind=effect.kind, reason=effect.reason))
 
@@ -168,17 +182,23 @@ class SequenceLayer(LayerCore):
             out.append(Settled(asked.call, kind="refused", reason=str(wrong)))
             return
         if isinstance(request, PublishRequest):
-            self._publishing.add(asked.call)
+            self._publishing[asked.call] = request.stream
             self._step_core(now_ns, Publish(asked.call, request.stream, asked.client, values), out)
-        elif len(self._waiting) >= self.core.settings.readers_max:
+        elif len(self._waiting) + len(self._confirming) >= self.core.settings.readers_max:
             out.append(Settled(asked.call, kind="busy", reason="too many readers wait here already: read later"))
+        elif request.fresh:
+            self._confirming[asked.call] = request
+            self._step_core(now_ns, Confirm(asked.call), out)
         else:
-            wait_ns = min(request.wait_ns, self.core.settings.read_wait_ns_max)
-            if not self.core.context.is_member:
-                wait_ns = max(wait_ns, _DSC_WAIT_NS)
-            waiting = _Waiting(asked.call, request, now_ns + wait_ns)
-            if not self._answer(now_ns, waiting, out):
-                self._waiting[asked.call] = waiting
+            self._read(now_ns, asked.call, request, out)
+
+    def _read(self, now_ns: int, call: int, request: ReadRequest, out: list[SequenceLayerEffect]) -> None:
+        wait_ns = min(request.wait_ns, self.core.settings.read_wait_ns_max)
+        if not self.core.context.is_member:
+            wait_ns = max(wait_ns, _DSC_WAIT_NS)
+        waiting = _Waiting(call, request, now_ns + wait_ns)
+        if not self._answer(now_ns, waiting, out):
+            self._waiting[call] = waiting
 
     def _answer_waiting(self, now_ns: int, out: list[SequenceLayerEffect]) -> None:
         for waiting in list(self._waiting.values()):
@@ -205,7 +225,8 @@ class SequenceLayer(LayerCore):
         elif not request.start and 0 < head < first and not request.wait_ns:
             reason = f"all of {request.stream} has left the window: {_unremembered(first)}"
         elif (request.start or first) <= head or late or not request.wait_ns:
-            page = delivered.page(request.stream, request.start or first, self.core.settings.page_bytes_max)
+            page_bytes_max = self.core.settings.page_bytes_max
+            page = delivered.page(request.stream, request.start or first, page_bytes_max, whole=request.whole)
             out.append(Settled(waiting.call, client.encode(page)))
             return True
         else:

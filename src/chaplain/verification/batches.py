@@ -39,6 +39,7 @@ from chaplain.segment.record import Kind, Record
 from chaplain.segment.verdicts import AppliedBatch, applied_part, batches_of
 from chaplain.verification.chain_selection import SelectedMessage
 from chaplain.verification.proof_segments import LOG, ProofSegment
+from chaplain.verification.tree_check import LeafChecker
 from chaplain.verification.violations import Break
 
 _SIZE = struct.Struct("<I")
@@ -87,12 +88,18 @@ class Batches:
     """Verifies the batches of one message. Counts and breaks go to the proof segment."""
 
     def __init__(
-        self, message: SelectedMessage, parts: Sequence[MessagePart], segment: ProofSegment, keys: Keys | None
+        self,
+        message: SelectedMessage,
+        parts: Sequence[MessagePart],
+        segment: ProofSegment,
+        keys: Keys | None,
+        leaves: LeafChecker | None = None,
     ) -> None:
         self._message = message
         self._parts = parts
         self._segment = segment
         self._keys = keys
+        self._leaves = leaves
         self.found: list[Record] = []
         """The batches, with stream, offset and count as the message states them."""
         self.digests: dict[str, list[bytes] | None] = {}
@@ -240,6 +247,9 @@ class Batches:
                 self._segment.breaks.append(Break(batch.stream, offset, "digest", stated.hex(), real, last=last))
             elif self._keys is not None:
                 self._signature(self._keys, batch.stream, offset, head, bytes(raw[: head.tables_at - head.start]))
+            if self._leaves is not None:
+                shape = (head.count, head.client_id, head.first_id, stated)
+                self._leaves.add_pack(batch.stream, offset, shape)
             found.append(stated)
             if head.message_type != STAGED:  # a staged pack used its request ids when it was staged
                 self.ids.append((head.client_id, head.first_id, head.requests, batch.stream, offset))

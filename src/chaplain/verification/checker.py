@@ -6,6 +6,7 @@
     offsets         every batch begins where the previous batch of its stream ended
     digests         every pack matches its digest; on request, also the signature of the lane's owner
     lanes           every client's requests are numbered without a gap
+    tree            with a signed checkpoint: every pack is the one in the tree over the log (`tree_check`)
 
 This module defines breaks. It reports causes and not consequences: a statement in a broken message is not compared with
 the neighbours of that message. It does not know the source of records, or the caller.
@@ -35,23 +36,27 @@ from chaplain.verification.proof_segments import (
     lane_break,
     linked,
 )
+from chaplain.verification.tree_check import LeafChecker
 from chaplain.verification.violations import Break
 
 
 class SegmentChecker:
     """Verifies the messages of one task, in order, and collects the result in a `ProofSegment`."""
 
-    def __init__(self, keys: Keys | None = None) -> None:
+    def __init__(self, keys: Keys | None = None, leaves: LeafChecker | None = None) -> None:
         self.segment = ProofSegment()
         self._keys = keys
+        self._leaves = leaves
 
     def check(self, message: SelectedMessage, parts: Sequence[MessagePart]) -> None:
         body = self._check_body(message, parts[0])
         verdict = self._decode_verdict(message, parts[-1]) if len(parts) > 1 else None
         if body is None:
             verdict = None  # which batches it is about cannot be known
-        batches = Batches(message, parts, self.segment, self._keys)
+        batches = Batches(message, parts, self.segment, self._keys, self._leaves)
         sound = batches.check(body, verdict)
+        if self._leaves is not None:
+            self.segment.breaks += self._leaves.check(message.index, body if sound else None)
         self._check_streams(message, verdict, batches)
         self._check_lanes([*batches.ids, *_staged_ids(message, verdict)] if sound else None)
 

@@ -30,6 +30,7 @@ from chaplain.verification.keys import AllowedSigners, FoundingInfo, Registry, f
 from chaplain.verification.manifest import ManifestContent
 from chaplain.verification.proof_segments import Point, ProofState
 from chaplain.verification.record_reader import RecordReader
+from chaplain.verification.tree_check import LeafRange, Subtree, TreeSource, plan_ranges
 from chaplain.verification.trust_anchor import TrustAnchor, read_anchor
 from chaplain.verification.violations import Break
 
@@ -52,6 +53,8 @@ class VerifyRequest(Frozen, frozen=True):
     """A node's `node.toml`, if there is none beside the segments."""
     signatures: bool = False
     proven: ManifestContent | None = None
+    tree: TreeSource | None = None
+    """A signed checkpoint to compare the log with."""
 
 
 class VerifyPlan(Frozen, frozen=True):
@@ -77,6 +80,14 @@ class VerifyPlan(Frozen, frozen=True):
     """Folders with other nodes' copies of the log, which show what a damaged record contained."""
     skipped: tuple[str, ...] = ()
     """Why logs of other nodes were not compared, although they are beside the verified one."""
+    tree: TreeSource | None = None
+    tree_before: tuple[Subtree, ...] = ()
+    """The subtrees before the leaves of the first task."""
+    leaf_ranges: tuple[LeafRange, ...] = ()
+    """The leaves of each task; empty without a signed checkpoint."""
+
+    def leaf_range(self, task: int) -> LeafRange | None:
+        return self.leaf_ranges[task] if self.leaf_ranges else None
 
 
 def make_plan(request: VerifyRequest, tasks: int = TASKS_MIN, task_cost: int = TASK_COST) -> VerifyPlan:
@@ -120,8 +131,12 @@ def _make_plan(request: VerifyRequest, tasks: int, task_cost: int) -> VerifyPlan
     after_anchor = messages[len(before_anchor) :]
     known = proven.signers if proven else anchor.signers if anchor else None
     registry = _registry(after_anchor, founding_info, known) if request.signatures else None
+    segments = [*(cut(before_anchor, tasks, task_cost) if before_anchor else []), *cut(after_anchor, tasks, task_cost)]
+    tree = None if request.tree is None else request.tree.at(best.folder)
+    firsts = [segment[0].index for segment in segments]
+    tree_before, leaf_ranges = ([], []) if tree is None else plan_ranges(tree, firsts)
     return VerifyPlan(
-        [*(cut(before_anchor, tasks, task_cost) if before_anchor else []), *cut(after_anchor, tasks, task_cost)],
+        segments,
         breaks + (registry.breaks if registry else []),
         proven.state if proven else _beginning(founding_info),
         founding_info.cluster,
@@ -133,6 +148,9 @@ def _make_plan(request: VerifyRequest, tasks: int, task_cost: int) -> VerifyPlan
         tuple(other.node for other in others) if request.cluster else (),
         tuple(str(other.folder) for other in others),
         tuple(skipped),
+        tree,
+        tuple(tree_before),
+        tuple(leaf_ranges),
     )
 
 

@@ -75,7 +75,7 @@ def verify_in_processes(
     tally = _Tally(costs, report)
     if sum(costs) <= small_cost:
         for number, segment in enumerate(plan.segments):
-            tally.add(number, check(segment, keys_of(plan, segment), plan.siblings))
+            tally.add(number, check(segment, keys_of(plan, segment), plan.siblings, plan.leaf_range(number)))
     else:
         _run_in_workers(plan, min(count, len(costs)), tally)
     return join_results(plan, [segment for segment in tally.segments if segment is not None]), plan
@@ -111,7 +111,8 @@ def _run_in_workers(plan: VerifyPlan, count: int, tally: _Tally) -> None:
         while True:
             while idle and (number := next(waiting, None)) is not None:
                 segment, worker = plan.segments[number], idle.pop()
-                worker.send(Task(segment, signed=keys_of(plan, segment) is not None))
+                signed = keys_of(plan, segment) is not None
+                worker.send(Task(segment, signed, plan.leaf_range(number)))
                 busy[worker.connection] = worker, number
             if not busy:
                 return

@@ -15,6 +15,7 @@ import msgspec
 
 from chaplain.core import Frozen
 from chaplain.journal.execution.state import stream_genesis, stream_hash
+from chaplain.verification.tree_check import Subtree
 from chaplain.verification.violations import Break, deduplicate
 
 LOG = ""
@@ -94,6 +95,8 @@ class ProofSegment(msgspec.Struct):
     packs: int = 0
     unchecked: int = 0
     """Packs whose signature only a node can check."""
+    subtrees: list[Subtree] = []
+    """With a signed checkpoint: the hashes of the tree's leaves of these messages."""
 
 
 def continued(before: Point, link: MessageLink) -> list[Break]:

@@ -22,6 +22,7 @@ from chaplain.verification.chain_selection import Place, SelectedMessage
 from chaplain.verification.checker import SegmentChecker
 from chaplain.verification.header_scan import ScannedRecord, scan_headers
 from chaplain.verification.proof_segments import ProofSegment
+from chaplain.verification.tree_check import LeafChecker, LeafRange
 from chaplain.verification.violations import Break
 
 
@@ -123,12 +124,20 @@ def _places(folder: str) -> dict[tuple[int, int, bytes], Place]:
     }
 
 
-def check(messages: Iterable[SelectedMessage], keys: Keys | None = None, siblings: Sequence[str] = ()) -> ProofSegment:
-    """Verify consecutive messages. `siblings` are folders with other nodes' copies of the log.
+def check(
+    messages: Iterable[SelectedMessage],
+    keys: Keys | None = None,
+    siblings: Sequence[str] = (),
+    leaf_range: LeafRange | None = None,
+) -> ProofSegment:
+    """Verify consecutive messages. `siblings` are folders with other nodes' copies of the log. `leaf_range` has the
+    leaves of these messages, if they are compared with a signed checkpoint.
 
     Raises `Inaccessible` if a file cannot be read, or if the node dropped it in the meantime.
     """
-    checker, peer_copies = SegmentChecker(keys), PeerCopies(siblings)
+    with access_errors():
+        leaves = None if leaf_range is None else LeafChecker(leaf_range)
+    checker, peer_copies = SegmentChecker(keys, leaves), PeerCopies(siblings)
     breaks = checker.segment.breaks
     with access_errors(), RecordReader() as reader:
         for message in messages:
@@ -138,6 +147,9 @@ def check(messages: Iterable[SelectedMessage], keys: Keys | None = None, sibling
             )
             if len(breaks) > before:
                 breaks[before:] = [_placed(one, message) for one in breaks[before:]]
+    if leaves is not None:
+        breaks += leaves.check_end()
+        checker.segment.subtrees = leaves.subtrees
     return checker.segment
 
 

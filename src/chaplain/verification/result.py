@@ -11,6 +11,7 @@ from chaplain.core import Frozen
 from chaplain.errors import Missing
 from chaplain.verification.plan import VerifyPlan
 from chaplain.verification.proof_segments import ProofSegment, ProofState, join_segments
+from chaplain.verification.tree_check import compare_root
 from chaplain.verification.trust_anchor import join_segments_at
 from chaplain.verification.violations import Break, deduplicate
 
@@ -35,6 +36,8 @@ class VerifyResult(Frozen, frozen=True):
     """True if the verification continued an earlier one, from its manifest."""
     skipped: tuple[str, ...] = ()
     """Why logs of other nodes were not compared."""
+    tree_size: int = 0
+    """The size of the signed checkpoint that the log was compared with; 0 if it was not."""
 
     def told(self) -> str:
         """Return one sentence that states which parts were verified and which were not."""
@@ -47,6 +50,8 @@ class VerifyResult(Frozen, frozen=True):
             said += f"; node {self.others[0]} by its heads only: prove it with --node"
         elif self.others:
             said += f"; nodes {', '.join(map(str, self.others))} by their heads only: prove them with --node"
+        if self.tree_size:
+            said += f"; compared with the signed checkpoint of {self.tree_size:,} entries"
         return said + "".join(f"; not compared: {reason}" for reason in self.skipped)
 
     def summary(self) -> dict[str, Any]:
@@ -62,6 +67,7 @@ class VerifyResult(Frozen, frozen=True):
             "compared": list(self.others),
             "not_compared": list(self.skipped),
             "hmac_packs": self.unchecked,
+            "checkpoint": self.tree_size or None,
         }
 
     def breaks_of(self, stream: str = "") -> list[Break]:
@@ -84,6 +90,9 @@ def join_results(plan: VerifyPlan, segments: Sequence[ProofSegment]) -> VerifyRe
         breaks, state = join_segments(segments, plan.begin, plan.cluster)
     else:
         breaks, state = join_segments_at(list(segments), plan.anchor, plan.cluster)
+    if plan.tree is not None:
+        found = [*plan.tree_before, *[one for segment in segments for one in segment.subtrees]]
+        breaks += compare_root(plan.tree, found)
     sums = {name: sum(getattr(segment, name) for segment in segments) for name in ("rows", "packs", "unchecked")}
     went_on = plan.begin.point is not None and plan.begin.point.index > 0
     ours = [one if one.node else msgspec.structs.replace(one, node=plan.node) for one in [*plan.breaks, *breaks]]
@@ -95,4 +104,5 @@ def join_results(plan: VerifyPlan, segments: Sequence[ProofSegment]) -> VerifyRe
         others=plan.others,
         went_on=went_on,
         skipped=plan.skipped,
+        tree_size=0 if plan.tree is None else plan.tree.tree.size,
     )

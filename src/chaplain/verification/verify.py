@@ -19,6 +19,7 @@ from chaplain.verification.manifest import ManifestContent
 from chaplain.verification.plan import TASKS_MIN, VerifyPlan, VerifyRequest, keys_of, make_plan
 from chaplain.verification.record_reader import check
 from chaplain.verification.result import VerifyResult, join_results
+from chaplain.verification.tree_check import TreeSource
 
 Runner: TypeAlias = Callable[[VerifyRequest], tuple[VerifyResult, VerifyPlan]]
 
@@ -26,7 +27,10 @@ Runner: TypeAlias = Callable[[VerifyRequest], tuple[VerifyResult, VerifyPlan]]
 def verify_here(request: VerifyRequest, tasks: int = TASKS_MIN) -> tuple[VerifyResult, VerifyPlan]:
     """Verify a log in this process."""
     plan = make_plan(request, tasks)
-    segments = [check(segment, keys_of(plan, segment), plan.siblings) for segment in plan.segments]
+    segments = [
+        check(segment, keys_of(plan, segment), plan.siblings, plan.leaf_range(task))
+        for task, segment in enumerate(plan.segments)
+    ]
     return join_results(plan, segments), plan
 
 
@@ -39,6 +43,7 @@ def verify_log(
     identity: str = "",
     signatures: bool = False,
     founding: str = "",
+    tree: TreeSource | None = None,
 ) -> VerifyResult:
     """Verify a log and return the result, including its breaks.
 
@@ -52,16 +57,17 @@ def verify_log(
             key that is created beside the manifest.
         signatures: Also verify the clients' signatures, from the founding clients on.
         founding: A `node.toml` with the founding clients, if there is none beside the segments.
+        tree: A signed checkpoint to compare the log with, and where the leaves of its tree are.
 
     Raises `Inaccessible` if a file cannot be read, and `Missing` if there is no log.
     """
     path, cluster = str(path), str(cluster)
     if manifest is None:
-        return run(VerifyRequest(path, cluster, founding, signatures))[0]
+        return run(VerifyRequest(path, cluster, founding, signatures, tree=tree))[0]
     file = Path(manifest)
     signer = manifests.signer_for(file, signing(identity, cluster))
     before = manifests.read(file, signer)
-    proof, plan = run(VerifyRequest(path, cluster, founding, signatures, before))
+    proof, plan = run(VerifyRequest(path, cluster, founding, signatures, before, tree))
     if not proof.breaks:
         rows = proof.rows + (before.rows if before is not None and plan.begin == before.state else 0)
         manifests.write(file, ManifestContent(plan.cluster, proof.state, plan.start, rows, plan.signers), signer)

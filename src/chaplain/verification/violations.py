@@ -30,6 +30,8 @@ KINDS = (
     "stream chain",
     "lane",
     "checkpoint",
+    "tree",
+    "sequence chain",
 )
 """Kinds of breaks, causes before consequences: of two breaks at one place, the one listed first is reported."""
 

@@ -23,6 +23,7 @@ from chaplain.verification.batches import Keys
 from chaplain.verification.chain_selection import SelectedMessage
 from chaplain.verification.proof_segments import ProofSegment
 from chaplain.verification.record_reader import check
+from chaplain.verification.tree_check import LeafRange
 
 
 class Setup(Frozen, frozen=True):
@@ -36,6 +37,7 @@ class Task(Frozen, frozen=True):
     messages: list[SelectedMessage]
     signed: bool
     """Whether signatures are verified; see `plan.keys_of`."""
+    leaf_range: LeafRange | None = None
 
 
 class Outcome(Frozen, frozen=True):
@@ -61,7 +63,7 @@ def serve(connection: Connection[Any, Any]) -> None:
 
 def _run(task: Task, setup: Setup) -> Outcome:
     try:
-        return Outcome(check(task.messages, setup.keys if task.signed else None, setup.siblings))
+        return Outcome(check(task.messages, setup.keys if task.signed else None, setup.siblings, task.leaf_range))
     except ChaplainError as error:
         return Outcome(error=str(error), kind=type(error).__name__)
     except Exception:

@@ -75,6 +75,7 @@ def test_every_code_block_of_the_pages_runs(tmp_path: Path) -> None:
     shell = Shell(tmp_path)
     (tmp_path / ".venv").mkdir()
     (tmp_path / ".venv/bin").symlink_to(BIN)
+    (tmp_path / "tools").symlink_to(ROOT / "tools")
     for name in CLUSTERS:
         (tmp_path / name).symlink_to(tmp_path / "cluster")
     (tmp_path / "cluster").mkdir()

@@ -61,6 +61,11 @@ def rich_journal(seed: int = 1, messages: int = 28, parts_at: int | None = None)
 
 @lru_cache(maxsize=64)
 def _rich_journal(seed: int, messages: int, parts_at: int | None) -> Groups:
+    return recorded(rich_stage(seed, messages, parts_at))
+
+
+def rich_stage(seed: int = 1, messages: int = 28, parts_at: int | None = None) -> Stage:
+    """The messages of `rich_journal`."""
     stage = Stage()
     author = Author(stage)
     chance = random.Random(f"rich {seed}")
@@ -76,7 +81,7 @@ def _rich_journal(seed: int, messages: int, parts_at: int | None) -> Groups:
                 stage.prefix.ingest([*again, *[author.entry(chance) for _ in range(chance.randint(1, 3))]], node)
             )
         stage.prefix.order(listed, regime=regime)
-    return recorded(stage)
+    return stage
 
 
 def recorded(stage: Stage, believe: bool = False) -> Groups:

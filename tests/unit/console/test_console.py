@@ -45,6 +45,12 @@ def test_snapshot_contains_running_nodes_master_and_highest_heads() -> None:
     assert shown["streams"] == [{"name": "notes", "head": 1}, {"name": "orders", "head": 7}]
 
 
+def test_snapshot_contains_the_checkpoint_of_each_node_and_its_age() -> None:
+    tree = {"size": 9, "checkpoint": 7, "checkpoint_age_seconds": 1.5}
+    nodes = snapshot(status(1, tree=tree), None)["nodes"]
+    assert [(node["checkpoint"], node["checkpoint_age_seconds"]) for node in nodes] == [(7, 1.5), (None, None)]
+
+
 def test_two_claimed_masters_are_resolved_by_the_higher_regime() -> None:
     assert snapshot(status(1), status(2, master=True, regime=4))["master"] == 2
 

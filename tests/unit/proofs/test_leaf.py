@@ -49,3 +49,9 @@ def test_unknown_octets_are_refused(at, to, reason):
 def test_impossible_leaves_are_not_encoded(wrong):
     with pytest.raises(ValueError, match="leaf"):
         leaf.encode(wrong)
+
+
+def test_leaf_of_execution_has_the_octets_of_the_checked_one():
+    place = (PACK.regime, PACK.message, PACK.timestamp_ns, PACK.stream, PACK.first_offset, PACK.count)
+    made = leaf.encode_pack(place, (PACK.client_id, PACK.first_id), PACK.key, PACK.digest)
+    assert made == leaf.encode(PACK)

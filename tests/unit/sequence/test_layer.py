@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable
 from random import Random
 
+import msgspec
 import pytest
 
-from chaplain.client.api.sequence_calls import SequenceEvent, SequenceReader, check_values
+from chaplain.client.api.sequence_calls import Published, SequenceEvent, SequenceReader, check_values
 from chaplain.core import Drained, Persist, Persisted, Report, Requested, Settled, Withdrawn, Woken
-from chaplain.errors import Missing
+from chaplain.errors import Missing, Misused, Unproven
 from chaplain.segment.settings import LogSettings
 from chaplain.segment.tap import StreamKind, Tap
 from chaplain.sequence.core import SequenceCore
@@ -84,8 +86,9 @@ def reason(settled: Settled | None) -> str:
 def test_publish_is_answered_with_its_first_number() -> None:
     node = Alone()
     first, second = node.publish(b"a", b"b"), node.publish(b"c")
-    assert node.answer(first) == Settled(first, client.encode(Numbered(1)))
-    assert node.answer(second) == Settled(second, client.encode(Numbered(3)))
+    hashes = [event.hash for event in node.read(SequenceReader("s", None, None, False, None))]
+    assert node.answer(first) == Settled(first, client.encode(Numbered(1, hashes[0])))
+    assert node.answer(second) == Settled(second, client.encode(Numbered(3, hashes[2])))
 
 
 def test_pages_contain_events_with_linked_hashes() -> None:
@@ -103,6 +106,83 @@ def test_pages_contain_events_with_linked_hashes() -> None:
     assert node.read(SequenceReader("s", 2, 4, False, None)) == whole[1:3]
     assert node.read(SequenceReader("s", 3, 3, False, None)) == []
     assert node.read(SequenceReader("nothing", None, None, False, None)) == []
+
+
+def verified(node: Alone, start: int | None = None, verify: bool | Published = True) -> list[SequenceEvent]:
+    return node.read(SequenceReader("s", start, None, False, None, verify=verify))
+
+
+def test_verifying_reader_receives_the_same_events_from_any_number_on() -> None:
+    node = Alone(page_bytes_max=200)
+    for number in range(30):
+        node.publish(*(b"%d" % number,) * (1 + number % 3))
+    whole = node.read(SequenceReader("s", None, None, False, None))
+    for start in (None, *range(1, len(whole) + 1)):
+        assert verified(node, start) == whole[(start or 1) - 1 :]
+        assert verified(node, start, Published(whole[-1].number, whole[-1].hash)) == whole[(start or 1) - 1 :]
+
+
+@pytest.mark.parametrize("field", ["value", "publisher", "number", "left out"])
+def test_verifying_reader_finds_every_change_of_an_earlier_event(field: str) -> None:
+    node = Alone()
+    for number in range(6):
+        node.publish(b"%d" % number)
+    [page] = [node.page(1)]
+    runs = list(page.runs)
+    changed = runs[2]
+    match field:
+        case "value":
+            changed = msgspec.structs.replace(changed, values=[b"x"])
+        case "publisher":
+            changed = msgspec.structs.replace(changed, publisher="bob")
+        case "number":
+            changed = msgspec.structs.replace(changed, first=changed.first + 1)
+        case _:
+            pass
+    runs[2:3] = [] if field == "left out" else [changed]
+    reading = SequenceReader("s", 1, None, False, None, verify=True)
+    with pytest.raises(Unproven):
+        list(reading.take(msgspec.structs.replace(page, runs=runs)))
+
+
+def test_verifying_reader_finds_another_event_in_the_place_of_a_published_one() -> None:
+    node = Alone()
+    node.publish(b"a", b"b")
+    node.publish(b"c")
+    events = verified(node)
+    for event in events:
+        assert verified(node, None, Published(event.number, event.hash)) == events
+        with pytest.raises(Unproven, match="another event"):
+            verified(node, None, Published(event.number, bytes(32)))
+    with pytest.raises(Missing):
+        verified(node, None, Published(9, bytes(32)))
+    with pytest.raises(Misused):
+        SequenceReader("s", 3, None, False, None, verify=Published(2, bytes(32)))
+
+
+def test_fresh_reader_asks_for_freshness_once() -> None:
+    node = Alone(page_bytes_max=100)
+    for number in range(20):
+        node.publish(b"%d" % number)
+    reading = SequenceReader("s", None, None, False, None, fresh=True)
+    asked = []
+    while not reading.ended:
+        build: Callable[[int, int], object] = reading.next_request().build
+        request = client.decode_request(build(1, SECOND).request.body)  # type: ignore[attr-defined]
+        assert isinstance(request, ReadRequest)
+        asked.append(request.fresh)
+        settled = node.answer(node.ask(request))
+        assert settled is not None
+        list(reading.take(client.decode_page(settled.payload)))
+    assert asked[0]
+    assert not any(asked[1:])
+    assert len(asked) > 1
+
+
+def test_published_is_a_number_with_a_hash() -> None:
+    published = Published(7, b"h" * 32)
+    assert (published, published.number, published.hash, [*range(10)][published]) == (7, 7, b"h" * 32, 7)
+    assert pickle.loads(pickle.dumps(published)).hash == published.hash
 
 
 def test_long_stream_is_read_in_bounded_pages() -> None:

@@ -27,7 +27,7 @@ from chaplain.cli.support.output import (
     print_table,
     progress,
 )
-from chaplain.cli.support.verification import check_log, print_result, verify_options
+from chaplain.cli.support.verification import check_log, print_result, read_tree, verify_options
 from chaplain.errors import ConfigError, Missing
 from chaplain.verification.verify import signing
 
@@ -137,7 +137,8 @@ def land(cluster: str, path: str, node: int | None, output: str, stream: str, ta
 @_spark
 @_always_once
 def verify(cluster: str, path: str, node: int | None, output: str, tables: str, stream: str, manifest: str | None,
-           identity: str, signatures: bool, founding: str, master: str, remote: str) -> None:  # fmt: skip
+           identity: str, signatures: bool, founding: str, checkpoint_file: str | None, policy_file: str | None,
+           tiles: str | None, master: str, remote: str) -> None:  # fmt: skip
     """Verify a log, a table or both, with Spark. Without Spark, `chaplain verify` verifies a log.
 
     Each violation is printed as a line of JSON. The exit code is 0 if there is none, 3 if there is any, and 4 if a file
@@ -146,10 +147,14 @@ def verify(cluster: str, path: str, node: int | None, output: str, tables: str, 
     Standard error says what was verified. For a cluster, that is the complete log of the node that is furthest ahead;
     of the other nodes' logs only the record headers are compared with it. To verify those completely, use --node.
     """
+    nodes = cluster
     if cluster or path or not tables:
         cluster, path = one_source(cluster, path, node)
     elif signatures or founding:
         raise click.UsageError("signatures are in the log: give --cluster or --path")
+    elif checkpoint_file:
+        raise click.UsageError("the tree is over the log: give --cluster or --path")
+    tree = read_tree(nodes, checkpoint_file, policy_file, tiles)
     _check_place(master, remote)
     if not remote and (cluster or path):
         check_log(cluster, path)
@@ -163,7 +168,7 @@ def verify(cluster: str, path: str, node: int | None, output: str, tables: str, 
         identity = signing(identity, cluster)  # the same identity for the log and for the tables
     common: dict[str, Any] = {"manifest": manifest, "identity": identity}
     if cluster or path:
-        proof = prove(spark, cluster=cluster, path=path, signatures=signatures, founding=founding, **common)
+        proof = prove(spark, cluster=cluster, path=path, signatures=signatures, founding=founding, tree=tree, **common)
         breaks += proof.breaks_of(stream)
         told.append(proof.told())
         summary["log"] = proof.summary()

@@ -36,15 +36,33 @@ def _policy_option(required: bool) -> Callable[[Any], Any]:
 @click.command(epilog="Example: chaplain prove --stream orders --offset 0 --cluster demo > order.proof")
 @named("--stream", "The stream of the message.")
 @click.option("--offset", required=True, type=click.IntRange(0), help="The offset of the message.")
+@click.option("--tables", metavar="DIR", help="Prove a row of the landed table in this directory, without a cluster.")
 @click.option("--out", type=_NEW_FILE, help="Write the proof to this file instead of the standard output.")
-@cluster_options
-def prove(stream: str, offset: int, out: Path | None, cluster: str, node: int | None, output: str) -> None:
+@click.option(
+    "--cluster",
+    "--dir",
+    metavar="DIR|FILE",
+    envvar="CHAPLAIN_CLUSTER",
+    show_envvar=True,
+    help="The cluster's directory, or its cluster.toml.",
+)
+@click.option("--node", type=click.IntRange(1), metavar="I", help="Connect only to node I.")
+@output_option
+def prove(stream: str, offset: int, tables: str | None, out: Path | None, cluster: str | None, node: int | None,
+          output: str) -> None:  # fmt: skip
     """Make a proof of one message. Waits until a checkpoint that most nodes signed covers the message.
 
     The proof shows the message and at most 1 KiB of its neighbours. Check it with `chaplain check`.
     """
-    with connected(cluster, node) as client:
-        proof = client.prove(stream, offset)
+    if tables is None and cluster is None:
+        raise click.UsageError("Missing option '--cluster' / '--dir' (env var: 'CHAPLAIN_CLUSTER'), or '--tables'")
+    if cluster is not None and tables is None:
+        with connected(cluster, node) as client:
+            proof = client.prove(stream, offset)
+    else:
+        from chaplain.pipeline import prove_row  # noqa: PLC0415
+
+        proof = prove_row(tables=str(tables), stream=stream, offset=offset)
     _print_or_save(proof.text, out, output, {"stream": stream, "offset": offset, "proof": proof.text})
 
 

@@ -15,7 +15,8 @@ import click
 
 from chaplain.cli.support.log_source import cluster_folder
 from chaplain.cli.support.output import BREAK_FOUND, F, escaped, print_rows
-from chaplain.config import load_cluster
+from chaplain.config import CLUSTER_FILE, load_cluster
+from chaplain.errors import Malformed, Unproven
 from chaplain.segment.files import refuse_other_versions
 from chaplain.verification.access import access_errors
 from chaplain.verification.plan import local_folders
@@ -35,10 +36,48 @@ def verify_options(command: F) -> F:
             click.option("--signatures", is_flag=True, help="Also verify the signature of every request."),
             click.option("--founding", default="", metavar="FILE",
                          help="node.toml with the initial configuration, if there is none beside the segments."),
+            click.option("--checkpoint", "checkpoint_file", metavar="FILE",
+                         help="Compare the log with this signed checkpoint; needs --policy."),
+            click.option("--policy", "policy_file", metavar="FILE", help="The keys that must have signed it."),
+            click.option("--tiles", metavar="DIR",
+                         help="Directory that contains the log's `tile`.  [default: `tree` beside the segments]"),
         )
     ):  # fmt: skip
         command = option(command)
     return command
+
+
+def read_tree(cluster: str, checkpoint_file: str | None, policy_file: str | None, tiles: str | None) -> Any:
+    """Check a signed checkpoint, and return where the leaves of its tree are; None if none is given. Nodes of the
+    cluster, if it runs, are asked for the last leaves, which are in no file yet.
+
+    Ends the command with `BREAK_FOUND` if the checkpoint does not hold.
+    """
+    if checkpoint_file is None:
+        if policy_file is not None or tiles is not None:
+            raise click.UsageError("--policy and --tiles are for --checkpoint")
+        return None
+    if policy_file is None:
+        raise click.UsageError("--checkpoint needs --policy: without keys, a checkpoint proves nothing")
+    from chaplain.proofs import checkpoint as checkpoints  # noqa: PLC0415
+    from chaplain.proofs import policy  # noqa: PLC0415
+    from chaplain.proofs.tiles import TILE_HASHES, bundle_path  # noqa: PLC0415
+    from chaplain.runtime.http.tile_client import fetch_part  # noqa: PLC0415
+    from chaplain.verification.tree_check import TreeSource  # noqa: PLC0415
+
+    try:
+        with access_errors():
+            signed = checkpoints.parse(Path(checkpoint_file).read_bytes())
+            policy.check(policy.parse(Path(policy_file).read_bytes()), signed)
+    except (Malformed, Unproven) as error:
+        click.echo(f"chaplain: {escaped(f'{checkpoint_file}: not proven: {error}')}", err=True)
+        raise click.exceptions.Exit(BREAK_FOUND) from None
+    size, tail = signed.checkpoint.size, b""
+    if cluster and not tiles and size % TILE_HASHES and Path(cluster_folder(cluster), CLUSTER_FILE).exists():
+        http = [node.http for node in load_cluster(cluster_folder(cluster)).nodes if node.http]
+        last = size // TILE_HASHES
+        tail = fetch_part(http, bundle_path(last, size % TILE_HASHES)) or b""
+    return TreeSource(signed.checkpoint.text, tiles or "", tail)
 
 
 def check_log(cluster: str, path: str) -> None:

@@ -263,6 +263,13 @@ class AsyncClient(AsyncConnection):
             return await self.snapshot(through)
         return await self._context.run(proof_calls.checkpoint())
 
+    async def tile(self, name: str) -> bytes:
+        """Return a tile of the log's tree by its name in tlog-tiles, such as `tile/0/003` or `tile/entries/003.p/17`.
+
+        Raises `Missing` if the node does not have it.
+        """
+        return await self._context.run(proof_calls.tile(name))
+
     async def proof(self, name: str) -> EquivocationProof:
         """Return the two conflicting requests that prove a client compromised. Needs the admin right.
 

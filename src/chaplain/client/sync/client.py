@@ -264,6 +264,13 @@ class Client(Connection):
             return self.snapshot(through)
         return self._context.run(proof_calls.checkpoint())
 
+    def tile(self, name: str) -> bytes:
+        """Return a tile of the log's tree by its name in tlog-tiles, such as `tile/0/003` or `tile/entries/003.p/17`.
+
+        Raises `Missing` if the node does not have it.
+        """
+        return self._context.run(proof_calls.tile(name))
+
     def proof(self, name: str) -> EquivocationProof:
         """Return the two conflicting requests that prove a client compromised. Needs the admin right.
 

@@ -22,7 +22,7 @@ from chaplain.client.sync import proving
 from chaplain.client.sync.connection import ClientContext
 from chaplain.client.sync.waiting import Notifier
 from chaplain.client.types import validation
-from chaplain.client.types.journal import Message, Receipt, ReceiptOrigin
+from chaplain.client.types.journal import NO_ORIGIN, Message, Receipt, ReceiptOrigin
 from chaplain.client.types.receipts import ReceiptPlace, ReceiptSequence, last_receipt, receipt_from
 from chaplain.errors import ChaplainError, Closed, Misused
 from chaplain.proofs.proof import Proof
@@ -94,7 +94,7 @@ class Journal:
         It packs messages and pipelines requests. With `receipts`, it keeps every receipt until `take_receipts` is
         called. With `isolated`, a proof of one message never shows another.
         """
-        return Writer(self._context, self.stream, receipts, isolated=isolated)
+        return Writer(self._context, self.stream, receipts, isolated=isolated, origin=self._origin)
 
     def read(
         self,
@@ -167,8 +167,10 @@ class Writer(NotPicklable):
         message_type: int = 0,
         *,
         isolated: bool = False,
+        origin: ReceiptOrigin = NO_ORIGIN,
     ) -> None:
         self.stream = stream
+        self._origin = origin
         self._message_type = message_type
         self._isolated = isolated
         self.count = 0
@@ -234,7 +236,7 @@ class Writer(NotPicklable):
             raise Misused("this writer keeps no receipts: make it with receipts=True")
         with self._changed.lock:
             ranges, self._ranges = self._ranges, []
-        return [receipt for place in ranges for receipt in ReceiptSequence(place)]
+        return [receipt for place in ranges for receipt in ReceiptSequence(place, self._origin)]
 
     @property
     def closed(self) -> bool:
@@ -306,7 +308,7 @@ class Writer(NotPicklable):
             self._unanswered -= 1
             self._unanswered_bytes -= size_bytes
             self.count += place.messages
-            self.last = last_receipt(place)
+            self.last = receipt_from(last_receipt(place), self._origin)
             if self._ranges is not None:
                 self._ranges.append(place)
             if not self._unanswered and self._error is None:

@@ -34,7 +34,7 @@ class ReceiptOrigin:
         return 0
 
 
-_NO_ORIGIN = ReceiptOrigin()
+NO_ORIGIN = ReceiptOrigin()
 
 
 class Receipt(ResultRecord, frozen=True, gc=False):
@@ -55,7 +55,7 @@ class Receipt(ResultRecord, frozen=True, gc=False):
     """The lane on which it was written."""
     client_message_id: int
     """The number of its request on the lane."""
-    origin: ReceiptOrigin = _NO_ORIGIN
+    origin: ReceiptOrigin = NO_ORIGIN
 
     @property
     def id(self) -> RequestId:
@@ -65,7 +65,7 @@ class Receipt(ResultRecord, frozen=True, gc=False):
     def prove(self) -> Any:
         """Return a proof of the message, as `Client.prove` does; with `AsyncClient`, await it."""
         if self.origin.prove is None or self.offset == PLACE_UNKNOWN:
-            raise Misused("this receipt was not returned by `write` or `write_many`: use client.prove(stream, offset)")
+            raise Misused("this receipt does not know its client: use client.prove(stream, offset)")
         return self.origin.prove(self.stream, self.offset)
 
     def keys(self) -> tuple[str, ...]:

@@ -56,6 +56,7 @@ function nodeCard(node, master) {
     make("h3", {}, `Node ${node.id}`, ...marks),
     facts([["at", node.endpoint], ["roles", node.up ? list(node.roles) : null], ["agreed", node.up ? number(node.agreed) : null],
       ["regime", node.up ? number(node.regime) : null], ["members", node.members], ["up for", node.up && node.uptime_ns ? span(node.uptime_ns) : null],
+      ["checkpoint", node.checkpoint ? `${number(node.checkpoint)} entries, ${span(node.checkpoint_age_seconds * 1e9)} old` : null],
       ["version", node.version]]));
 }
 

@@ -25,9 +25,8 @@ def write_pack(draft: StateDraft, entry: IngestEntry, heading: Heading, key: byt
     """Append the pack's messages to its stream, and its leaf to the tree. Returns the offset of the first message."""
     base = draft.write(entry.stream, heading.messages, heading.digest)
     at = draft.position
-    ids = (base, heading.messages, heading.client_id, heading.first_id)
-    pack = leaf.PackLeaf(at.regime, at.index, at.timestamp_ns, entry.stream, *ids, key, heading.digest)
-    draft.leaves.append(leaf.encode(pack))
+    place = (at.regime, at.index, at.timestamp_ns, entry.stream, base, heading.messages)
+    draft.leaves.append(leaf.encode_pack(place, (heading.client_id, heading.first_id), key, heading.digest))
     return base
 
 

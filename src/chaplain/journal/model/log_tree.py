@@ -63,7 +63,7 @@ class LogTree:
             hashed = leaf_hash(leaf)
             self._edge.append(hashed)
             self._entries.append(leaf)
-            full = self._tiles.extend((hashed,))
+            full = self._tiles.append(hashed)
             if full:
                 bundle = Tile(BUNDLES, full[0][0].index)
                 self._finished.append(FinishedTile(bundle, encode_bundle(self._entries)))

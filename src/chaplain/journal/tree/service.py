@@ -20,6 +20,7 @@ from chaplain.journal.settings import JournalSettings
 from chaplain.journal.tree.signer import CheckpointSigner, SignerEffect
 from chaplain.journal.tree.tiles import OnDisk, TileWriter, cut
 from chaplain.link.auth.identity import Identity
+from chaplain.proofs.checkpoint import SignedCheckpoint
 from chaplain.proofs.tiles import Tile, parse_path
 
 READS_MAX = 256
@@ -53,6 +54,12 @@ class TreeService:
     ) -> None:
         """`signed` is the content of the file `signed_file`."""
         self._execution = execution
+        self._witnessed = settings.witnessed
+        self._published: SignedCheckpoint | None = None
+        """With witnesses: the newest checkpoint that was offered to them, with their cosignatures."""
+        self._published_covers = 0
+        self._offered = (0, 0)
+        """Size of the checkpoint that is being offered, and the message that it covers."""
         self.tiles = TileWriter(settings.tree_folder, execution)
         self.signer = CheckpointSigner(
             settings, execution, identity, signed, may_sign=may_sign, is_master=is_master, durable=durable
@@ -70,6 +77,35 @@ class TreeService:
     @property
     def size(self) -> int:
         return self._execution.state.tree.size
+
+    # Checkpoints for others.
+
+    @property
+    def served(self) -> SignedCheckpoint | None:
+        """The newest checkpoint for clients: the newest complete one; with witnesses, the newest one that was offered
+        to them. A witness that is down therefore delays a checkpoint, and never prevents one.
+        """
+        return self._published if self._witnessed else self.signer.complete
+
+    @property
+    def covers(self) -> int:
+        """The last message that the served checkpoint covers."""
+        return self._published_covers if self._witnessed else self.signer.covers
+
+    def unpublished(self) -> SignedCheckpoint | None:
+        """The newest complete checkpoint, if it was not published yet."""
+        complete = self.signer.complete
+        published = 0 if self._published is None else self._published.checkpoint.size
+        if complete is None or complete.checkpoint.size <= published:
+            return None
+        self._offered = (complete.checkpoint.size, self.signer.covers)
+        return complete
+
+    def publish(self, signed: SignedCheckpoint) -> None:
+        """Serve the checkpoint that `unpublished` returned last, to which cosignatures of witnesses were added."""
+        size, covers = self._offered
+        assert signed.checkpoint.size == size, "only a checkpoint that was offered is published"
+        self._published, self._published_covers = signed, covers
 
     @property
     def checkpoint_size(self) -> int:
@@ -119,7 +155,7 @@ class TreeService:
         covers message `index`. Raises `Malformed` if the name is neither that of a tile nor `CHECKPOINT`.
         """
         if name == CHECKPOINT:
-            if index <= self.signer.covers or len(self._waiting) >= WAITING_MAX:
+            if index <= self.covers or len(self._waiting) >= WAITING_MAX:
                 self._answer_checkpoint(answer)
             else:
                 self._waiting.append((index, answer))
@@ -138,16 +174,17 @@ class TreeService:
         """
         if name != CHECKPOINT:
             return self.tiles.find(parse_path(name))
-        complete = self.signer.complete
-        return None if complete is None else complete.text.encode()
+        return None if self.served is None else self.served.text.encode()
 
     def _answer_checkpoint(self, answer: Answer) -> None:
-        complete = self.signer.complete
-        answer(None if complete is None else complete.text.encode())
+        answer(None if self.served is None else self.served.text.encode())
 
     def answer_waiting(self) -> None:
         """Answer the questions whose message is covered now. The answers become effects of the parts that asked."""
-        if self._waiting and (covers := self.signer.covers) > self._covered:
+        if not self._waiting:
+            return
+        covers = self.covers
+        if covers > self._covered:
             self._covered = covers
             ready = [answer for index, answer in self._waiting if index <= covers]
             self._waiting = [one for one in self._waiting if one[0] > covers]

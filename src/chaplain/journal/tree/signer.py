@@ -23,10 +23,11 @@ Bounds: `SIZES_MAX` sizes of this node's tree, `KEPT_PER_NODE` signatures of eac
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from typing import TypeAlias
 
-from chaplain.core import Frozen, Persist, Report, soonest
+from chaplain.core import Frozen, Persist, Report
 from chaplain.journal.events import ToPeer
 from chaplain.journal.execution.state_machine import JournalExecution
 from chaplain.journal.messages.peer import TreeSignature
@@ -48,7 +49,7 @@ KEPT_PER_NODE = 4
 """Bound of the stored signatures of one node; the largest sizes are kept. Several are necessary, because a slow node
 may answer when others have already signed the next size."""
 RETRY_NS = SECOND_NS // 20
-"""The master looks again after this time if no executed message is on its own disk yet."""
+"""The master looks again after this time if no executed message is on its own disk yet, or if it has no vote now."""
 
 SignerEffect: TypeAlias = ToPeer | Persist | Report
 
@@ -102,7 +103,7 @@ class CheckpointSigner:
         """When the newest complete checkpoint became complete here."""
         self._unconfirmed = self.last is not None
         """True while the tree of this restarted node is smaller than the tree that it signed last."""
-        self._boundaries: dict[int, Boundary] = {}
+        self._boundaries: OrderedDict[int, Boundary] = OrderedDict()
         self._passed = 0
         """The size of the tree before the latest message."""
         self._received: dict[int, dict[int, TreeSignature]] = {}
@@ -137,7 +138,7 @@ class CheckpointSigner:
         boundary = Boundary(edge.size, at.index, at.timestamp_ns, edge)
         self._boundaries[edge.size] = boundary
         if len(self._boundaries) > SIZES_MAX:
-            del self._boundaries[next(iter(self._boundaries))]
+            self._boundaries.popitem(last=False)
         if self._unconfirmed:
             self._confirm(before, boundary)
 
@@ -167,12 +168,13 @@ class CheckpointSigner:
     @property
     def due_ns(self) -> int | None:
         """When this node starts a checkpoint, or signs one that was not yet possible."""
-        started_ns = self._next_ns if self._has_news() else None
-        return soonest((started_ns, self._due_ns))
+        if not self._has_news():
+            return self._due_ns
+        return self._next_ns if self._due_ns is None else min(self._next_ns, self._due_ns)
 
     def _has_news(self) -> bool:
         newest = 0 if self.complete is None else self.complete.checkpoint.size
-        return self._passed > newest and not self.refused and self._is_master() and self._may_sign()
+        return self._passed > newest and not self.refused and self._is_master()
 
     def on_timer(self, now_ns: int) -> None:
         if self._due_ns is not None and now_ns >= self._due_ns:
@@ -185,7 +187,7 @@ class CheckpointSigner:
         """Begin a checkpoint of the newest size that is on this node's disk, or send the last signature again."""
         durable, last = self._durable(), self.last
         newest = next((one for one in reversed(self._boundaries.values()) if one.index <= durable and one.size), None)
-        if newest is None or self._writing or (last is not None and newest.size < last.size):
+        if newest is None or not self._may_sign() or self._writing or (last is not None and newest.size < last.size):
             self._next_ns = now_ns + RETRY_NS
             return
         self._next_ns = now_ns + self._settings.sign_ns

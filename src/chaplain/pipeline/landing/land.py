@@ -4,6 +4,9 @@ Spark's executors read ranges of the log and write them as Parquet files; then o
 table itself records its progress. A batch that was written but not committed is written again under other names. Only
 one `land` may run for each table at a time.
 
+With each batch, `land` copies what proofs of the new rows need: the signatures of their packs, the tree over the log,
+and the newest signed checkpoint, which is also in the metadata of the Delta commit (`tree_copy`).
+
 The driver indexes the log once, and later only the appended part. Consecutive small files are merged, so that a table
 that is filled continuously stays fast to read.
 """
@@ -30,6 +33,7 @@ from pyspark.sql.types import StructType
 from chaplain.core import Frozen
 from chaplain.errors import ConfigError, Missing
 from chaplain.pipeline.landing.compact import compact
+from chaplain.pipeline.landing.tree_copy import TreeCopy, signatures_of, write_signatures
 from chaplain.pipeline.source.backends import read_rows
 from chaplain.pipeline.source.live import LiveBackend, LiveRange
 from chaplain.pipeline.source.offset_index import OffsetIndex, RecordPlace, node_folders
@@ -48,6 +52,7 @@ from chaplain.pipeline.tables import (
     landed_offset,
     table_path,
 )
+from chaplain.segment.arrow import SIGNATURES
 
 BATCH_ROWS = 5_000_000
 """Rows of a batch, that is, of a commit."""
@@ -124,9 +129,12 @@ def write_file(task: LandTask) -> ParquetFile:
     name = f"{task.name}-{uuid.uuid4().hex}.parquet"
     system.create_dir(str(Path(folder, name).parent), recursive=True)
     path = f"{folder}/{name}"
+    signatures: list[Any] = []
     with pq.ParquetWriter(path, schema, filesystem=system, compression="zstd") as writer:
-        for batch in read_rows(wanted, schema.names, True, task.fail_on_headers):
-            writer.write_batch(batch.cast(schema))
+        for batch in read_rows(wanted, [*schema.names, SIGNATURES.name], True, task.fail_on_headers):
+            signatures.append(signatures_of(batch))
+            writer.write_batch(batch.select(schema.names).cast(schema))
+    write_signatures(system, folder, wanted.start, wanted.end, signatures)
     return ParquetFile(name, wanted.start, wanted.end, int(system.get_file_info(path).size))
 
 
@@ -256,6 +264,7 @@ def land(
     if batch_rows < 1:
         raise ConfigError(f"batch_rows must be positive, not {batch_rows}")
     log = open_log(cluster, path)
+    tree = TreeCopy(cluster, storage_options)
     if spark is not None:
         spark.dataSource.register(LandSource)
     tables = tables if "://" in str(tables) else Path(tables).absolute()
@@ -279,8 +288,9 @@ def land(
             names = [f"{prefix}{one.start:020d}-{one.end:020d}" for one in wanted]
             pairs = zip(wanted, names, strict=True)
             files = _write(spark, [task_of(one, table, name, fail_on_malformed_headers) for one, name in pairs])
+            checkpoint = tree.copy_to(table, wait=once and end >= head)
             if format == "delta":
-                commit(table, stream, files, arrow_schema(), storage_options)
+                commit(table, stream, files, arrow_schema(), storage_options, checkpoint=checkpoint)
                 small = compact(table, storage_options) if small + 1 >= COMPACT_FILES else small + 1
             else:
                 append_files(table, files)

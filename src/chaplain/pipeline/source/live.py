@@ -49,11 +49,11 @@ _clients: dict[tuple[int, Target], Client] = {}
 """By process id and target: a forked process must not use its parent's connections."""
 
 
-def client_of(target: Target) -> Client:
-    """Return this process's client for a cluster."""
+def client_of(target: Target, timeout_s: float = ANSWER_S) -> Client:
+    """Return this process's client for a cluster. The time-out is for a new one."""
     key = (os.getpid(), target)
     if key not in _clients:
-        _clients[key] = connect(target)
+        _clients[key] = connect(target, timeout_s)
     return _clients[key]
 
 

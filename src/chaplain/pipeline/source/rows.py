@@ -121,7 +121,8 @@ def rows_of(
 
     The records' reader adds what it finds dropped to `dropped`.
     """
-    needed = [name for name in arrow.COLUMNS if name in columns or name == "offset"]
+    known = (*arrow.COLUMNS, arrow.SIGNATURES.name)
+    needed = [name for name in known if name in columns or name == "offset"]
     rows = 0
     for batch in arrow.to_record_batches(records, needed):
         kept = _kept(batch, batch.column(needed.index("offset")), wanted)

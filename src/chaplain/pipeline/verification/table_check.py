@@ -13,7 +13,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Iterator
 from itertools import product
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -172,16 +172,35 @@ def check_pack(stream: str, rows: Any) -> list[Break]:
     rows = rows.combine_chunks()
     stated = rows.column("pack_digest")[0].as_py()
     found = b""
-    for found in _rebuilt(rows):
-        if found == stated:
+    for pack in rebuilt_packs(rows):
+        if pack.digest == stated:
             return []
+        found = pack.digest
     expected = stated.hex() if stated else "a digest"
     first, last = (int(rows.column("offset")[at].as_py()) for at in (0, rows.num_rows - 1))
     return [Break(stream, first, "digest", expected, found.hex(), last=last)]
 
 
-def _rebuilt(rows: Any) -> Iterator[bytes]:
-    """Yield the possible digests of a pack with these rows.
+class RebuiltPack(NamedTuple):
+    """A pack that could have had these rows."""
+
+    digest: bytes
+    head: bytes
+    """The octets before the digest."""
+    slot_bytes: int
+    """The size of the signature."""
+    requests: bytes
+    sizes: bytes
+    data: bytes
+
+    def octets(self, signature: bytes) -> bytes:
+        """The whole pack."""
+        parts = (self.head + self.digest, signature, self.requests + self.sizes, self.data)
+        return b"".join(part.ljust(padded(len(part)), b"\0") for part in parts)
+
+
+def rebuilt_packs(rows: Any) -> Iterator[RebuiltPack]:
+    """Yield the possible packs with these rows.
 
     Rows do not contain everything in a pack's header, but the missing values have few possibilities: all are tried.
     """
@@ -213,7 +232,7 @@ def _rebuilt(rows: Any) -> Iterator[bytes]:
                 0,
                 0,
             )
-            yield pack_digest(front, table, root)
+            yield RebuiltPack(pack_digest(front, table, root), front, slot, table, sizes, data)
 
 
 def _any(rows: Any, name: str) -> bool:

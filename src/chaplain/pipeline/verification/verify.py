@@ -31,6 +31,7 @@ from chaplain.verification.plan import VerifyPlan, VerifyRequest, keys_of, make_
 from chaplain.verification.proof_segments import ProofSegment
 from chaplain.verification.record_reader import check
 from chaplain.verification.result import VerifyResult, counted, join_results
+from chaplain.verification.tree_check import LeafRange, TreeSource
 from chaplain.verification.verify import verify_here, verify_log
 from chaplain.verification.violations import FIELDS, Break
 
@@ -46,11 +47,13 @@ class _Partition(InputPartition):
         keys: Keys | None,
         plan: VerifyPlan | None = None,
         siblings: tuple[str, ...] = (),
+        leaf_range: LeafRange | None = None,
     ) -> None:
         self.messages = messages
         self.keys = keys
         self.plan = plan
         self.siblings = siblings
+        self.leaf_range = leaf_range
 
 
 class ProofSource(DataSource):
@@ -76,16 +79,17 @@ class _Reader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         plan = make_plan(msgspec.msgpack.decode(base64.b64decode(self._request), type=VerifyRequest))
         parts: list[InputPartition] = [
-            _Partition(segment, keys_of(plan, segment), siblings=plan.siblings) for segment in plan.segments
+            _Partition(segment, keys_of(plan, segment), siblings=plan.siblings, leaf_range=plan.leaf_range(task))
+            for task, segment in enumerate(plan.segments)
         ]
-        return [*parts, _Partition([], None, msgspec.structs.replace(plan, segments=[], keys=None))]
+        return [*parts, _Partition([], None, msgspec.structs.replace(plan, segments=[], keys=None, leaf_ranges=()))]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         part = cast("_Partition", partition)
         if part.plan is not None:
             yield _row("plan", part.plan)
         else:
-            yield _row("run", check(part.messages, part.keys, part.siblings))
+            yield _row("run", check(part.messages, part.keys, part.siblings, part.leaf_range))
 
 
 def _row(kind: str, what: VerifyPlan | ProofSegment) -> Any:
@@ -120,6 +124,7 @@ def prove(
     identity: str = "",
     signatures: bool = False,
     founding: str = "",
+    tree: TreeSource | None = None,
 ) -> VerifyResult:
     """Verify a log and return the result, including its breaks.
 
@@ -135,6 +140,7 @@ def prove(
         identity=identity,
         signatures=signatures,
         founding=founding,
+        tree=tree,
     )
 
 
@@ -195,7 +201,7 @@ def verify(
         tables: Verify the landed tables in this folder. Give exactly one of `cluster`, `path` and `tables`.
         stream: Report only breaks of this stream and of the whole log. Default: all streams.
         manifest: See `prove`. For tables, the chain of each stream must agree with this manifest.
-        more: `identity`, `signatures` and `founding`, as for `prove`.
+        more: `identity`, `signatures`, `founding` and `tree`, as for `prove`.
 
     Raises `Missing` if there is nothing to verify, or if `stream` does not exist.
     """

@@ -8,9 +8,11 @@ from urllib.request import ProxyHandler, build_opener
 
 from chaplain.errors import Unreachable
 from chaplain.proofs.merkle import HASH_BYTES
-from chaplain.proofs.tiles import TILE_BYTES, TILE_HASHES, TileSource, tile_path
+from chaplain.proofs.tiles import BUNDLE_BYTES_MAX, TILE_BYTES, TILE_HASHES, TileSource, tile_path
 
 READ_S = 5.0
+PART_S = 1.0
+"""Time-out of a part that a caller can do without."""
 
 
 def http_source(endpoints: Sequence[str]) -> TileSource:
@@ -31,3 +33,16 @@ def http_source(endpoints: Sequence[str]) -> TileSource:
         raise Unreachable(f"no node has tile {tile_path(level, index, width)}: {reason}")
 
     return read
+
+
+def fetch_part(endpoints: Sequence[str], name: str) -> bytes | None:
+    """Return a part of the tree from the first of these nodes that has it; None if none answers with it."""
+    opener = build_opener(ProxyHandler({}))
+    for endpoint in endpoints:
+        try:
+            with opener.open(f"http://{endpoint}/{name}", timeout=PART_S) as response:
+                data: bytes = response.read(BUNDLE_BYTES_MAX + 1)
+                return data
+        except (OSError, HTTPException):
+            continue
+    return None

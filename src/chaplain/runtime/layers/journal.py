@@ -147,6 +147,7 @@ def make_settings(config: NodeConfig, founding: ClusterBootstrap) -> JournalSett
         reserved=reserved,
         prevalidate=bool(reserved) and config.flag("journal.prevalidate") and config.text("database") != "none",
         rules=RetentionRules(config.number("journal.keep_bytes"), config.span_ns("journal.keep_seconds")),
+        witnessed=bool(config.texts("witness.urls")),
     )
 
 

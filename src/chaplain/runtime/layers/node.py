@@ -19,7 +19,7 @@ from typing import Any, TextIO
 from chaplain.client_service.events import ClientServiceSettings
 from chaplain.clock import Clock
 from chaplain.config import PID_FILE, SEGMENTS, NodeConfig
-from chaplain.errors import ConfigError
+from chaplain.errors import ConfigError, Malformed, Missing
 from chaplain.executor.journal_view import NodesJournal
 from chaplain.gossip.layer_api import LayerCore
 from chaplain.gossip.settings import GossipSettings
@@ -37,12 +37,16 @@ from chaplain.node.core import NodeCore
 from chaplain.node.node_ids import NodeIds
 from chaplain.node.recorder import Recorder
 from chaplain.node.settings import ClientSettings, NodeSettings, RecorderSettings
+from chaplain.proofs.checkpoint import SignedCheckpoint
+from chaplain.proofs.note import VerifierKey
+from chaplain.proofs.tiles import tile_path
 from chaplain.runtime import fd_limits
 from chaplain.runtime.disk.log_files import UNREADABLE, free_bytes, read_if_exists, read_log, segments_of
 from chaplain.runtime.disk.syscalls import DataDirectory
 from chaplain.runtime.disk.writer import DiskWriter
 from chaplain.runtime.event_loop import BackgroundTasks, EventLoop
 from chaplain.runtime.http.server import HttpServer, HttpViews
+from chaplain.runtime.http.witness_client import WitnessClient, parse_keys
 from chaplain.runtime.json_log import JsonLog
 from chaplain.runtime.layers.executor import make_databases, make_executor, read_back
 from chaplain.runtime.layers.graph import graph_tasks, make_graph
@@ -103,9 +107,10 @@ def run_node(config: NodeConfig) -> int:
 
 
 def _serve(config: NodeConfig, loop: EventLoop, node: NodeCore, log: JsonLog) -> int:
-    server = None
+    server = witnesses = None
     try:
         server = make_http(config, loop, node)
+        witnesses = make_witness_client(config, loop, node, log)
         http = "" if server is None else server.endpoint
         log.write("serving", {"endpoint": node.settings.link.endpoint, "http": http, "pid": os.getpid()})
         gc.freeze()  # the objects of a node live as long as the process: exempt them from garbage collection
@@ -113,6 +118,8 @@ def _serve(config: NodeConfig, loop: EventLoop, node: NodeCore, log: JsonLog) ->
     finally:
         if server is not None:
             server.end()
+        if witnesses is not None:
+            witnesses.end()
         loop.close()
 
 
@@ -120,6 +127,7 @@ def check_key_files(config: NodeConfig) -> None:
     """Raise `ConfigError` if the node cannot use its key files: before it takes its port, which may be in use."""
     read_identity(config.path("identity"))
     choose_keyring(config.path("keyring"), config.path("data"))
+    witness_keys(config)
 
 
 def make_node(config: NodeConfig, endpoint: str, instance: bytes, now_ns: int) -> NodeCore:
@@ -288,6 +296,51 @@ def read_tree_part(loop: EventLoop, tree: TreeService, data: Path, name: str) ->
         return found
     file = read_if_exists(data / found.file)
     return None if file is None or file == UNREADABLE else cut(found.tile, file)
+
+
+class _WitnessedTree:
+    """The tree of a running node, for the thread that asks witnesses."""
+
+    def __init__(self, loop: EventLoop, tree: TreeService, log: JsonLog) -> None:
+        self._loop, self._tree, self._log = loop, tree, log
+
+    def unpublished(self) -> SignedCheckpoint | None:
+        return self._loop.ask(self._tree.unpublished)
+
+    def publish(self, signed: SignedCheckpoint) -> None:
+        self._loop.ask(lambda: self._tree.publish(signed))
+
+    def report(self, url: str, reason: str) -> None:
+        self._log.write("no cosignature", {"witness": url, "reason": reason})
+
+
+def make_witness_client(config: NodeConfig, loop: EventLoop, node: NodeCore, log: JsonLog) -> WitnessClient | None:
+    urls, journal = config.texts("witness.urls"), node.journal
+    if not urls or journal is None:
+        return None
+    tree, data = journal.tree, config.path("data")
+
+    def read(level: int, index: int, width: int) -> bytes:
+        found = read_tree_part(loop, tree, data, tile_path(level, index, width))
+        if found is None:
+            raise Missing(f"this node does not have {tile_path(level, index, width)}")
+        return found
+
+    return WitnessClient(urls, witness_keys(config), _WitnessedTree(loop, tree, log), read)
+
+
+def witness_keys(config: NodeConfig) -> tuple[VerifierKey, ...]:
+    """Read the witnesses' keys. Raises `ConfigError` for URLs or keys that cannot be used."""
+    urls, keys = config.texts("witness.urls"), config.texts("witness.keys")
+    for url in urls:
+        if not url.startswith(("http://", "https://")):
+            raise ConfigError(f"witness.urls: {url!r} is no URL: give http://host:port")
+    if urls and not keys:
+        raise ConfigError("witness.keys is empty: give the verifier keys of the witnesses in witness.urls")
+    try:
+        return parse_keys(keys)
+    except Malformed as error:
+        raise ConfigError(f"witness.keys: {error}") from None
 
 
 def advertised(config: NodeConfig, bound: str) -> str:

@@ -36,6 +36,10 @@ class ReadRequest(Frozen, frozen=True, array_like=True, tag="read", forbid_unkno
     """How long to wait for an event if there is none yet."""
     history: Number
     """The history that the reader has read so far, 0 for any. In another history the same number is another event."""
+    whole: bool = False
+    """Return whole runs, also the one in whose middle `start` is: the stream's hash chain has one link for each run."""
+    fresh: bool = False
+    """Answer with everything that was decided anywhere when the request arrived."""
 
 
 SequenceRequest: TypeAlias = PublishRequest | ReadRequest
@@ -62,6 +66,8 @@ class SequencePage(Frozen, frozen=True, array_like=True, forbid_unknown_fields=T
 
 class Numbered(Frozen, frozen=True, array_like=True, forbid_unknown_fields=True):
     first: int
+    hash: bytes
+    """The hash of the first event."""
 
 
 _requests: msgspec.msgpack.Decoder[SequenceRequest] = msgspec.msgpack.Decoder(SequenceRequest)

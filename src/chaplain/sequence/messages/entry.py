@@ -244,6 +244,13 @@ def run_hash(previous: bytes, first: int, run: EventRun) -> bytes:
     return hashed.digest()
 
 
+def values_hash(previous: bytes, first: int, publisher: str, values: Sequence[bytes]) -> bytes:
+    """The same, for a reader that has the values."""
+    lengths = struct.pack(f">{len(values)}I", *map(len, values))
+    parts = (previous, first.to_bytes(8, "big"), put_string(publisher), lengths, *values)
+    return sha256(b"".join(parts)).digest()
+
+
 def event_hashes(previous: bytes, first: int, values: Iterable[bytes]) -> Iterator[bytes]:
     """Each event's own hash, linked to the one before it; the first is linked to the stream's hash before its run."""
     for number, value in enumerate(values, first):

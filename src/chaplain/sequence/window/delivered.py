@@ -20,6 +20,8 @@ class DeliveredWindow:
         self._runs: dict[str, deque[Delivered]] = {}
         self._by_age: deque[Delivered] = deque()
         """All kept runs, oldest first."""
+        self._hashed: tuple[Delivered, list[bytes]] | None = None
+        """The run that `hash_of` was last asked about, and the hashes of its events."""
 
     def restart(self, began: HistoryBegan) -> None:
         """Start anew with another history."""
@@ -27,6 +29,7 @@ class DeliveredWindow:
         self._heads = {stream: number for stream, (number, _) in began.streams.items()}
         self._runs.clear()
         self._by_age.clear()
+        self._hashed = None
 
     def add(self, delivered: Delivered) -> None:
         stream = delivered.run.stream
@@ -54,14 +57,28 @@ class DeliveredWindow:
         runs = self._runs.get(stream)
         return runs[0].first if runs else self.head(stream) + 1
 
-    def page(self, stream: str, start: int, bytes_max: int) -> SequencePage:
-        """Events from this number on: at least one run, if there is one."""
+    def hash_of(self, stream: str, number: int) -> bytes:
+        """The hash of a kept event. The events of one run are hashed once, if they are asked about one after the
+        other.
+        """
+        runs = self._runs[stream]
+        run = runs[bisect_right(runs, number, key=lambda run: run.first) - 1]
+        if self._hashed is None or self._hashed[0] is not run:
+            self._hashed = run, list(event_hashes(run.before, run.first, run.run.values()))
+        return self._hashed[1][number - run.first]
+
+    def page(self, stream: str, start: int, bytes_max: int, *, whole: bool = False) -> SequencePage:
+        """Events from this number on: at least one run, if there is one. With `whole`, the page begins with the first
+        event of a run.
+        """
         runs = self._runs.get(stream) or deque()
         place = max(0, bisect_right(runs, start, key=lambda run: run.first) - 1)
         chosen: list[PageRun] = []
         size = 0
         while place < len(runs) and (not chosen or size < bytes_max):
             skip = max(0, start - runs[place].first)
+            if whole and skip < len(runs[place].run.lengths):
+                skip = 0
             if skip < len(runs[place].run.lengths):
                 chosen.append(_show(runs[place], skip))
                 size += _size(runs[place])

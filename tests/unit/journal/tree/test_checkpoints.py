@@ -17,7 +17,7 @@ from chaplain.journal.tree import signed_record
 from chaplain.journal.tree.signed_record import SLOT_BYTES, SignedRecord
 from chaplain.mesh.events import Whisper
 from chaplain.proofs import checkpoint as checkpoints
-from chaplain.proofs import policy
+from chaplain.proofs import cosignature, note, policy
 from chaplain.proofs.checkpoint import Checkpoint, origin_of
 from chaplain.proofs.cosignature import signed_octets
 from chaplain.proofs.merkle import leaf_hash, root_of
@@ -422,3 +422,32 @@ def test_question_for_a_checkpoint_waits_until_it_covers_the_message():
     cluster.until(lambda: bool([one for one in client.told(TreePart) if one.call == 77]))
     answer = next(data for message, data in client.inbox if isinstance(message, TreePart) and message.call == 77)
     assert checkpoints.parse(answer).checkpoint.size == 2
+
+
+def test_client_receives_a_checkpoint_only_after_it_was_offered_to_witnesses():
+    cluster, client, lane = started(witnessed=True)
+    write(cluster, client, lane, 1)
+    covered(cluster, 1)
+    tree = cluster.nodes[cluster.master].core.tree
+    assert tree.find("checkpoint") is None
+    client.say(AskTree(77, "checkpoint", 1))
+    cluster.rest(SECOND)
+    assert not [one for one in client.told(TreePart) if one.call == 77]
+    key, signer = note.signer_of(bytes(32))
+    signed = tree.unpublished()
+    assert signed is not None
+    cosigned = cosignature.sign(signed.checkpoint.text, "w.example", key, signer, 1)
+    write(cluster, client, lane, 2)
+    covered(cluster, 2)
+    tree.publish(checkpoints.with_signatures(signed, (cosigned,)))
+    cluster.rest(SECOND)
+    client.say(AskTree(78, "checkpoint", tree.covers))
+    client.say(AskTree(79, "checkpoint", cluster.nodes[cluster.master].core.execution.applied_index))
+    cluster.rest(SECOND)
+    told = {message.call: checkpoints.parse(data) for message, data in client.inbox if isinstance(message, TreePart)}
+    assert 79 not in told, "this checkpoint was not offered yet"
+    assert told[78].checkpoint.size == 1
+    assert "w.example" in {one.name for one in told[78].signatures}
+    newer = tree.unpublished()
+    assert newer is not None
+    assert newer.checkpoint.size == 2

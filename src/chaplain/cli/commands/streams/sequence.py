@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import click
 
 from chaplain.cli.support.broken_pipe import stop_on_closed_output
@@ -13,8 +16,15 @@ from chaplain.cli.support.connection_options import (
     wait_for_replication,
 )
 from chaplain.cli.support.input_bytes import split_lines, text_or_stdin
-from chaplain.cli.support.output import json_value, print_json, print_rows, refuse_table_with_follow
-from chaplain.errors import Missing
+from chaplain.cli.support.output import (
+    BREAK_FOUND,
+    escaped,
+    json_value,
+    print_json,
+    print_rows,
+    refuse_table_with_follow,
+)
+from chaplain.errors import Missing, Unproven
 
 _EVENT = ["number", "value", "publisher", "hash"]
 
@@ -47,9 +57,19 @@ def publish(text: str, stream: str, lines: bool, cluster: str, node: int | None,
 @click.option("--from", "start", type=click.IntRange(1), metavar="NUMBER", help="First number to read.")
 @click.option("--to", "stop", type=click.IntRange(1), metavar="NUMBER", help="Stop before this number.")
 @click.option("--follow", is_flag=True, help="Continue with new events.")
+@click.option("--fresh", is_flag=True, help="Include everything that was published before, at any node.")
+@click.option("--verify", is_flag=True, help="Recompute the hash chain; exit with code 3 where it is broken.")
 @reader_options
 def read(
-    stream: str, start: int | None, stop: int | None, follow: bool, cluster: str, node: int | None, output: str
+    stream: str,
+    start: int | None,
+    stop: int | None,
+    follow: bool,
+    fresh: bool,
+    verify: bool,
+    cluster: str,
+    node: int | None,
+    output: str,
 ) -> None:
     """Show events, one JSON object per line, from the oldest one in the node's memory to the present end."""
     from chaplain.client.api.sequence_calls import shape  # noqa: PLC0415  `--help` needs no client
@@ -57,7 +77,7 @@ def read(
     if start is not None and stop is not None and stop <= start:
         raise click.UsageError(f"there is nothing from {start} to before {stop}: --to is the first one left out")
     refuse_table_with_follow(follow)
-    with connected(cluster, node) as client, stop_on_closed_output():
+    with connected(cluster, node) as client, stop_on_closed_output(), _exit_if_unproven():
         found = client.sequence(stream)
         # A reader that starts right after the last event gets an empty result, not an error. So the event before
         # `start` counts as evidence, too, that the stream exists and has got this far.
@@ -65,4 +85,14 @@ def read(
         if not follow and not wait_for_replication(lambda: any(True for begin in starts for _ in found.read(begin))):
             where = "" if start is None else f" from number {start} on"
             raise Missing(f"sequence {stream!r} has no events{where}: publish one with `chaplain sequence publish`")
-        print_rows((shape(event, json_value(event.value)) for event in found.read(start, stop, follow)), _EVENT)
+        events = found.read(start, stop, follow, verify=verify, fresh=fresh)
+        print_rows((shape(event, json_value(event.value)) for event in events), _EVENT)
+
+
+@contextmanager
+def _exit_if_unproven() -> Iterator[None]:
+    try:
+        yield
+    except Unproven as error:
+        click.echo(f"chaplain: {escaped(str(error))}", err=True)
+        raise click.exceptions.Exit(BREAK_FOUND) from None
