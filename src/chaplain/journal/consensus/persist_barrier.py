@@ -69,7 +69,7 @@ class PersistBarrier:
         proofs: list[SyncProof] = []
         while self._syncing and self._syncing[0][0] <= ticket:
             for due in self._syncing.popleft()[1]:
-                if type(due) is SendMessage:
+                if isinstance(due, SendMessage):
                     self._effects.append(due)
                 else:
                     proofs.append(due)
