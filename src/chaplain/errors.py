@@ -41,6 +41,10 @@ class Forbidden(Refused, PermissionError):
     """The client lacks a right: an admin can grant it."""
 
 
+class LeaseLost(Refused):
+    """The lease of a consumed message ended before it was acknowledged: another worker has it, or will get it."""
+
+
 class NotExecutor(Refused):
     """None of the nodes that this client may use executes statements."""
 

@@ -6,7 +6,7 @@ the pool of that name. This module does not know how identities are authenticate
 
 | kind | write permits | read permits |
 |---|---|---|
-| journal | a request, staged or not | messages; queries of its database |
+| journal | a request, staged or not | messages; commands to consumers; queries of its database |
 | graph | append | either order of reading |
 | sequence | publish | read |
 | pool | broadcast | join |

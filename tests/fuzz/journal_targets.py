@@ -19,7 +19,7 @@ from chaplain.journal.execution import two_phase
 from chaplain.journal.execution.state import load
 from chaplain.journal.execution.state_machine import JournalExecution
 from chaplain.journal.execution.two_phase import Commit, RequestRange
-from chaplain.journal.messages import client, config, consensus, ingest, membership
+from chaplain.journal.messages import client, config, consensus, consumer, ingest, membership
 from chaplain.journal.messages import peer as peer_messages
 from chaplain.journal.messages.client import AskLane, Open, Read, SubmitPetition, Write
 from chaplain.journal.messages.cluster import Body, ConfigEntry, DataEntry, Reference, chain_hash, encode_body, genesis
@@ -172,6 +172,7 @@ SEEDS = {
         _pack(1, two_phase.STAGED),
         _COMMIT,
         _pack(1, two_phase.DISCARD),
+        _pack(1, consumer.CONSUMER),
     ],
     "target_petition": [bytes((EntryType.ADD_CLIENT,)) + data for data in _PETITIONS[:2]]
     + [bytes((EntryType.REMOVE_CLIENT,)) + data for data in _PETITIONS[2:4]]
@@ -184,6 +185,11 @@ SEEDS = {
     "target_node_stage": [
         *(bytes((membership.type_of(one) - 2, config.stage_of(one))) + _petition(one) for one in _NODES),
         bytes((_STEP.entry_type - 2, _STEP.stage)) + membership.encode_step(_STEP),
+    ],
+    "target_consumer": [
+        consumer.encode(consumer.Join("c", bytes(16), consumer.Mode.KEYED, 4, 1000)),
+        consumer.encode(consumer.Acknowledge("c", 1, 2, 3, ((0, 4), (2, 9)))),
+        consumer.encode(consumer.Return("c", 1, 5, 1, ((2, 3), (5, 5)))),
     ],
     "target_commit": [two_phase.encode(Commit("app", 1, (RequestRange(1, 1, 2), RequestRange(2, 1, 1))))],
     "target_verdict": [verdict.encode(verdict.ExecutionVerdict((), ()))],
@@ -321,6 +327,14 @@ def target_commit(data: bytes) -> None:
     except Malformed:
         return
     assert two_phase.encode(decoded) == data
+
+
+def target_consumer(data: bytes) -> None:
+    try:
+        decoded = consumer.decode(data)
+    except Malformed:
+        return
+    assert consumer.encode(decoded) == data
 
 
 def target_verdict(data: bytes) -> None:

@@ -9,6 +9,7 @@ from chaplain import __version__
 from chaplain.core import STATUS_STREAMS_MAX
 from chaplain.gossip.events import MemberState
 from chaplain.journal.clients.describe import describe_change, roles_of
+from chaplain.journal.clients.describe_consumers import ConsumerSummary, describe_consumer
 from chaplain.journal.consensus.events import Role
 from chaplain.journal.core import JournalCore
 from chaplain.units import SECOND_NS
@@ -78,6 +79,8 @@ def gauges(node: NodeCore) -> dict[str, float]:
         "journal_agreed_index": serializer.agreed[0],
         "journal_executed_messages": streams.messages,
         "journal_streams": len(streams.names),
+        "journal_consumers": len(node.journal.execution.state.consumers.consumers),
+        "journal_consumer_lag_max": max((one["lag"] for one in of_consumers(node.journal)), default=0),
         "journal_sound": serializer.voting_status == "sound",
         "journal_tree_size": node.journal.tree.size,
         "journal_checkpoint_size": node.journal.tree.checkpoint_size,
@@ -113,9 +116,17 @@ def of_journal(node: NodeCore, journal: JournalCore) -> dict[str, object]:
             for name in streams.names[:STATUS_STREAMS_MAX]
         },
         "streams_count": len(streams.names),
+        "consumers": of_consumers(journal)[:STATUS_STREAMS_MAX],
         "log": of_log(journal),
         "tree": of_tree(node, journal),
     }
+
+
+def of_consumers(journal: JournalCore) -> list[ConsumerSummary]:
+    """The named consumers, those that are furthest behind first."""
+    state = journal.execution.state
+    found = [describe_consumer(state, journal.streams, one) for one in state.consumers.consumers.values()]
+    return sorted(found, key=lambda one: (-one["lag"], one["stream"], one["name"]))
 
 
 def of_tree(node: NodeCore, journal: JournalCore) -> dict[str, object]:

@@ -19,6 +19,8 @@ GAUGES: Mapping[str, str] = {
     "journal_agreed_index": "The index of the last cluster message that this node knows to be committed.",
     "journal_executed_messages": "Messages in all streams of the journal that this node has applied.",
     "journal_streams": "Streams of the journal.",
+    "journal_consumers": "Named consumers of all streams.",
+    "journal_consumer_lag_max": "Messages that the named consumer that is furthest behind has not processed.",
     "journal_tree_size": "Entries in the Merkle tree over the log.",
     "journal_checkpoint_size": "Entries in the newest checkpoint of the tree that a majority of the nodes signed.",
     "journal_checkpoint_age_seconds": "How long ago that checkpoint became complete at this node; 0 if there is none.",

@@ -9,6 +9,8 @@ import pytest
 
 from chaplain.core import STATUS_STREAMS_MAX
 from chaplain.journal.execution.state import ExecutionState
+from chaplain.journal.model.consumers import Consumer, Slot
+from chaplain.journal.model.records import StreamHead
 from chaplain.node import status
 from chaplain.node.core import NodeCore
 from chaplain.node.snapshot import FRESH_NS, Snapshot
@@ -61,6 +63,21 @@ def test_status_lists_a_bounded_number_of_streams_and_counts_all(core: NodeCore)
     assert list(told["streams"]) == [f"s{number:05}" for number in range(STATUS_STREAMS_MAX)]
     assert told["streams_count"] == 3000
     assert core.gauges()["journal_executed_messages"] == 3000
+
+
+def test_status_lists_consumers_with_the_largest_lag_first(core: NodeCore, monkeypatch) -> None:
+    monkeypatch.setattr(core.journal.streams, "first_offset", lambda stream: 0)
+    core.now_ns += FRESH_NS
+    state = core.journal.execution.state
+    core.journal.streams.load_heads({"orders": 9})
+    state.put_streams({"orders": StreamHead(9, bytes(32))})
+    for name, position in (("near", 8), ("far", 2)):
+        consumer = Consumer("orders", name, bytes(15), 1, 1, 0, "", slots=(Slot(position),))
+        state.consumers.put(consumer.key, consumer)
+    told = json.loads(core.status())
+    assert [(one["name"], one["lag"]) for one in told["consumers"]] == [("far", 7), ("near", 1)]
+    gauges = core.gauges()
+    assert (gauges["journal_consumers"], gauges["journal_consumer_lag_max"]) == (2, 7)
 
 
 def test_cached_status_of_another_version_is_computed_again() -> None:

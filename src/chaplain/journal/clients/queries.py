@@ -15,10 +15,12 @@ import msgspec
 
 from chaplain.errors import Malformed
 from chaplain.journal.clients.describe import describe_config
+from chaplain.journal.clients.describe_consumers import describe_consumers
 from chaplain.journal.consensus.events import ReadLog, RecordDamaged
 from chaplain.journal.events import Locate, ToClient
 from chaplain.journal.execution.state_machine import JournalExecution
 from chaplain.journal.messages.client import (
+    AskConsumers,
     AskLane,
     AskProof,
     AskTree,
@@ -120,6 +122,11 @@ class ClientQueries:
         holding = self._execution.state.staged_packs
         answer = PaidAre(call, self._execution.applied_index, holding.committed_total, holding.replayed)
         self.effects.append(ToClient(instance, answer))
+
+    def consumers(self, instance: bytes, ask: AskConsumers, client: ClientIdentity) -> None:
+        """One page of named consumers, or one consumer with all its details."""
+        described = describe_consumers(self._execution.state, self._streams, client, ask)
+        self.effects.append(ToClient(instance, Listed(ask.call), msgspec.json.encode(described)))
 
     def streams(self, instance: bytes, ask: ListStreams, client: ClientIdentity) -> None:
         """One page of the list. At most `PAGE_STREAMS_MAX` streams are examined, readable for this client or not."""

@@ -25,6 +25,7 @@ from chaplain.journal.ingest.admission import refuse
 from chaplain.journal.ingest.commit_replay import CommitReplay, ReplayEffect
 from chaplain.journal.ingest.core import IngestCore
 from chaplain.journal.messages.client import (
+    AskConsumers,
     AskLane,
     AskPaid,
     AskProof,
@@ -270,6 +271,8 @@ class ClientSessions:
                 self.queries.tree(instance, message)
             case ListNodes():
                 self.queries.nodes(instance, message.call)
+            case AskConsumers():
+                self.queries.consumers(instance, message, client)
             case AskPaid():
                 self.queries.replay_progress(instance, message.call)
             case ListClients():

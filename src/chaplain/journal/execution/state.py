@@ -9,6 +9,7 @@ form.
     staged_packs    staged and committed packs, see `staged_packs`
     epochs          which configuration requests are valid, and the decisions on them
     tree            the Merkle tree over the log, see `log_tree`
+    consumers       named consumers: positions, workers and leases, see `consumers`
     released, databases, verdict …   facts about messages that may no longer be in the log
 
 Decides nothing: the rules are in `dedup`, `config`, `two_phase` and `state_machine`. A `StateDraft` overlays the state,
@@ -30,10 +31,12 @@ from hashlib import sha256
 import msgspec
 
 from chaplain.errors import Malformed
+from chaplain.journal.execution.consumers import ConsumersDraft, ConsumerStates
 from chaplain.journal.execution.staged_packs import StagedPacks, StagedPacksDraft
 from chaplain.journal.messages.config import acl_id
 from chaplain.journal.model.bootstrap import ClusterBootstrap
 from chaplain.journal.model.cluster_config import ClusterConfig
+from chaplain.journal.model.consumers import ConsumersRecord
 from chaplain.journal.model.epochs import Epochs, EpochsDraft, EpochsRecord
 from chaplain.journal.model.log_tree import LogTree, LogTreeRecord, load_tree
 from chaplain.journal.model.records import (
@@ -53,7 +56,7 @@ from chaplain.wire.packed import unpack
 
 _STREAM_CHAIN = b"chaplain stream chain\0"
 _SPAN = struct.Struct(">QQ")
-STATE_VERSION = 5
+STATE_VERSION = 6
 _exports = msgspec.msgpack.Decoder(StateRecord)
 
 
@@ -92,6 +95,7 @@ class ExecutionState:
         """Hash of the verdict on the last message."""
         self.epochs = Epochs(bootstrap.policy.epochs, genesis)
         self.tree = LogTree()
+        self.consumers = ConsumerStates()
         self.leases: dict[tuple[bytes, bytes], int] = {}
         """The lane that each pair of ACL id and nonce leased."""
         self.lane_counts: dict[bytes, int] = {}
@@ -149,6 +153,7 @@ class ExecutionState:
                 staged_packs=self.staged_packs.export(),
                 epochs=self.epochs.export(),
                 tree=self.tree.export(),
+                consumers=self.consumers.export(),
             )
         )
 
@@ -160,8 +165,11 @@ class ExecutionState:
         """
         counters = StagedPacksRecord(replayed=self.staged_packs.replayed)
         epochs, tree = self.epochs.export_without_decisions(), self.tree.summary()
-        rest = msgspec.msgpack.encode(self._export((), (), (), staged_packs=counters, epochs=epochs, tree=tree))
-        parts = (self._clients_hash, self._lanes_hash, self._streams_hash, self.epochs.decisions_hash)
+        consumers = ConsumersRecord(next_token=self.consumers.next_token)
+        fields = self._export((), (), (), staged_packs=counters, epochs=epochs, tree=tree, consumers=consumers)
+        rest = msgspec.msgpack.encode(fields)
+        hashes = (self._clients_hash, self._lanes_hash, self._streams_hash)
+        parts = (*hashes, self.epochs.decisions_hash, self.consumers.hash)
         sets: tuple[SetHash, ...] = (*parts, *self.staged_packs.hashes)
         return sha256(b"".join((rest, *(one.digest() for one in sets)))).digest()
 
@@ -174,6 +182,7 @@ class ExecutionState:
         staged_packs: StagedPacksRecord,
         epochs: EpochsRecord,
         tree: LogTreeRecord,
+        consumers: ConsumersRecord,
     ) -> StateRecord:
         return StateRecord(
             STATE_VERSION,
@@ -190,6 +199,7 @@ class ExecutionState:
             RetainedFacts(self.weight_bytes, self.released, tuple(self.databases.items()), self.verdict),
             epochs,
             tree,
+            consumers,
         )
 
 
@@ -225,6 +235,7 @@ def load(bootstrap: ClusterBootstrap, data: bytes) -> ExecutionState:
     state.weight_bytes, state.released = exported.past.weight_bytes, exported.past.released
     state.databases, state.verdict = dict(exported.past.databases), exported.past.verdict
     state.tree = load_tree(exported.tree)
+    state.consumers = ConsumerStates(exported.consumers)
     state.epochs.load(exported.epochs)
     if state.export() != data:
         raise Malformed("state: not in its canonical form")
@@ -265,6 +276,7 @@ class StateDraft:
         """The new heads of the streams that were written to, once the message was executed."""
         self.staged_packs = StagedPacksDraft(state.staged_packs)
         self.epochs = EpochsDraft(state.epochs)
+        self.consumers = ConsumersDraft(state.consumers)
         self.weight_bytes = state.weight_bytes
         self.released = state.released
         self.checkpoint = False
@@ -353,6 +365,11 @@ class StateDraft:
         writing.digests.append(digest)
         return base
 
+    def next_offset(self, stream: str) -> int:
+        """The offset that the next message of the stream gets."""
+        writing, head = self.stream_writes.get(stream), self.state.streams.get(stream)
+        return writing.next_offset if writing is not None else head.next_offset if head is not None else 0
+
     def end_streams(self) -> tuple[StreamVerdict, ...]:
         """Compute the new heads of the streams that were written to. Called once, after every entry was executed."""
         verdicts = tuple([self.stream_writes[stream].verdict(stream) for stream in self.stream_writes])
@@ -390,6 +407,7 @@ class StateDraft:
         state.journals.update(self._journals)
         self.staged_packs.commit()
         self.epochs.commit(self.position.index, self.position.hash)
+        self.consumers.commit()
         state.weight_bytes = 0 if self.checkpoint else self.weight_bytes
         state.released = self.released
         state.databases.update(self._databases)

@@ -24,11 +24,11 @@ from contextlib import suppress
 import msgspec
 
 from chaplain.errors import Malformed
-from chaplain.journal.execution import dedup, leaves, two_phase
+from chaplain.journal.execution import consumer_packs, dedup, leaves, two_phase
 from chaplain.journal.execution.config import Configuration
 from chaplain.journal.execution.dedup import PackStatus
 from chaplain.journal.execution.state import ExecutionState, StateDraft, load
-from chaplain.journal.messages import ingest
+from chaplain.journal.messages import consumer, ingest
 from chaplain.journal.messages.cluster import Body, DataEntry, Reference, genesis
 from chaplain.journal.messages.ingest import IngestEntry, IngestHeads
 from chaplain.journal.messages.signing import PackCheck, SignatureType, Wrapping, holds
@@ -58,10 +58,12 @@ from chaplain.journal.model.verdict_chain import verdict_hash
 from chaplain.journal.storage import verdict
 from chaplain.journal.storage.record_layout import applied_batches, pair_with_verdicts
 from chaplain.journal.storage.verdict import INVALID, UNCHECKED, Reason, accepted_pack, read_applied, refused_pack
-from chaplain.rights import may_write
+from chaplain.rights import may_read, may_write
 from chaplain.segment.layout import NO_OFFSET
 from chaplain.segment.record import Record
 
+_WITHOUT_MESSAGES = (*two_phase.TO_TRANSACTIONS, consumer.CONSUMER)
+"""Types of packs that add no messages to a stream."""
 _ACCEPTED = (Reason.APPLIED, Reason.STAGED, Reason.COMMITTED)
 CHECKED_MAX = 4096
 """Bound of ingest messages whose check results are cached; at the bound the oldest one is deleted."""
@@ -336,7 +338,7 @@ class JournalExecution:
         reason = self._rights_refusal(client, entry.stream, heading)
         if (
             reason is Reason.APPLIED
-            and heading.message_type not in two_phase.TO_TRANSACTIONS
+            and heading.message_type not in _WITHOUT_MESSAGES
             and not draft.knows_stream(entry.stream)
         ):
             full = draft.streams_count() >= self._policy.streams_max
@@ -354,6 +356,8 @@ class JournalExecution:
             return Reason.TOO_LARGE
         if heading.message_type in two_phase.TO_TRANSACTIONS:
             return Reason.APPLIED if stream == two_phase.TRANSACTIONS else Reason.NO_RIGHT
+        if heading.message_type == consumer.CONSUMER:
+            return Reason.APPLIED if _is_valid_stream(stream) and may_read(client, stream) else Reason.NO_RIGHT
         if not _is_valid_stream(stream) or not may_write(client, stream):
             return Reason.NO_RIGHT
         return Reason.APPLIED
@@ -433,8 +437,12 @@ def _accept(
                 two_phase.discard(draft.staged_packs, client.acl, wanted.spans)
                 return Reason.COMMITTED, draft.staged_packs.committed_total
             return two_phase.commit(draft.staged_packs, client.acl, wanted, draft.position.timestamp_ns)
+        case consumer.CONSUMER:
+            return consumer_packs.execute(draft, client, entry)
         case _:
             if heading.message_type == STATEMENTS:
+                if (reason := consumer_packs.acknowledge(draft, client, entry)) is not Reason.APPLIED:
+                    return reason, 0
                 draft.put_statements(entry.stream)
             return Reason.APPLIED, leaves.write_pack(draft, entry, heading, client.key)
 

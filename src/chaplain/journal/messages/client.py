@@ -151,6 +151,22 @@ class AskTree(_Message, frozen=True):
     """For `checkpoint`: answer when a signed checkpoint covers this cluster message."""
 
 
+class AskConsumers(_Message, frozen=True):
+    """Ask for named consumers of streams that the client may read. The node answers with `Listed`, whose payload is a
+    JSON object (docs/protocol/consumers.md).
+    """
+
+    call: int
+    stream: str = ""
+    """Only consumers of this stream; empty for all streams."""
+    name: str = ""
+    """Only the consumer of this name, with its workers, slots and leased messages."""
+    token: int = 0
+    """Of the leased messages, only those of this worker; 0 for all."""
+    after: tuple[str, str] = ("", "")
+    """Only consumers after this stream and name. The answer contains the value for the next page."""
+
+
 class AskPaid(_Message, frozen=True):
     """Ask how many committed packs already have offsets. The node answers with `PaidAre`."""
 
@@ -171,6 +187,7 @@ ClientMessage: TypeAlias = (
     | ListClients
     | ListNodes
     | AskTree
+    | AskConsumers
     | AskPaid
 )
 

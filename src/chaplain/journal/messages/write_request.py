@@ -38,6 +38,8 @@ REQUEST_ID_MAX = 0xFFFFFFFF
 _COUNT_AT = 4
 _CLIENT_ID_AT = 8
 _TYPE_AT = 21
+_EXECUTED = (b"\1", b"\xf3")
+"""Types of packs whose messages every node executes one by one: statements, and commands to consumers."""
 COLUMNS_AT = 23
 """Position of the octet in a pack that lists its columns."""
 RESERVED = "_"
@@ -75,8 +77,9 @@ def client_id_of(raw: bytes) -> int:
 
 
 def statements_in(raw: bytes) -> int:
-    """The number of statements that the pack claims; 0 for a pack of data, or of anything else."""
-    return int.from_bytes(raw[_COUNT_AT : _COUNT_AT + 4], "little") if raw[_TYPE_AT : _TYPE_AT + 1] == b"\1" else 0
+    """The number of statements, or of commands to consumers, that the pack claims; 0 for a pack of anything else."""
+    executed = raw[_TYPE_AT : _TYPE_AT + 1] in _EXECUTED
+    return int.from_bytes(raw[_COUNT_AT : _COUNT_AT + 4], "little") if executed else 0
 
 
 def read_heading(raw: Bytes) -> Heading:

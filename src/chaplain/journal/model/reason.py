@@ -48,6 +48,8 @@ class Reason(IntEnum):
     NOT_DUE = 46
     BAD_ADDRESS = 47
     INDEX_ONLY = 48
+    LEASE_LOST = 50
+    BAD_COMMAND = 51
 
 
 REASONS = {
@@ -82,6 +84,8 @@ REASONS = {
     Reason.NEEDED: "it is the last one in this role: give the role to another node first",
     Reason.NOT_DUE: "this stage is not due",
     Reason.BAD_ADDRESS: "a node's address is tcp://address:port",
+    Reason.LEASE_LOST: "the consumer's lease of these messages ended: another worker may have them now",
+    Reason.BAD_COMMAND: "the command to the consumer does not follow its format: are client and node of one version?",
     Reason.INDEX_ONLY: "serializers are index-only here: a node holds data or it serializes, and stays with that",
 }
 

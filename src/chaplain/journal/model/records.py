@@ -10,6 +10,7 @@ from enum import IntEnum
 from chaplain.core import Frozen
 from chaplain.journal.model import epochs, log_tree
 from chaplain.journal.model.cluster_config import ClusterConfig
+from chaplain.journal.model.consumers import ConsumersRecord
 from chaplain.journal.model.verdict_chain import NO_VERDICT
 
 PackKey = tuple[int, int]
@@ -185,3 +186,4 @@ class StateRecord(Frozen, frozen=True, array_like=True, forbid_unknown_fields=Tr
     past: RetainedFacts
     epochs: epochs.EpochsRecord
     tree: log_tree.LogTreeRecord
+    consumers: ConsumersRecord

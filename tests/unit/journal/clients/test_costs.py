@@ -5,6 +5,7 @@ from __future__ import annotations
 from chaplain.costs import READ, STATEMENT, Charge
 from chaplain.journal.events import JournalParcel
 from chaplain.journal.messages import client
+from chaplain.journal.messages.consumer import CONSUMER
 from chaplain.journal.messages.write_request import STATEMENTS
 from chaplain.wire.parcel import Layer, Parcel
 from tests.support.execution_stage import pack
@@ -30,3 +31,5 @@ def test_client_is_charged_for_reads_and_statements_and_not_for_plain_writes() -
     assert charges(asker, client.Write("s"), bytes(pack(lane, 1).raw)) == []
     statements = pack(lane, 2, (b"a", b"b"), message_type=STATEMENTS)
     assert charges(asker, client.Write("s"), bytes(statements.raw)) == [2 * STATEMENT]
+    commands = pack(lane, 2, (b"a", b"b", b"c"), message_type=CONSUMER)
+    assert charges(asker, client.Write("s"), bytes(commands.raw)) == [3 * STATEMENT]
