@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from chaplain.client.aio import AsyncClient as AsyncClient
     from chaplain.client.api.graph_calls import GraphEvent as GraphEvent
-    from chaplain.client.api.offset_file import Cursor as Cursor
     from chaplain.client.api.sequence_calls import Published as Published
     from chaplain.client.api.sequence_calls import SequenceEvent as SequenceEvent
     from chaplain.client.sync import Client as Client
+    from chaplain.client.sync.consumer import ConsumedMessage as ConsumedMessage
+    from chaplain.client.sync.consumer import Consumer as Consumer
+    from chaplain.client.sync.cursor import Cursor as Cursor
     from chaplain.client.sync.graph import Graph as Graph
     from chaplain.client.sync.journal import Journal as Journal
     from chaplain.client.sync.journal import Reader as Reader
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from chaplain.client.sync.listeners import Pool as Pool
     from chaplain.client.sync.sequence import SequenceStream as SequenceStream
     from chaplain.client.sync.sql import Sql as Sql
+    from chaplain.client.types.consumers import ConsumerRecord as ConsumerRecord
     from chaplain.client.types.journal import Message as Message
     from chaplain.client.types.journal import Receipt as Receipt
     from chaplain.client.types.results import Acknowledgement as Acknowledgement
@@ -38,6 +41,7 @@ if TYPE_CHECKING:
     from chaplain.errors import Dropped as Dropped
     from chaplain.errors import Forbidden as Forbidden
     from chaplain.errors import Inaccessible as Inaccessible
+    from chaplain.errors import LeaseLost as LeaseLost
     from chaplain.errors import Malformed as Malformed
     from chaplain.errors import Missing as Missing
     from chaplain.errors import Misused as Misused
@@ -54,14 +58,16 @@ __version__ = "0.1.0"
 _NAMES = {
     "chaplain.client.aio": ("AsyncClient",),
     "chaplain.client.api.graph_calls": ("GraphEvent",),
-    "chaplain.client.api.offset_file": ("Cursor",),
     "chaplain.client.api.sequence_calls": ("Published", "SequenceEvent"),
     "chaplain.client.sync": ("Client",),
+    "chaplain.client.sync.consumer": ("ConsumedMessage", "Consumer"),
+    "chaplain.client.sync.cursor": ("Cursor",),
     "chaplain.client.sync.graph": ("Graph",),
     "chaplain.client.sync.journal": ("Journal", "Reader", "Writer"),
     "chaplain.client.sync.listeners": ("Listener", "Pool"),
     "chaplain.client.sync.sequence": ("SequenceStream",),
     "chaplain.client.sync.sql": ("Sql",),
+    "chaplain.client.types.consumers": ("ConsumerRecord",),
     "chaplain.client.types.journal": ("Message", "Receipt"),
     "chaplain.client.types.results": (
         "Acknowledgement",
@@ -82,6 +88,7 @@ _NAMES = {
         "Dropped",
         "Forbidden",
         "Inaccessible",
+        "LeaseLost",
         "Malformed",
         "Missing",
         "Misused",
@@ -108,6 +115,9 @@ __all__ = [
     "Client",
     "Closed",
     "ConfigError",
+    "ConsumedMessage",
+    "Consumer",
+    "ConsumerRecord",
     "Cursor",
     "DiskFull",
     "Dropped",
@@ -117,6 +127,7 @@ __all__ = [
     "GraphEvent",
     "Inaccessible",
     "Journal",
+    "LeaseLost",
     "Listener",
     "Malformed",
     "Member",

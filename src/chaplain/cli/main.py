@@ -31,6 +31,7 @@ COMMANDS = {
     "client": "Add, list and remove clients and their rights.",
     "journal": "Write to and read streams: totally ordered, on disk at a quorum.",
     "stream": "List streams, and show what they contain.",
+    "consumer": "List, show, reset and remove named consumers of streams.",
     "sequence": "Publish and read events with gapless, agreed numbers, held in memory.",
     "sql": "Execute SQL in one agreed order on every node's database, and query it.",
     "graph": "Append and read events, on both sides of a partition.",
@@ -55,7 +56,7 @@ COMMANDS = {
 `chaplain.cli.commands` that `MODULES` names, or that has the name of the command.
 """
 
-_STREAM_KINDS = ("journal", "stream", "sequence", "sql", "graph", "query", "event", "pool")
+_STREAM_KINDS = ("journal", "stream", "consumer", "sequence", "sql", "graph", "query", "event", "pool")
 MODULES = {
     **{name: f"streams.{name}" for name in _STREAM_KINDS},
     **dict.fromkeys(("prove", "check", "checkpoint", "witness"), "proof"),

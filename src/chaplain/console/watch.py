@@ -125,10 +125,16 @@ def make_snapshot(
         "regime": max((node["regime"] or 0 for node in nodes), default=0),
         "streams": [{"name": name, "head": head} for name, head in sorted(longest)],
         "streams_count": max((status.get("streams_count", 0) for status in answers), default=0),
+        "consumers": max((status.get("consumers", []) for status in answers), key=_processed, default=[]),
         "clients": clients,
         "stages": next((status["stages"] for status in answers if status.get("stages")), []),
         "layers": {name: [_layer_status(status, name) for status in answers] for name in ("sequence", "graph")},
     }
+
+
+def _processed(consumers: list[dict[str, Any]]) -> int:
+    """The node that has executed most has the highest positions."""
+    return sum(one["position"] for one in consumers)
 
 
 def _node(node: ClusterNode, status: Mapping[str, Any] | None) -> dict[str, Any]:

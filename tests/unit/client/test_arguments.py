@@ -6,6 +6,7 @@ import asyncio
 import inspect
 import math
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -166,7 +167,7 @@ def test_wrong_arguments_raise_equally_in_the_async_client(cluster) -> None:
 
 
 def test_cursor_accepts_only_offsets(cluster, tmp_path: Path) -> None:
-    with Client.connect(**cluster.how) as client, client.journal("s").cursor(tmp_path / "cursor") as cursor:
+    with Client.connect(**cluster.how) as client, closing(client.journal("s").cursor(tmp_path / "cursor")) as cursor:
         for wrong in ("5", 1.5, None, -1):
             with pytest.raises(Misused, match="offset"):
                 cursor.commit(wrong)  # type: ignore[arg-type]

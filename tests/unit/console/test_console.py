@@ -51,6 +51,12 @@ def test_snapshot_contains_the_checkpoint_of_each_node_and_its_age() -> None:
     assert [(node["checkpoint"], node["checkpoint_age_seconds"]) for node in nodes] == [(7, 1.5), (None, None)]
 
 
+def test_consumers_of_the_node_that_has_executed_most_are_shown() -> None:
+    old, new = ([{"name": "billing", "position": position}] for position in (4, 9))
+    assert snapshot(status(1, consumers=old), status(2, consumers=new))["consumers"] == new
+    assert snapshot(status(1), status(2))["consumers"] == []
+
+
 def test_two_claimed_masters_are_resolved_by_the_higher_regime() -> None:
     assert snapshot(status(1), status(2, master=True, regime=4))["master"] == 2
 

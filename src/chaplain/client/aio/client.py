@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Any, Literal, overload
+
+from msgspec import to_builtins
 
 from chaplain.client.aio import proving
 from chaplain.client.aio.connection import AsyncConnection
+from chaplain.client.aio.consumer import first_offset_since
 from chaplain.client.aio.graph import AsyncGraph
 from chaplain.client.aio.journal import AsyncJournal
 from chaplain.client.aio.listeners import AsyncListener, AsyncPool, AsyncSubscription
 from chaplain.client.aio.sequence import AsyncSequenceStream
 from chaplain.client.aio.sql import AsyncSql
-from chaplain.client.api import admin_calls, calls, journal_calls, proof_calls
+from chaplain.client.api import admin_calls, calls, consumer_calls, journal_calls, proof_calls
 from chaplain.client.connect.options import ConnectOptions
 from chaplain.client.types import validation
+from chaplain.client.types.consumers import ConsumerRecord, ConsumerStart, check_start, full_name, start_offset
 from chaplain.client.types.equivocation_proof import EquivocationProof
 from chaplain.client.types.journal import ClientRecord, ClusterConfigRecord, Receipt, StreamRecord
 from chaplain.client.types.results import Acknowledgement, Answer, Event, Member, MemberNews, Question
+from chaplain.errors import Forbidden, Missing
+from chaplain.journal.messages.consumer import Remove, Reset
 from chaplain.proofs.checkpoint import SignedCheckpoint
 from chaplain.proofs.proof import Proof
 
@@ -176,6 +183,52 @@ class AsyncClient(AsyncConnection):
             found += page.streams
             page = await self._context.run(journal_calls.streams(page.after))
         return found + page.streams
+
+    async def consumers(self, stream: str = "") -> list[ConsumerRecord]:
+        """Return the named consumers of a stream, with their lag; without a stream, those of all streams that this
+        client may read.
+        """
+        if stream:
+            validation.journal_stream(stream)
+        found: list[ConsumerRecord] = []
+        after = ("", "")
+        while True:
+            page = await self._context.run(consumer_calls.page(stream, after))
+            found += map(consumer_calls.record_of, page.consumers)
+            after = page.after
+            if not after[0]:
+                return found
+
+    async def consumer(self, stream: str, name: str) -> dict[str, Any]:
+        """Return one consumer with its workers, slots and leased messages, as plain data."""
+        validation.journal_stream(stream)
+        _, described = await self._context.run(consumer_calls.state(stream, full_name(name)))
+        if described is None:
+            raise Missing(f"there is no consumer {name!r} of stream {stream!r}")
+        found: dict[str, Any] = to_builtins(described)
+        return found
+
+    async def reset_consumer(self, stream: str, name: str, start: ConsumerStart = "earliest") -> None:
+        """Let a consumer continue at another offset. Its workers have to join again, which they do by themselves.
+
+        Needs the identity that created the consumer, or the admin right.
+        """
+        start = check_start(start)
+        if isinstance(start, datetime):
+            start = await first_offset_since(self._context, self.journal(stream), start)
+        await self._manage_consumer(stream, Reset(full_name(name), start_offset(start)))
+
+    async def remove_consumer(self, stream: str, name: str) -> None:
+        """Delete a consumer and its position. Needs the identity that created it, or the admin right."""
+        await self._manage_consumer(stream, Remove(full_name(name)))
+
+    async def _manage_consumer(self, stream: str, command: Reset | Remove) -> None:
+        validation.journal_stream(stream)
+        _, described = await self._context.run(consumer_calls.state(stream, command.name))
+        if described is None:
+            raise Missing(f"there is no consumer {command.name!r} of stream {stream!r}")
+        if (await self._context.run(consumer_calls.tell(stream, [command]))).base_offset:
+            raise Forbidden(f"only {described.owner!r}, who created the consumer, or an admin may do this")
 
     async def clients(self) -> list[ClientRecord]:
         """Return all clients of the cluster, including removed and compromised ones. Needs the admin right."""

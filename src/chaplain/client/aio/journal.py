@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from chaplain.client.aio import proving
 from chaplain.client.aio.connection import AsyncClientContext
+from chaplain.client.aio.consumer import AsyncConsumer
+from chaplain.client.aio.cursor import AsyncCursor
 from chaplain.client.aio.waiting import AsyncNotifier
 from chaplain.client.api import journal_calls
 from chaplain.client.api.calls import PreparedCall
 from chaplain.client.api.journal_calls import EARLIEST, TABLE_ROWS_MAX, WRITER_BYTES_MAX, Item, Start
 from chaplain.client.api.no_copy import NotPicklable
-from chaplain.client.api.offset_file import Cursor
 from chaplain.client.io.journal_sinks import ChunkSink, ReadSink
 from chaplain.client.protocol.journal.batch_builder import CHUNK_BYTES, BatchBuilder, Headers
 from chaplain.client.protocol.journal.events import Batch, ReadChunk, TakenCommand, WriteCommand
 from chaplain.client.protocol.journal.unpacking import messages_of
 from chaplain.client.types import validation
+from chaplain.client.types.consumers import ConsumerStart, consumer_settings
 from chaplain.client.types.journal import NO_ORIGIN, Message, Receipt, ReceiptOrigin
 from chaplain.client.types.receipts import ReceiptPlace, ReceiptSequence, last_receipt, receipt_from
 from chaplain.errors import ChaplainError, Closed, Misused
@@ -118,9 +120,56 @@ class AsyncJournal:
         prepared = journal_calls.read(self.stream, start, stop, follow)
         return AsyncReader(self._context, self.stream, prepared, validation.wait_s(timeout))
 
-    def cursor(self, file: str | Path) -> Cursor:
-        """Return a cursor: a consumer's position in this stream, stored in a file."""
-        return Cursor(file, self._context.cluster, self.stream)
+    def consume(
+        self,
+        name: str,
+        group: str | None = None,
+        mode: str = "single",
+        start: ConsumerStart = "earliest",
+        timeout: float | None = None,
+        *,
+        lease: float = 10.0,
+        slots: int = 64,
+        prefetch: int = 100,
+        max_deliveries: int | None = None,
+        dead_letter: str | None = None,
+    ) -> AsyncConsumer:
+        """Return a worker of a consumer, whose position the cluster stores. Use it in an `async with` statement.
+
+        - `single`: one worker gets all messages, in order; the others stand by.
+        - `keyed`: workers share the messages by key. The messages of one key are processed in order.
+        - `queue`: workers share the messages one by one, and acknowledge each by itself.
+
+        `start` is for a new consumer: `"earliest"`, `"latest"`, an offset, or a `datetime`. With `group`, the
+        consumer's full name is `group/name`. A worker that does not answer for `lease` seconds loses its messages to
+        others. `timeout` ends the iteration after that many seconds without a message.
+
+        In a queue, `prefetch` is the number of messages that a worker leases in advance. After `max_deliveries`, a
+        message is written to the stream `dead_letter`; without that stream, it is given up.
+
+        Needs the right to read the stream. Iteration raises `Dropped` if retention has deleted messages that were not
+        processed.
+        """
+        settings = consumer_settings(
+            name,
+            group,
+            mode,
+            start,
+            timeout,
+            lease=lease,
+            slots=slots,
+            prefetch=prefetch,
+            max_deliveries=max_deliveries,
+            dead_letter=dead_letter,
+        )
+        return AsyncConsumer(self._context, self, settings)
+
+    def cursor(self, file: str | Path) -> AsyncCursor:
+        """Return a cursor: a consumer's position in this stream, stored in a file. Use it in an `async with` statement.
+
+        A new cursor begins at the first retained message.
+        """
+        return AsyncCursor(self._context, file, self.stream)
 
     async def to_arrow(
         self,
@@ -356,6 +405,18 @@ class AsyncReader(NotPicklable):
         if not found:
             raise StopAsyncIteration
         return found[0]
+
+    async def poll(self, wait_s: float | None, interrupted: Callable[[], bool]) -> Message | None:
+        """Wait for the next message. Returns None at the end, after `wait_s` seconds, or if `interrupted` is true."""
+        for message in self._messages:
+            return message
+        self._context.registry.check_usable()
+        found = await self._changed.wait_for(lambda: () if interrupted() else self._next_message(), wait_s)
+        return found[0] if found else None
+
+    def wake(self) -> None:
+        """Make `poll` look at its `interrupted` again."""
+        self._changed.notify()
 
     async def portions(self) -> AsyncIterator[ReadChunk]:
         """Iterate over chunks of undecoded packs, for columnar decoding. Do not mix with iteration over messages."""

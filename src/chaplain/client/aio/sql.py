@@ -8,13 +8,15 @@ from chaplain.client.aio.connection import AsyncClientContext
 from chaplain.client.aio.executor_calls import AsyncExecutorCalls
 from chaplain.client.aio.journal import AsyncWriter
 from chaplain.client.aio.waiting import begin
-from chaplain.client.api import journal_calls, sql_calls
+from chaplain.client.api import consumer_calls, journal_calls, sql_calls
 from chaplain.client.api.sql_calls import Item, Parameters
+from chaplain.client.protocol.journal.events import Batch
 from chaplain.client.types import validation
 from chaplain.client.types.journal import RequestId
 from chaplain.client.types.sql import Result, Row, checked
 from chaplain.errors import NotExecutor
 from chaplain.executor.statement import SQL_TYPE
+from chaplain.journal.messages.consumer import Acknowledge, Finish
 
 
 class AsyncSqlWriter(AsyncWriter):
@@ -65,7 +67,14 @@ class AsyncSql:
         Each item is a statement, or a tuple of a statement and its parameters. The `rows` of the result are those of
         the last statement. Raises the errors of `execute`.
         """
-        batch = sql_calls.transaction(self.stream, items)
+        return await self._transaction(sql_calls.transaction(self.stream, items), id)
+
+    async def transaction_with(self, items: Iterable[Item], acknowledged: tuple[str, Acknowledge | Finish]) -> Result:
+        """Execute statements as one transaction, only if this acknowledgement of a consumer of this stream counts."""
+        batch = consumer_calls.with_acknowledgement(sql_calls.transaction(self.stream, items), *acknowledged)
+        return await self._transaction(batch, None)
+
+    async def _transaction(self, batch: Batch, id: Sequence[int] | None) -> Result:  # noqa: A002  as above
         if id is None:  # a retry was checked at its first attempt
             await self._executors.check()
         receipt = (await self._context.run(journal_calls.write(batch, id)))[0]

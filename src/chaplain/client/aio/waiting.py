@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from threading import RLock
 from typing import TypeVar
+from weakref import WeakMethod
 
 T = TypeVar("T")
 
@@ -37,6 +39,37 @@ class AsyncNotifier:
             if not limit.expired():  # `take` raised it
                 raise
             return None
+
+
+class AsyncTicker:
+    """Calls a method of its owner again and again, in a task. It ends with its owner, even if nobody closes it.
+
+    The method returns the seconds until the next call, or None to end. It must not raise.
+    """
+
+    def __init__(self, act: Callable[[], Awaitable[float | None]]) -> None:
+        self._woken = asyncio.Event()
+        self._task = asyncio.create_task(_tick(WeakMethod(act), self._woken))
+
+    def wake(self) -> None:
+        """Call the method soon."""
+        self._woken.set()
+
+    async def close(self) -> None:
+        """End. The method is not running when this returns."""
+        self._task.cancel()
+        await asyncio.wait([self._task])
+
+
+async def _tick(method: WeakMethod[Callable[[], Awaitable[float | None]]], woken: asyncio.Event) -> None:
+    while (act := method()) is not None:
+        woken.clear()
+        wait_s = await act()
+        if wait_s is None:
+            return
+        del act  # the owner may be collected during the wait
+        with suppress(TimeoutError):
+            await asyncio.wait_for(woken.wait(), wait_s)
 
 
 def begin(first_wait: Callable[[], object]) -> None:

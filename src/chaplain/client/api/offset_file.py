@@ -26,6 +26,8 @@ class Cursor:
         self._file = validation.path(file)
         self._names = {"cluster": cluster, "stream": stream}
         self._pid = os.getpid()
+        self.fresh = False
+        """True if the file did not exist: nothing was committed yet."""
         self._lock = self._take_lock()
         try:
             self.offset = self._load()
@@ -45,7 +47,7 @@ class Cursor:
         if offset < self.offset:
             raise Misused(f"the cursor stands at {self.offset} and does not go back to {offset}")
         durable.put(self._file, json.dumps({**self._names, "offset": offset}), mode=0o666)
-        self.offset = offset
+        self.offset, self.fresh = offset, False
 
     def close(self) -> None:
         """Release the file for other processes."""
@@ -78,6 +80,7 @@ class Cursor:
             held = json.loads(self._file.read_text())
             offset, names = int(held["offset"]), {name: held[name] for name in self._names}
         except FileNotFoundError:
+            self.fresh = True
             return 0
         except (ValueError, KeyError, TypeError):
             raise ConfigError(f"{self._file} is no cursor; give another path") from None

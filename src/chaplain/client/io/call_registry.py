@@ -38,6 +38,7 @@ from chaplain.errors import (
     DiskFull,
     Dropped,
     Forbidden,
+    LeaseLost,
     Missing,
     NotExecutor,
     Refused,
@@ -59,6 +60,7 @@ _ERRORS: dict[Failure, type[ChaplainError]] = {
     Failure.DROPPED: Dropped,
     Failure.NOT_EXECUTOR: NotExecutor,
     Failure.NO_RIGHT: Forbidden,
+    Failure.LEASE_LOST: LeaseLost,
 }
 
 

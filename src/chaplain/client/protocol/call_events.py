@@ -22,6 +22,7 @@ class Failure(Enum):
     DROPPED = "dropped"
     NOT_EXECUTOR = "not_executor"
     NO_RIGHT = "no_right"
+    LEASE_LOST = "lease_lost"
 
 
 _RIGHTS = (Failure.NO_RIGHT.value, "not_allowed")
@@ -30,6 +31,8 @@ _RIGHTS = (Failure.NO_RIGHT.value, "not_allowed")
 
 def refusal(kind: str) -> Failure:
     """The failure of a request that a node refused with this kind."""
+    if kind == Failure.LEASE_LOST.value:
+        return Failure.LEASE_LOST
     return Failure.NO_RIGHT if kind in _RIGHTS else Failure.REFUSED
 
 

@@ -4,21 +4,28 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Any, Literal, overload
 
-from chaplain.client.api import admin_calls, calls, journal_calls, proof_calls
+from msgspec import to_builtins
+
+from chaplain.client.api import admin_calls, calls, consumer_calls, journal_calls, proof_calls
 from chaplain.client.connect.options import ConnectOptions
 from chaplain.client.sync import proving
 from chaplain.client.sync.connection import Connection
+from chaplain.client.sync.consumer import first_offset_since
 from chaplain.client.sync.graph import Graph
 from chaplain.client.sync.journal import Journal
 from chaplain.client.sync.listeners import Listener, Pool, Subscription
 from chaplain.client.sync.sequence import SequenceStream
 from chaplain.client.sync.sql import Sql
 from chaplain.client.types import validation
+from chaplain.client.types.consumers import ConsumerRecord, ConsumerStart, check_start, full_name, start_offset
 from chaplain.client.types.equivocation_proof import EquivocationProof
 from chaplain.client.types.journal import ClientRecord, ClusterConfigRecord, Receipt, StreamRecord
 from chaplain.client.types.results import Acknowledgement, Answer, Event, Member, MemberNews, Question
+from chaplain.errors import Forbidden, Missing
+from chaplain.journal.messages.consumer import Remove, Reset
 from chaplain.proofs.checkpoint import SignedCheckpoint
 from chaplain.proofs.proof import Proof
 
@@ -177,6 +184,52 @@ class Client(Connection):
             found += page.streams
             page = self._context.run(journal_calls.streams(page.after))
         return found + page.streams
+
+    def consumers(self, stream: str = "") -> list[ConsumerRecord]:
+        """Return the named consumers of a stream, with their lag; without a stream, those of all streams that this
+        client may read.
+        """
+        if stream:
+            validation.journal_stream(stream)
+        found: list[ConsumerRecord] = []
+        after = ("", "")
+        while True:
+            page = self._context.run(consumer_calls.page(stream, after))
+            found += map(consumer_calls.record_of, page.consumers)
+            after = page.after
+            if not after[0]:
+                return found
+
+    def consumer(self, stream: str, name: str) -> dict[str, Any]:
+        """Return one consumer with its workers, slots and leased messages, as plain data."""
+        validation.journal_stream(stream)
+        _, described = self._context.run(consumer_calls.state(stream, full_name(name)))
+        if described is None:
+            raise Missing(f"there is no consumer {name!r} of stream {stream!r}")
+        found: dict[str, Any] = to_builtins(described)
+        return found
+
+    def reset_consumer(self, stream: str, name: str, start: ConsumerStart = "earliest") -> None:
+        """Let a consumer continue at another offset. Its workers have to join again, which they do by themselves.
+
+        Needs the identity that created the consumer, or the admin right.
+        """
+        start = check_start(start)
+        if isinstance(start, datetime):
+            start = first_offset_since(self._context, self.journal(stream), start)
+        self._manage_consumer(stream, Reset(full_name(name), start_offset(start)))
+
+    def remove_consumer(self, stream: str, name: str) -> None:
+        """Delete a consumer and its position. Needs the identity that created it, or the admin right."""
+        self._manage_consumer(stream, Remove(full_name(name)))
+
+    def _manage_consumer(self, stream: str, command: Reset | Remove) -> None:
+        validation.journal_stream(stream)
+        _, described = self._context.run(consumer_calls.state(stream, command.name))
+        if described is None:
+            raise Missing(f"there is no consumer {command.name!r} of stream {stream!r}")
+        if (self._context.run(consumer_calls.tell(stream, [command]))).base_offset:
+            raise Forbidden(f"only {described.owner!r}, who created the consumer, or an admin may do this")
 
     def clients(self) -> list[ClientRecord]:
         """Return all clients of the cluster, including removed and compromised ones. Needs the admin right."""

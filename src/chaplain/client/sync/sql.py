@@ -5,8 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from chaplain.client.api import journal_calls, sql_calls
+from chaplain.client.api import consumer_calls, journal_calls, sql_calls
 from chaplain.client.api.sql_calls import Item, Parameters
+from chaplain.client.protocol.journal.events import Batch
 from chaplain.client.sync.connection import ClientContext
 from chaplain.client.sync.executor_calls import ExecutorCalls
 from chaplain.client.sync.journal import Writer
@@ -16,6 +17,7 @@ from chaplain.client.types.journal import RequestId
 from chaplain.client.types.sql import Result, Row, checked
 from chaplain.errors import NotExecutor
 from chaplain.executor.statement import SQL_TYPE
+from chaplain.journal.messages.consumer import Acknowledge, Finish
 
 
 class SqlWriter(Writer):
@@ -66,7 +68,14 @@ class Sql:
         Each item is a statement, or a tuple of a statement and its parameters. The `rows` of the result are those of
         the last statement. Raises the errors of `execute`.
         """
-        batch = sql_calls.transaction(self.stream, items)
+        return self._transaction(sql_calls.transaction(self.stream, items), id)
+
+    def transaction_with(self, items: Iterable[Item], acknowledged: tuple[str, Acknowledge | Finish]) -> Result:
+        """Execute statements as one transaction, only if this acknowledgement of a consumer of this stream counts."""
+        batch = consumer_calls.with_acknowledgement(sql_calls.transaction(self.stream, items), *acknowledged)
+        return self._transaction(batch, None)
+
+    def _transaction(self, batch: Batch, id: Sequence[int] | None) -> Result:  # noqa: A002  as above
         if id is None:  # a retry was checked at its first attempt
             self._executors.check()
         receipt = (self._context.run(journal_calls.write(batch, id)))[0]

@@ -14,8 +14,9 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from threading import Lock, RLock
+from threading import Event, Lock, RLock, Thread, current_thread
 from typing import Any, TypeVar
+from weakref import WeakMethod
 
 T = TypeVar("T")
 
@@ -93,6 +94,41 @@ class Notifier:
         finally:
             with suppress(ValueError, IndexError):  # a notification removed it, or removes another
                 self._wakeups.remove(wakeup)
+
+
+class Ticker:
+    """Calls a method of its owner again and again, in a thread. It ends with its owner, even if nobody closes it.
+
+    The method returns the seconds until the next call, or None to end. It must not raise.
+    """
+
+    def __init__(self, act: Callable[[], float | None]) -> None:
+        self._woken = Event()
+        self._closed = Event()
+        arguments = (WeakMethod(act), self._woken, self._closed)
+        self._thread = Thread(target=_tick, args=arguments, name="chaplain consumer", daemon=True)
+        self._thread.start()
+
+    def wake(self) -> None:
+        """Call the method soon."""
+        self._woken.set()
+
+    def close(self) -> None:
+        """End. The method is not running when this returns."""
+        self._closed.set()
+        self._woken.set()
+        if self._thread is not current_thread():
+            self._thread.join()
+
+
+def _tick(method: WeakMethod[Callable[[], float | None]], woken: Event, closed: Event) -> None:
+    while (act := method()) is not None and not closed.is_set():
+        woken.clear()
+        wait_s = act()
+        if wait_s is None:
+            return
+        del act  # the owner may be collected during the wait
+        woken.wait(wait_s)
 
 
 def _slice_s(end_s: float | None) -> float:

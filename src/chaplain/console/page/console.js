@@ -60,6 +60,14 @@ function nodeCard(node, master) {
       ["version", node.version]]));
 }
 
+function consumers(snapshot) {
+  $("consumers-section").hidden = snapshot.consumers.length === 0;
+  $("consumer-list").replaceChildren(...snapshot.consumers.map((one) =>
+    make("tr", {}, make("th", { scope: "row" }, one.name), make("td", {}, one.stream), make("td", {}, one.mode),
+      make("td", { class: "number" }, number(one.workers)), make("td", { class: "number" }, number(one.position)),
+      make("td", { class: "number" }, number(one.lag)))));
+}
+
 function spark(values) {
   const most = Math.max(1, ...values);
   const points = values.map((value, at) => `${(at * 120 / MINUTE).toFixed(1)},${(22 - 20 * value / most).toFixed(1)}`);
@@ -170,7 +178,7 @@ function nodes(snapshot) {
 }
 
 function show(snapshot) {
-  for (const part of [summary, nodes, streams, views, sequence, graph, clients, stages, happenings]) part(snapshot);
+  for (const part of [summary, nodes, streams, consumers, views, sequence, graph, clients, stages, happenings]) part(snapshot);
 }
 
 function say(state, text) {

@@ -13,6 +13,7 @@ from chaplain.client.protocol.call_events import Cancelled, Raised, Returned
 from chaplain.client.types.receipts import ReceiptPlace
 from chaplain.core import Drained, Frozen, Report, Stopping, Woken
 from chaplain.journal.messages.client import (
+    AskConsumers,
     AskPaid,
     AskProof,
     AskTree,
@@ -116,7 +117,7 @@ class AskCommand(Frozen, frozen=True):
     """Ask a node a question."""
 
     call: int
-    question: ListStreams | ListClients | ListNodes | AskProof | WrapSecret | AskTree | AskPaid
+    question: ListStreams | ListClients | ListNodes | AskProof | WrapSecret | AskTree | AskPaid | AskConsumers
     """Its call number is filled in when it is sent."""
     timeout_ns: int
     payload: bytes = b""
