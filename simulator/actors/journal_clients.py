@@ -216,6 +216,9 @@ class SimClient:
             case _:
                 pass
 
+    def listed(self, world: World, payload: bytes) -> None:
+        """A node answered a question with JSON."""
+
     def _settle(self, world: World, last_id: int) -> None:
         self._progress_ns = world.now_ns
         self._pause_ns = _PAUSE_FIRST_NS

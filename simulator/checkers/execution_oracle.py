@@ -27,6 +27,7 @@ from chaplain.journal.messages.config import (
     RetireLane,
     acl_id,
 )
+from chaplain.journal.messages.consumer import CONSUMER
 from chaplain.journal.model.bootstrap import ClusterBootstrap
 from chaplain.segment.pack import Pack, decode_pack, encode_pack, stated_digest
 
@@ -67,6 +68,8 @@ class Oracle:
         """For every decided request: the epoch in which it was signed, and the decision."""
         self._asked: set[tuple[int, bytes]] = set()
         """Requests that the current message decides."""
+        self.commands: set[tuple[int, int]] = set()
+        """Lane and first request id of every pack of commands to consumers."""
         self.rows: dict[str, list[tuple[int, int, bytes]]] = {}
         """Every message of each stream: lane, request id, value."""
         self._staged: dict[tuple[int, int], tuple[int, str, bytes, bytes, Pack]] = {}
@@ -147,6 +150,9 @@ class Oracle:
         if pack.message_type in (two_phase.COMMIT, two_phase.DISCARD):
             if stream != "_transactions":
                 return "no_right", -1
+        elif pack.message_type == CONSUMER:
+            if stream.startswith("_"):
+                return "no_right", -1  # the clients of the workloads may read all streams
         elif stream.startswith("_") or not any(fnmatchcase(stream, pattern) for pattern in client.writes):
             return "no_right", -1
         return self._apply(body, stream, pack, lane, stream.encode() + b"\0" + stated_digest(raw))
@@ -186,6 +192,9 @@ class Oracle:
             kind, base = self._commit(lane.acl, pack.values, pack.message_type == two_phase.DISCARD)
             if kind != "committed":
                 return kind, -1
+        elif pack.message_type == CONSUMER:
+            kind = "committed"  # `ConsumerChecker` judges the commands
+            self.commands.add((pack.client_id, first))
         else:
             base = self._append(stream, pack, signed[-32:])
         lane.last, lane.used_ns = last, body.timestamp_ns

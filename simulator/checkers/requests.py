@@ -17,8 +17,9 @@ from chaplain.journal.execution.two_phase import TRANSACTIONS
 from chaplain.journal.ingest.admission import BUSY
 from chaplain.journal.messages import client as client_messages
 from chaplain.journal.messages import ingest, peer
-from chaplain.journal.messages.client import NotWritten, Receipts, Run
+from chaplain.journal.messages.client import Listed, NotWritten, Receipts, Run
 from chaplain.journal.messages.cluster import Reference
+from chaplain.journal.model.consumers import ConsumersRecord
 from chaplain.journal.model.log_entry import AgreedEntry
 from chaplain.journal.model.results import AppliedMessage, DataVerdict
 from chaplain.journal.snapshots.checkpoint import checkpoint_name, first_of
@@ -57,6 +58,8 @@ class Settling(Frozen, frozen=True):
     fingerprint: bytes
     tree_size: int
     tree_root: bytes
+    consumers: ConsumersRecord
+    """All named consumers after the message."""
 
 
 class MessageSent(Frozen, frozen=True):
@@ -150,6 +153,8 @@ class RequestChecker(Watcher):
         for client in self._workload.clients:
             if client.instance == effect.instance:
                 self.world.after(client.rng.randrange(10**7), client.hear, self.world, message)
+                if isinstance(message, Listed):
+                    self.world.after(client.rng.randrange(10**7), client.listed, self.world, said.payload)
 
     def _kept_waiting(self, host: Host, instance: bytes) -> None:
         """Used credit is returned: once a healed node has caught up, its clients have enough credit.
@@ -171,8 +176,8 @@ class RequestChecker(Watcher):
     def _receipt(self, host: Host, run: Run) -> None:
         if self._hashes.get(run.index) != run.hash:
             self.complain(f"{host.name} gives a receipt of message {run.index}, which was not agreed so: {run}")
-        if run.stream == TRANSACTIONS:
-            return  # a ticket, not a log position; it was compared when it was decided
+        if run.stream == TRANSACTIONS or (run.client_id, run.first_id) in self._oracle.commands:
+            return  # a ticket or a number of refused commands, not a log position
         rows = self._oracle.rows.get(run.stream, [])
         written = rows[run.base_offset : run.base_offset + run.messages]
         ids = sorted({row[1] for row in written})
@@ -191,6 +196,10 @@ class RequestChecker(Watcher):
         digest = ingest.digest_of(said.payload)
         if self._references.setdefault(reference, digest) != digest:
             self.complain(f"{host.name} uses the reference {reference} for two messages")
+
+    def rows_of(self, stream: str) -> list[tuple[int, int, bytes]]:
+        """Lane, request id and value of every message that was written to the stream."""
+        return self._oracle.rows.get(stream, [])
 
     # The end of the run.
 

@@ -132,7 +132,9 @@ class JournalNode(CoreAdapter):
         def settled(message: AgreedEntry, /) -> Decision:
             decision = settle(message)
             tree = execution.state.tree
-            self._told.append(Settling(message, executed.pop(), execution.fingerprint(), tree.size, tree.root()))
+            consumers = execution.state.consumers.export()
+            ended = (execution.fingerprint(), tree.size, tree.root(), consumers)
+            self._told.append(Settling(message, executed.pop(), *ended))
             if self._shadows:
                 self._shadowed(message)
             return decision
@@ -226,6 +228,13 @@ class Requests(Workload):
         *((module, "holds") for module in (signature_queue, execution, sys.modules[__name__])),
     )
 
+    people: ClassVar[Sequence[tuple[str, tuple[str, ...], bool]]] = (
+        ("default", ALL_STREAMS, True),
+        ("bob", ("bob-*",), False),
+        ("carol", ALL_STREAMS, False),
+        ("sink", ALL_STREAMS, False),
+    )
+    """Names of the clients, the streams that they may write, and whether they are admins."""
     padding_bytes: ClassVar[int] = 0
     """Padding after every value."""
     drops: ClassVar[bool] = False
@@ -251,12 +260,6 @@ class Requests(Workload):
         """Every configuration request that a client signed."""
         rogue = self.numbers[-1] + 1
         self._keys = {number: _identity(f"node {number}") for number in (*self.numbers, rogue)}
-        people = (
-            ("default", ALL_STREAMS, True),
-            ("bob", ("bob-*",), False),
-            ("carol", ALL_STREAMS, False),
-            ("sink", ALL_STREAMS, False),
-        )
         self.founding = ClusterBootstrap(
             CLUSTER,
             tuple(
@@ -264,7 +267,8 @@ class Requests(Workload):
                 for number, key in self._keys.items()
             ),
             tuple(
-                BootstrapClient(name, _identity(name).key, writes, ALL_STREAMS, admin) for name, writes, admin in people
+                BootstrapClient(name, _identity(name).key, writes, ALL_STREAMS, admin)
+                for name, writes, admin in self.people
             ),
             self.policy(rng),
             serializers=self.serializers,
@@ -275,15 +279,18 @@ class Requests(Workload):
             for number, key in self._keys.items()
         }
         self._boots = dict.fromkeys(self.names, 0)
-        streams = {"default": ("orders", "audit"), "bob": ("bob-1", "bob-2"), "carol": ("orders", "bob-1")}
-        streams["sink"] = ("orders", "landed")
         self.clients = [
-            (SimSink if name == "sink" else SimClient)(self, name, _seed(name), acl_id(0, 0, number), streams[name])
-            for number, (name, _, _) in enumerate(people, 1)
+            self.make_client(name, _seed(name), acl_id(0, 0, number))
+            for number, (name, _, _) in enumerate(self.people, 1)
         ]
         self.rogue = Rogue(self, self._keys[rogue])
         self._checker = RequestChecker(self)
         self._tree_checker = TreeChecker(self)
+
+    def make_client(self, name: str, seed: bytes, acl: bytes) -> SimClient:
+        streams = {"default": ("orders", "audit"), "bob": ("bob-1", "bob-2"), "carol": ("orders", "bob-1")}
+        streams["sink"] = ("orders", "landed")
+        return (SimSink if name == "sink" else SimClient)(self, name, seed, acl, streams[name])
 
     def draw_size(self, rng: Random) -> int:
         return NODES
