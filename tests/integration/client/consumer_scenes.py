@@ -119,16 +119,12 @@ def batter(cluster: Cluster, workers: Workers, seconds: float, rng: random.Rando
     return dict(done)
 
 
-def lag(directory: Path, stream: str) -> int:
-    with Client.connect(directory, timeout=60) as client:
-        (found,) = client.consumers(stream)
-        return found.lag
-
-
 def wait_until_done(directory: Path, stream: str, workers: Workers) -> None:
     def done() -> bool:
         workers.check()
-        return lag(directory, stream) == 0
+        with Client.connect(directory, timeout=60) as client:
+            found = client.consumers(stream)  # nothing until the first worker has joined
+            return bool(found) and found[0].lag == 0
 
     until(done, "every message is acknowledged", PATIENCE_S, 0.2)
 
