@@ -15,6 +15,7 @@ from nacl.signing import VerifyKey
 
 from chaplain.errors import Malformed
 from chaplain.journal.execution import two_phase
+from chaplain.journal.messages import conditions as conditional
 from chaplain.journal.messages import config, ingest
 from chaplain.journal.messages.cluster import Body, ConfigEntry, encode_body, genesis
 from chaplain.journal.messages.config import (
@@ -29,6 +30,7 @@ from chaplain.journal.messages.config import (
 )
 from chaplain.journal.messages.consumer import CONSUMER
 from chaplain.journal.model.bootstrap import ClusterBootstrap
+from chaplain.segment.headers import decode_headers
 from chaplain.segment.pack import Pack, decode_pack, encode_pack, stated_digest
 
 
@@ -72,6 +74,13 @@ class Oracle:
         """Lane and first request id of every pack of commands to consumers."""
         self.rows: dict[str, list[tuple[int, int, bytes]]] = {}
         """Every message of each stream: lane, request id, value."""
+        self.keys: dict[str, list[bytes | None]] = {}
+        """The key of every message of each stream."""
+        self.refused: dict[tuple[int, int], tuple[str, int]] = {}
+        """Lane and first request id of every pack whose conditions did not hold: the reason, and the offset."""
+        self._tracked_from: dict[str, int] = {}
+        """The head of each stream when the first condition asked about one of its keys."""
+        self._tokens: dict[tuple[str, str], int] = {}
         self._staged: dict[tuple[int, int], tuple[int, str, bytes, bytes, Pack]] = {}
         """Staged packs, by lane and first id: last id, stream, digest, identity."""
         self._owed: list[tuple[int, int, str, bytes, bytes]] = []
@@ -185,6 +194,10 @@ class Oracle:
         if first > lane.last + 1:
             return "gap", -1
         kind, base = "applied", -1
+        if pack.message_type == conditional.CONDITIONAL:
+            kind, base = self._conditions(stream, pack)
+            if kind == "bad_command":
+                return kind, -1
         if pack.message_type == two_phase.STAGED:
             kind = "staged"
             self._staged[pack.client_id, first] = (last, stream, signed[-32:], lane.acl, pack)
@@ -195,6 +208,8 @@ class Oracle:
         elif pack.message_type == CONSUMER:
             kind = "committed"  # `ConsumerChecker` judges the commands
             self.commands.add((pack.client_id, first))
+        elif kind != "applied":
+            self.refused[pack.client_id, first] = (kind, base)
         else:
             base = self._append(stream, pack, signed[-32:])
         lane.last, lane.used_ns = last, body.timestamp_ns
@@ -206,10 +221,40 @@ class Oracle:
         base = len(rows)
         begun, digests = self._links.get(stream, (base, b""))
         self._links[stream] = (begun, digests + digest)
+        self.keys.setdefault(stream, []).extend(pack.keys or [None] * len(pack.values))
         values = list(pack.values)
         for place, count in enumerate(pack.request_counts or (1,) * len(pack.values)):
             rows += [(pack.client_id, pack.first_id + place, values.pop(0)) for _ in range(count)]
         return base
+
+    # Conditions. The bounds are never reached here.
+
+    def _conditions(self, stream: str, pack: Pack) -> tuple[str, int]:
+        cell = pack.headers[0] if pack.headers else None
+        try:
+            value = decode_headers(cell)[conditional.HEADER] if cell is not None else b""
+            asked = conditional.decode(value)
+        except (Malformed, KeyError):
+            return "bad_command", -1
+        keys = self.keys.get(stream, [])
+        for one in asked:
+            if isinstance(one, conditional.Fence):
+                if one.token < self._tokens.get((stream, one.name), 0):
+                    return "stale_token", len(keys)
+                self._tokens[stream, one.name] = one.token
+        for one in asked:
+            if isinstance(one, conditional.NextOffset) and one.offset != len(keys):
+                return "conflict", len(keys)
+            if isinstance(one, conditional.KeyUnchanged):
+                floor = self._tracked_from.setdefault(stream, len(keys))
+                after = [at for at in range(floor, len(keys)) if keys[at] == one.key]
+                if one.since > len(keys):
+                    return "conflict", len(keys)
+                if after and after[-1] >= one.since:
+                    return "conflict", after[-1]
+                if not after and one.since < floor:
+                    return "outside_window", floor
+        return "applied", -1
 
     # Two phases.
 

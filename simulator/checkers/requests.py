@@ -178,6 +178,12 @@ class RequestChecker(Watcher):
             self.complain(f"{host.name} gives a receipt of message {run.index}, which was not agreed so: {run}")
         if run.stream == TRANSACTIONS or (run.client_id, run.first_id) in self._oracle.commands:
             return  # a ticket or a number of refused commands, not a log position
+        refused = self._oracle.refused.get((run.client_id, run.first_id))
+        if refused or run.refusal:
+            found = (Reason(run.refusal).name.lower(), run.base_offset)
+            if found != refused or run.messages or run.requests != 1:
+                self.complain(f"{host.name} says {run}, and the conditions were decided so: {refused}")
+            return
         rows = self._oracle.rows.get(run.stream, [])
         written = rows[run.base_offset : run.base_offset + run.messages]
         ids = sorted({row[1] for row in written})
@@ -200,6 +206,10 @@ class RequestChecker(Watcher):
     def rows_of(self, stream: str) -> list[tuple[int, int, bytes]]:
         """Lane, request id and value of every message that was written to the stream."""
         return self._oracle.rows.get(stream, [])
+
+    def keys_of(self, stream: str) -> list[bytes | None]:
+        """The key of every message that was written to the stream."""
+        return self._oracle.keys.get(stream, [])
 
     # The end of the run.
 

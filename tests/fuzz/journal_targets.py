@@ -19,7 +19,7 @@ from chaplain.journal.execution import two_phase
 from chaplain.journal.execution.state import load
 from chaplain.journal.execution.state_machine import JournalExecution
 from chaplain.journal.execution.two_phase import Commit, RequestRange
-from chaplain.journal.messages import client, config, consensus, consumer, ingest, membership
+from chaplain.journal.messages import client, conditions, config, consensus, consumer, ingest, membership
 from chaplain.journal.messages import peer as peer_messages
 from chaplain.journal.messages.client import AskLane, Open, Read, SubmitPetition, Write
 from chaplain.journal.messages.cluster import Body, ConfigEntry, DataEntry, Reference, chain_hash, encode_body, genesis
@@ -186,6 +186,10 @@ SEEDS = {
         *(bytes((membership.type_of(one) - 2, config.stage_of(one))) + _petition(one) for one in _NODES),
         bytes((_STEP.entry_type - 2, _STEP.stage)) + membership.encode_step(_STEP),
     ],
+    "target_conditions": [
+        conditions.encode([conditions.NextOffset(7)]),
+        conditions.encode([conditions.KeyUnchanged(b"key", 3), conditions.Fence("leader", 2)]),
+    ],
     "target_consumer": [
         consumer.encode(consumer.Join("c", bytes(16), consumer.Mode.KEYED, 4, 1000)),
         consumer.encode(consumer.Acknowledge("c", 1, 2, 3, ((0, 4), (2, 9)))),
@@ -327,6 +331,14 @@ def target_commit(data: bytes) -> None:
     except Malformed:
         return
     assert two_phase.encode(decoded) == data
+
+
+def target_conditions(data: bytes) -> None:
+    try:
+        decoded = conditions.decode(data)
+    except Malformed:
+        return
+    assert conditions.encode(decoded) == data
 
 
 def target_consumer(data: bytes) -> None:

@@ -67,12 +67,14 @@ def pack(
     cluster: str = CLUSTER,
     message_type: int = 0,
     headers: tuple[bytes | None, ...] | None = None,
+    keys: tuple[bytes | None, ...] | None = None,
 ) -> IngestEntry:
     raw = encode_pack(
         Pack(
             lane,
             first_id,
             tuple(values),
+            keys=keys,
             headers=headers,
             request_counts=counts,
             message_type=message_type,

@@ -8,7 +8,7 @@ tree over its messages (`chaplain.proofs.groups`), so that one message can be pr
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate, pairwise
 from typing import Any, cast
 
@@ -250,6 +250,39 @@ def heads_of(body: Bytes) -> list[PackHead]:
         heads.append(read_head(body, start))
         start = heads[-1].end
     return heads
+
+
+def _sizes_of(raw: Bytes, head: PackHead) -> Words:
+    """The sizes of all cells of a single pack: of values, keys and headers."""
+    words = octets(raw)[head.tables_at : head.data_at].view("<u4")
+    return words[head.tabled_requests : head.tabled_requests + head.count * _COLUMN_COUNTS[head.columns]]
+
+
+def first_headers(raw: Bytes) -> bytes | None:
+    """The headers of the first message of a whole pack, found without decoding the others; None if it has none."""
+    head = read_head(raw, 0)
+    if not head.columns & HEADERS:
+        return None
+    sizes = _sizes_of(raw, head).astype(np.int64)
+    size, before = int(sizes[-head.count]), sizes[: -head.count]
+    if size == NOTHING:
+        return None
+    start = head.data_at + int(before[before != NOTHING].sum())
+    return bytes(view_of(raw)[start : start + size])
+
+
+def keys_from_the_end(raw: Bytes) -> Iterator[tuple[int, bytes]]:
+    """The keys of a whole pack with the numbers of their messages, the last one first."""
+    head = read_head(raw, 0)
+    if not head.columns & KEYS:
+        return
+    view, sizes = view_of(raw), _sizes_of(raw, head).astype(np.int64)
+    keys = sizes[head.count : 2 * head.count].tolist()
+    end = head.data_at + int(sizes[: head.count].sum()) + sum(size for size in keys if size != NOTHING)
+    for number in range(head.count - 1, -1, -1):
+        if keys[number] != NOTHING:
+            yield number, bytes(view[end - keys[number] : end])
+            end -= keys[number]
 
 
 def decode_pack(raw: Bytes) -> Pack:

@@ -18,6 +18,7 @@ from collections.abc import Iterator, Sequence
 
 from chaplain.errors import Malformed
 from chaplain.journal.messages.cluster import Body, chain_hash, decode_body
+from chaplain.journal.model.reason import CONDITIONAL
 from chaplain.journal.model.results import DataVerdict, ExecutionVerdict
 from chaplain.journal.storage import verdict as verdicts
 from chaplain.journal.storage.records import verdict_of
@@ -174,8 +175,10 @@ class SegmentChecker:
 
 
 def _staged_ids(message: SelectedMessage, verdict: ExecutionVerdict | None) -> Iterator[tuple[int, int, int, str, int]]:
-    """Yield the request ids of entries that write nothing to streams: staged packs, and commits of staged packs."""
+    """Yield the request ids of entries that write nothing to streams: staged packs, and commits of staged packs;
+    and conditional writes that were refused.
+    """
     for entry in verdict.entries if verdict is not None else ():
         for pack in entry.packs if isinstance(entry, DataVerdict) else ():
-            if pack.reason in (Reason.STAGED, Reason.COMMITTED):
+            if pack.reason in (Reason.STAGED, Reason.COMMITTED, *CONDITIONAL):
                 yield pack.client_id, pack.first_id, pack.requests, LOG, message.index

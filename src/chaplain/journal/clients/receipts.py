@@ -3,7 +3,8 @@
 Decides the answer to each verdict, and which sessions get it. Does not decide verdicts. A session subscribes to a lane
 when it writes on it or asks for its state. The receipts come from this node, even if another node ordered the request.
 
-Invariants: only an applied request gets a receipt. The requests of one run have contiguous ids and offsets.
+Invariants: only a decided request gets a receipt: it was applied, or its conditions did not hold and it never will be
+applied. The requests of one run have contiguous ids and offsets.
 """
 
 from __future__ import annotations
@@ -13,14 +14,14 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from chaplain.journal.messages.client import AlreadyWritten, GoBack, NodeMessage, NotWritten, Receipts, Run
-from chaplain.journal.model.reason import REASONS, kind_of
+from chaplain.journal.model.reason import CONDITIONAL, REASONS, kind_of
 from chaplain.journal.model.receipts import run_of
 from chaplain.journal.model.records import LogPosition
 from chaplain.journal.model.results import AppliedMessage, DataVerdict, PackVerdict
 from chaplain.journal.storage.verdict import Reason
 from chaplain.segment.layout import NO_OFFSET
 
-_WITH_RECEIPT = (Reason.APPLIED, Reason.DUPLICATE, Reason.COMMITTED)
+_WITH_RECEIPT = (Reason.APPLIED, Reason.DUPLICATE, Reason.COMMITTED, *CONDITIONAL)
 
 
 def refusal(pack: PackVerdict) -> NotWritten:
@@ -35,11 +36,12 @@ def _fresh_run(position: LogPosition, pack: PackVerdict) -> Run:
         pack.requests,
         pack.stream,
         pack.base_offset,
-        pack.messages,
+        0 if pack.reason in CONDITIONAL else pack.messages,
         position.index,
         position.regime,
         position.timestamp_ns,
         position.hash,
+        pack.reason if pack.reason in CONDITIONAL else 0,
     )
 
 
@@ -90,7 +92,7 @@ def _packs(executed: AppliedMessage) -> Sequence[PackVerdict]:
 def _run(position: LogPosition, pack: PackVerdict) -> Run:
     if pack.original is not None:
         return run_of(pack.client_id, pack.original)
-    assert pack.reason in (Reason.APPLIED, Reason.COMMITTED), "a receipt for something that was not applied"
+    assert pack.reason in _WITH_RECEIPT, "a receipt for something that was not applied"
     return _fresh_run(position, pack)
 
 
@@ -100,6 +102,8 @@ def _extend(runs: list[Run], run: Run) -> None:
     if (
         last is not None
         and (last.client_id, last.stream, last.index) == (run.client_id, run.stream, run.index)
+        and not last.refusal
+        and not run.refusal
         and last.first_id + last.requests == run.first_id
         and last.base_offset + last.messages == run.base_offset
     ):

@@ -10,6 +10,7 @@ form.
     epochs          which configuration requests are valid, and the decisions on them
     tree            the Merkle tree over the log, see `log_tree`
     consumers       named consumers: positions, workers and leases, see `consumers`
+    conditions      last offsets of keys, and fencing tokens, see `conditions`
     released, databases, verdict …   facts about messages that may no longer be in the log
 
 Decides nothing: the rules are in `dedup`, `config`, `two_phase` and `state_machine`. A `StateDraft` overlays the state,
@@ -31,11 +32,13 @@ from hashlib import sha256
 import msgspec
 
 from chaplain.errors import Malformed
+from chaplain.journal.execution.conditions import ConditionsDraft, ConditionsState
 from chaplain.journal.execution.consumers import ConsumersDraft, ConsumerStates
 from chaplain.journal.execution.staged_packs import StagedPacks, StagedPacksDraft
 from chaplain.journal.messages.config import acl_id
 from chaplain.journal.model.bootstrap import ClusterBootstrap
 from chaplain.journal.model.cluster_config import ClusterConfig
+from chaplain.journal.model.conditions import ConditionsRecord
 from chaplain.journal.model.consumers import ConsumersRecord
 from chaplain.journal.model.epochs import Epochs, EpochsDraft, EpochsRecord
 from chaplain.journal.model.log_tree import LogTree, LogTreeRecord, load_tree
@@ -56,7 +59,7 @@ from chaplain.wire.packed import unpack
 
 _STREAM_CHAIN = b"chaplain stream chain\0"
 _SPAN = struct.Struct(">QQ")
-STATE_VERSION = 6
+STATE_VERSION = 7
 _exports = msgspec.msgpack.Decoder(StateRecord)
 
 
@@ -96,6 +99,7 @@ class ExecutionState:
         self.epochs = Epochs(bootstrap.policy.epochs, genesis)
         self.tree = LogTree()
         self.consumers = ConsumerStates()
+        self.conditions = ConditionsState()
         self.leases: dict[tuple[bytes, bytes], int] = {}
         """The lane that each pair of ACL id and nonce leased."""
         self.lane_counts: dict[bytes, int] = {}
@@ -154,6 +158,7 @@ class ExecutionState:
                 epochs=self.epochs.export(),
                 tree=self.tree.export(),
                 consumers=self.consumers.export(),
+                conditions=self.conditions.export(),
             )
         )
 
@@ -166,11 +171,19 @@ class ExecutionState:
         counters = StagedPacksRecord(replayed=self.staged_packs.replayed)
         epochs, tree = self.epochs.export_without_decisions(), self.tree.summary()
         consumers = ConsumersRecord(next_token=self.consumers.next_token)
-        fields = self._export((), (), (), staged_packs=counters, epochs=epochs, tree=tree, consumers=consumers)
+        fields = self._export(
+            *((), (), ()),
+            staged_packs=counters,
+            epochs=epochs,
+            tree=tree,
+            consumers=consumers,
+            conditions=ConditionsRecord(),
+        )
         rest = msgspec.msgpack.encode(fields)
         hashes = (self._clients_hash, self._lanes_hash, self._streams_hash)
         parts = (*hashes, self.epochs.decisions_hash, self.consumers.hash)
-        sets: tuple[SetHash, ...] = (*parts, *self.staged_packs.hashes)
+        conditions = (self.conditions.streams_hash, self.conditions.fences_hash)
+        sets: tuple[SetHash, ...] = (*parts, *conditions, *self.staged_packs.hashes)
         return sha256(b"".join((rest, *(one.digest() for one in sets)))).digest()
 
     def _export(
@@ -183,6 +196,7 @@ class ExecutionState:
         epochs: EpochsRecord,
         tree: LogTreeRecord,
         consumers: ConsumersRecord,
+        conditions: ConditionsRecord,
     ) -> StateRecord:
         return StateRecord(
             STATE_VERSION,
@@ -200,6 +214,7 @@ class ExecutionState:
             epochs,
             tree,
             consumers,
+            conditions,
         )
 
 
@@ -236,6 +251,7 @@ def load(bootstrap: ClusterBootstrap, data: bytes) -> ExecutionState:
     state.databases, state.verdict = dict(exported.past.databases), exported.past.verdict
     state.tree = load_tree(exported.tree)
     state.consumers = ConsumerStates(exported.consumers)
+    state.conditions = ConditionsState(exported.conditions)
     state.epochs.load(exported.epochs)
     if state.export() != data:
         raise Malformed("state: not in its canonical form")
@@ -277,6 +293,7 @@ class StateDraft:
         self.staged_packs = StagedPacksDraft(state.staged_packs)
         self.epochs = EpochsDraft(state.epochs)
         self.consumers = ConsumersDraft(state.consumers)
+        self.conditions = ConditionsDraft(state.conditions)
         self.weight_bytes = state.weight_bytes
         self.released = state.released
         self.checkpoint = False
@@ -408,6 +425,7 @@ class StateDraft:
         self.staged_packs.commit()
         self.epochs.commit(self.position.index, self.position.hash)
         self.consumers.commit()
+        self.conditions.commit()
         state.weight_bytes = 0 if self.checkpoint else self.weight_bytes
         state.released = self.released
         state.databases.update(self._databases)

@@ -24,10 +24,11 @@ from contextlib import suppress
 import msgspec
 
 from chaplain.errors import Malformed
-from chaplain.journal.execution import consumer_packs, dedup, leaves, two_phase
+from chaplain.journal.execution import conditions, consumer_packs, dedup, leaves, two_phase
 from chaplain.journal.execution.config import Configuration
 from chaplain.journal.execution.dedup import PackStatus
 from chaplain.journal.execution.state import ExecutionState, StateDraft, load
+from chaplain.journal.messages import conditions as conditional
 from chaplain.journal.messages import consumer, ingest
 from chaplain.journal.messages.cluster import Body, DataEntry, Reference, genesis
 from chaplain.journal.messages.ingest import IngestEntry, IngestHeads
@@ -36,6 +37,7 @@ from chaplain.journal.messages.write_request import STATEMENTS, Heading, check_s
 from chaplain.journal.model import verdict_chain
 from chaplain.journal.model.bootstrap import ClusterBootstrap
 from chaplain.journal.model.log_entry import AgreedEntry, Decision
+from chaplain.journal.model.reason import CONDITIONAL
 from chaplain.journal.model.records import (
     AppliedRequest,
     ClientIdentity,
@@ -303,7 +305,7 @@ class JournalExecution:
         )
         if writer is not None:
             draft.staged_packs.mark_replayed()
-            base = leaves.write_pack(draft, entry, heading, writer.key)
+            base = _write(draft, entry, heading, writer.key)
             return accepted_pack(heading, entry.stream, Reason.APPLIED, base)
         lane = draft.lane(heading.client_id)
         client = draft.client(lane.acl) if lane is not None else None
@@ -392,10 +394,11 @@ class JournalExecution:
         if ruling.status is PackStatus.GAP:
             return refused_pack(heading, stream, Reason.GAP, lane)
         reason, base = _accept(draft, client, at, entry, heading)
-        if reason not in _ACCEPTED:
+        if reason not in _ACCEPTED and reason not in CONDITIONAL:
             return refused_pack(heading, stream, reason, lane)
+        written = (heading.messages, Reason.APPLIED) if reason in _ACCEPTED else (0, reason)
         applied = AppliedRequest(
-            heading.first_id, heading.requests, digest, stream, base, heading.messages, draft.position, *at
+            heading.first_id, heading.requests, digest, stream, base, written[0], draft.position, *at, written[1]
         )
         after = dedup.record_applied(lane, applied, self._policy)
         draft.put_lane(after)
@@ -439,12 +442,29 @@ def _accept(
             return two_phase.commit(draft.staged_packs, client.acl, wanted, draft.position.timestamp_ns)
         case consumer.CONSUMER:
             return consumer_packs.execute(draft, client, entry)
+        case conditional.CONDITIONAL:
+            try:
+                asked = conditional.conditions_of(entry.raw)
+            except Malformed:
+                return Reason.BAD_COMMAND, 0
+            stream, now_ns = entry.stream, draft.position.timestamp_ns
+            ruling = conditions.check(draft.conditions, stream, draft.next_offset(stream), asked, now_ns)
+            if ruling[0] is not Reason.APPLIED:
+                return ruling
+            return Reason.APPLIED, _write(draft, entry, heading, client.key)
         case _:
             if heading.message_type == STATEMENTS:
                 if (reason := consumer_packs.acknowledge(draft, client, entry)) is not Reason.APPLIED:
                     return reason, 0
                 draft.put_statements(entry.stream)
-            return Reason.APPLIED, leaves.write_pack(draft, entry, heading, client.key)
+            return Reason.APPLIED, _write(draft, entry, heading, client.key)
+
+
+def _write(draft: StateDraft, entry: IngestEntry, heading: Heading, key: bytes) -> int:
+    """Append the pack to its stream. Returns the offset of its first message."""
+    base = leaves.write_pack(draft, entry, heading, key)
+    draft.conditions.written(entry.stream, entry.raw, base)
+    return base
 
 
 def _check_result(reason: Reason) -> bool | None:

@@ -246,7 +246,10 @@ class MembersAre(_Message, frozen=True):
 
 
 class Run(Frozen, frozen=True, array_like=True):
-    """A receipt: one cluster message contains these consecutive requests of the lane."""
+    """A receipt: one cluster message contains these consecutive requests of the lane.
+
+    With a refusal, it is the answer to one conditional request that was not written and will not be.
+    """
 
     client_id: int
     first_id: int
@@ -258,6 +261,8 @@ class Run(Frozen, frozen=True, array_like=True):
     regime: int
     timestamp_ns: int
     hash: bytes
+    refusal: int = 0
+    """A `Reason` of `reason.CONDITIONAL`, or 0. Then `messages` is 0, and `base_offset` violated the condition."""
 
 
 class Receipts(_Message, frozen=True):

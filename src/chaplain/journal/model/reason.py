@@ -50,6 +50,10 @@ class Reason(IntEnum):
     INDEX_ONLY = 48
     LEASE_LOST = 50
     BAD_COMMAND = 51
+    CONFLICT = 52
+    OUTSIDE_WINDOW = 53
+    CONDITIONS_FULL = 54
+    STALE_TOKEN = 55
 
 
 REASONS = {
@@ -86,8 +90,19 @@ REASONS = {
     Reason.BAD_ADDRESS: "a node's address is tcp://address:port",
     Reason.LEASE_LOST: "the consumer's lease of these messages ended: another worker may have them now",
     Reason.BAD_COMMAND: "the command to the consumer does not follow its format: are client and node of one version?",
+    Reason.CONFLICT: "a condition of the write does not hold: something was written since",
+    Reason.OUTSIDE_WINDOW: "the version is older than what the cluster remembers of the keys: read on, and pass a later"
+    " offset",
+    Reason.CONDITIONS_FULL: "as many streams or fences are tracked as may: use expect_offset, or fewer of them",
+    Reason.STALE_TOKEN: "a higher fencing token was seen: another writer has taken over",
     Reason.INDEX_ONLY: "serializers are index-only here: a node holds data or it serializes, and stays with that",
 }
+
+
+CONDITIONAL = (Reason.CONFLICT, Reason.OUTSIDE_WINDOW, Reason.CONDITIONS_FULL, Reason.STALE_TOKEN)
+"""Refusals of a pack whose conditions do not hold. They use up the pack's request id, so that another copy of the pack
+is not written later. Every copy gets the same answer.
+"""
 
 
 def kind_of(reason: Reason) -> str:

@@ -21,6 +21,7 @@ def run_of(client_id: int, applied: AppliedRequest) -> Run:
         position.regime,
         position.timestamp_ns,
         position.hash,
+        applied.refusal,
     )
 
 

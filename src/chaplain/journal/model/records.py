@@ -10,7 +10,9 @@ from enum import IntEnum
 from chaplain.core import Frozen
 from chaplain.journal.model import epochs, log_tree
 from chaplain.journal.model.cluster_config import ClusterConfig
+from chaplain.journal.model.conditions import ConditionsRecord
 from chaplain.journal.model.consumers import ConsumersRecord
+from chaplain.journal.model.reason import Reason
 from chaplain.journal.model.verdict_chain import NO_VERDICT
 
 PackKey = tuple[int, int]
@@ -42,6 +44,10 @@ class AppliedRequest(Frozen, frozen=True, array_like=True):
     """Number of the entry in the cluster message."""
     pack: int
     """Number of the pack in the entry's ingest message."""
+    refusal: Reason = Reason.APPLIED
+    """Why nothing was written although the ids are used up: one of `reason.CONDITIONAL`. Then `messages` is 0, and
+    `base_offset` is the offset that violated a condition.
+    """
 
     @property
     def last_id(self) -> int:
@@ -187,3 +193,4 @@ class StateRecord(Frozen, frozen=True, array_like=True, forbid_unknown_fields=Tr
     epochs: epochs.EpochsRecord
     tree: log_tree.LogTreeRecord
     consumers: ConsumersRecord
+    conditions: ConditionsRecord

@@ -1,0 +1,55 @@
+"""A client whose writes have conditions, near what is true, so that many hold and many do not."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from chaplain.journal.messages.conditions import CONDITIONAL, HEADER, Condition, Fence, KeyUnchanged, NextOffset, encode
+from chaplain.journal.messages.ingest import IngestEntry
+from chaplain.journal.messages.signing import SLOT_BYTES, SignatureType, sign_pack
+from chaplain.link.auth.identity import Identity
+from chaplain.segment.headers import encode_headers
+from chaplain.segment.pack import Pack, encode_pack
+from simulator.actors.journal_clients import SimClient
+
+if TYPE_CHECKING:
+    from simulator.workloads.conditions import Conditions
+
+KEYS = (b"a", b"b", b"c", b"d", b"e", b"f")
+FENCES = ("leader", "writer")
+_TOKEN_EVERY = 20
+"""The highest token rises by one with this many messages of a stream."""
+
+
+class ConditionalClient(SimClient):
+    _workload: Conditions
+
+    def make_pack(self, first_id: int, stream: str, signer: Identity | None = None) -> IngestEntry:
+        count = self.rng.choice((1, 1, 2, 3))
+        values = tuple(b"%s %d %s" % (self.name.encode(), first_id, self.rng.randbytes(4)) for _ in range(count))
+        keys = tuple(self.rng.choice((*KEYS, None)) for _ in range(count))
+        asked = self._conditions(stream, keys)
+        cell = encode_headers({HEADER: encode(asked)}) if asked else None
+        slot = bytes(SLOT_BYTES[SignatureType.ED25519])
+        columns = (values, keys, (cell, *[None] * (count - 1)), (count,))
+        kind = CONDITIONAL if asked else 0
+        raw = encode_pack(Pack(self.lane, first_id, *columns, kind, SignatureType.ED25519, slot))
+        entry = IngestEntry(stream, sign_pack(raw, self._workload.founding.cluster, stream, signer or self.identity))
+        self._workload.made.append(entry)
+        return entry
+
+    def _conditions(self, stream: str, keys: tuple[bytes | None, ...]) -> list[Condition]:
+        written = self._workload.keys_of(stream)
+        head = len(written)
+        asked: list[Condition] = []
+        if self.rng.random() < 0.4:
+            asked.append(NextOffset(max(0, head + self.rng.choice((-1, 0, 0, 0, 1, 2)))))
+        for key in {*keys} - {None}:
+            if key is not None and self.rng.random() < 0.5:
+                last = max((offset for offset, known in enumerate(written) if known == key), default=-1)
+                asked.append(KeyUnchanged(key, max(0, last + self.rng.choice((-1, 0, 1, 1, 1, 2, 9)))))
+        if self.rng.random() < 0.2:
+            token = head // _TOKEN_EVERY + self.rng.choice((0, 0, 1))
+            asked.append(Fence(self.rng.choice(FENCES), token))
+        self.rng.shuffle(asked)
+        return asked

@@ -1,0 +1,116 @@
+"""Conditions of a write: a header of the first message of a pack of type `CONDITIONAL`.
+
+    conditions = protocol 1 | count 1 | condition …        condition = kind 1 | fields of the kind
+
+Decides which octets are conditions. Refuses to know whether they hold: `execution.conditions` decides that. Byte tables
+and hex examples: docs/protocol/conditions.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeAlias, assert_never
+
+from chaplain.core import Frozen
+from chaplain.errors import Malformed
+from chaplain.segment.headers import decode_headers
+from chaplain.segment.layout import Bytes
+from chaplain.segment.pack import first_headers, read_head
+from chaplain.wire.primitives import ByteReader, put_number, put_string
+
+CONDITIONAL = 0xF4
+"""Message type of a pack that is written only if its conditions hold. It is one request; its messages are data."""
+HEADER = "chaplain-conditions"
+"""Header of the first message of such a pack."""
+PROTOCOL = 1
+CONDITIONS_MAX = 64
+KEY_BYTES_MAX = 4096
+"""Octets of a key in a condition."""
+NAME_BYTES_MAX = 64
+NUMBER_MAX = (1 << 63) - 1
+
+
+class NextOffset(Frozen, frozen=True):
+    """The next offset of the stream is this one."""
+
+    offset: int
+
+
+class KeyUnchanged(Frozen, frozen=True):
+    """The stream has no message under this key at this offset or after it."""
+
+    key: bytes
+    since: int
+
+
+class Fence(Frozen, frozen=True):
+    """No higher token was seen under this name in the stream."""
+
+    name: str
+    token: int
+
+
+Condition: TypeAlias = NextOffset | KeyUnchanged | Fence
+
+
+def encode(conditions: Sequence[Condition]) -> bytes:
+    """The value of the header."""
+    if not 1 <= len(conditions) <= CONDITIONS_MAX:
+        raise ValueError(f"a write has 1 to {CONDITIONS_MAX} conditions, not {len(conditions)}")
+    head = put_number(PROTOCOL, 1) + put_number(len(conditions), 1)
+    return head + b"".join(map(_encode, conditions))
+
+
+def _encode(condition: Condition) -> bytes:
+    match condition:
+        case NextOffset():
+            return put_number(1, 1) + put_number(condition.offset, 8)
+        case KeyUnchanged():
+            size = put_number(len(condition.key), 2)
+            return put_number(2, 1) + put_number(condition.since, 8) + size + condition.key
+        case Fence():
+            return put_number(3, 1) + put_number(condition.token, 8) + put_string(condition.name)
+        case _:
+            assert_never(condition)
+
+
+def decode(data: bytes) -> tuple[Condition, ...]:
+    cursor = ByteReader(data)
+    protocol, count = cursor.number(1, "protocol"), cursor.number(1, "count")
+    if protocol != PROTOCOL or not 1 <= count <= CONDITIONS_MAX:
+        raise Malformed(f"conditions: protocol {protocol}, {count} conditions")
+    conditions = tuple(_decode(cursor) for _ in range(count))
+    cursor.end("conditions")
+    return conditions
+
+
+def _decode(cursor: ByteReader) -> Condition:
+    kind, number = cursor.number(1, "kind"), cursor.number(8, "number")
+    if number > NUMBER_MAX:
+        raise Malformed(f"conditions: the number {number} is too large")
+    match kind:
+        case 1:
+            return NextOffset(number)
+        case 2:
+            size = cursor.number(2, "size of the key")
+            if size > KEY_BYTES_MAX:
+                raise Malformed(f"conditions: a key has at most {KEY_BYTES_MAX} octets, not {size}")
+            return KeyUnchanged(cursor.take(size, "key"), number)
+        case 3:
+            name = cursor.string("name")
+            if not 1 <= len(name) <= NAME_BYTES_MAX:
+                raise Malformed(f"conditions: a name has 1 to {NAME_BYTES_MAX} characters, not {len(name)}")
+            return Fence(name, number)
+        case _:
+            raise Malformed(f"conditions: kind {kind} is not known")
+
+
+def conditions_of(raw: Bytes) -> tuple[Condition, ...]:
+    """The conditions of a pack of type `CONDITIONAL`. Raises `Malformed` if the pack is not one request with them."""
+    if read_head(raw, 0).requests != 1:
+        raise Malformed("conditions: a conditional pack is one request")
+    cell = first_headers(raw)
+    value = decode_headers(cell).get(HEADER) if cell is not None else None
+    if value is None:
+        raise Malformed(f"conditions: no header {HEADER}")
+    return decode(value)
