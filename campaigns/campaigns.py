@@ -6,6 +6,7 @@ from collections import Counter
 
 from campaigns.campaign import Campaign, Report
 from campaigns.clusters import ON_REAL_CLUSTERS
+from campaigns.conditions import ON_CONDITIONS
 from campaigns.consumers import ON_CONSUMERS
 from campaigns.drills import DRILLS
 from campaigns.executors import OF_EXECUTORS
@@ -136,6 +137,7 @@ CAMPAIGNS = [
     simulate("disks", seeds=1_000),
     simulate("indexonly", seeds=1_000),
     simulate("consumers", seeds=1_000),
+    simulate("conditions", seeds=1_000),
     simulate("sequence", seeds=2_000),
     simulate("graph", seeds=2_000),
     *[fuzz_layer(layer, inputs=1_000_000) for layer in fuzz.layers()],
@@ -144,6 +146,7 @@ CAMPAIGNS = [
     *ON_REAL_JOURNALS,
     *ON_PROOFS,
     *ON_CONSUMERS,
+    *ON_CONDITIONS,
     *ON_REAL_SEQUENCES,
     *ON_FAST_JOURNALS,
     *OF_PIPELINES,

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from chaplain.errors import ChaplainError as ChaplainError
     from chaplain.errors import Closed as Closed
     from chaplain.errors import ConfigError as ConfigError
+    from chaplain.errors import Conflict as Conflict
     from chaplain.errors import DiskFull as DiskFull
     from chaplain.errors import Dropped as Dropped
     from chaplain.errors import Forbidden as Forbidden
@@ -84,6 +85,7 @@ _NAMES = {
         "ChaplainError",
         "Closed",
         "ConfigError",
+        "Conflict",
         "DiskFull",
         "Dropped",
         "Forbidden",
@@ -115,6 +117,7 @@ __all__ = [
     "Client",
     "Closed",
     "ConfigError",
+    "Conflict",
     "ConsumedMessage",
     "Consumer",
     "ConsumerRecord",

@@ -41,6 +41,19 @@ class Forbidden(Refused, PermissionError):
     """The client lacks a right: an admin can grant it."""
 
 
+class Conflict(Refused):
+    """A condition of a write does not hold: nothing was written, and nothing will be."""
+
+    def __init__(self, reason: str = "", kind: str = "conflict", offset: int = 0) -> None:
+        super().__init__(reason)
+        self.kind = kind
+        """For programs: conflict, outside_window, conditions_full or stale_token."""
+        self.offset = offset
+        """`expect_offset`: the next offset of the stream. `expect_key_version`: the last offset of the key; if the
+        version is outside of the window, the first one that can be compared. Otherwise the next offset of the stream.
+        """
+
+
 class LeaseLost(Refused):
     """The lease of a consumed message ended before it was acknowledged: another worker has it, or will get it."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -13,7 +13,7 @@ from chaplain.client.aio.connection import AsyncClientContext
 from chaplain.client.aio.consumer import AsyncConsumer
 from chaplain.client.aio.cursor import AsyncCursor
 from chaplain.client.aio.waiting import AsyncNotifier
-from chaplain.client.api import journal_calls
+from chaplain.client.api import conditions, journal_calls
 from chaplain.client.api.calls import PreparedCall
 from chaplain.client.api.journal_calls import EARLIEST, TABLE_ROWS_MAX, WRITER_BYTES_MAX, Item, Start
 from chaplain.client.api.no_copy import NotPicklable
@@ -55,6 +55,10 @@ class AsyncJournal:
         headers: Headers | None = None,
         id: Sequence[int] | None = None,  # noqa: A002  part of the public API
         isolated: bool = False,
+        *,
+        expect_offset: int | None = None,
+        expect_key_version: int | None = None,
+        fence: tuple[str, int] | None = None,
     ) -> Receipt:
         """Append one message and return its receipt.
 
@@ -66,11 +70,18 @@ class AsyncJournal:
         Raises `Unknown` if the outcome cannot be determined, `DiskFull` if the nodes have no room, and `Unreachable` if
         the request was not sent in time. After every error but `Unknown`, the message is not and never will be in the
         log. With `isolated`, a proof of the message never shows other messages.
+
+        With a condition, the message is written only if the condition holds when the cluster executes the write;
+        otherwise `Conflict` is raised. `expect_offset`: the message gets this offset. `expect_key_version`: no message
+        with this key was written after this offset; -1: none was ever written. `fence`, a name and a token: no higher
+        token was seen under this name in the stream.
         """
+        asked = conditions.conditions(expect_offset, conditions.key_version(key, expect_key_version), fence)
         plain = key is None and headers is None and type(value) is bytes and len(value) < CHUNK_BYTES
-        if plain and id is None and not isolated:
+        if plain and id is None and not isolated and not asked:
             return receipt_from(await self._single_writes.write(value), self._origin)
         batch = journal_calls.single(self.stream, value, key, headers, isolated=isolated)
+        batch = conditions.with_conditions(batch, asked)
         self._single_writes.submit_batch()  # keep the order: earlier single writes go first
         return receipt_from(await self._context.run(journal_calls.write_one(batch, id)), self._origin)
 
@@ -79,13 +90,19 @@ class AsyncJournal:
         items: Iterable[Item],
         id: Sequence[int] | None = None,  # noqa: A002  likewise
         isolated: bool = False,
+        *,
+        expect_offset: int | None = None,
+        expect_key_versions: Mapping[bytes, int] | None = None,
+        fence: tuple[str, int] | None = None,
     ) -> ReceiptSequence:
         """Append messages as one request: all of them, contiguous and in order, or none. Returns their receipts.
 
         Each item is a value, a tuple of value and key, or a tuple of value, key and headers. `id` retries a request
-        that raised `Unknown`, as for `write`. Raises the errors of `write`.
+        that raised `Unknown`, as for `write`. Raises the errors of `write`. The conditions are those of `write`;
+        `expect_key_versions` has a version for each key.
         """
-        batch = journal_calls.many(self.stream, items, isolated=isolated)
+        asked = conditions.conditions(expect_offset, expect_key_versions, fence)
+        batch = conditions.with_conditions(journal_calls.many(self.stream, items, isolated=isolated), asked)
         self._single_writes.submit_batch()  # keep the order: earlier single writes go first
         return (await self._context.run(journal_calls.write(batch, id))).from_client(self._origin)
 

@@ -35,6 +35,7 @@ from chaplain.errors import (
     Busy,
     ChaplainError,
     Closed,
+    Conflict,
     DiskFull,
     Dropped,
     Forbidden,
@@ -61,6 +62,7 @@ _ERRORS: dict[Failure, type[ChaplainError]] = {
     Failure.NOT_EXECUTOR: NotExecutor,
     Failure.NO_RIGHT: Forbidden,
     Failure.LEASE_LOST: LeaseLost,
+    Failure.CONFLICT: Conflict,
 }
 
 
@@ -70,6 +72,8 @@ def error_of(raised: Raised) -> ChaplainError:
         return Unknown(raised.reason, raised.request)
     if raised.failure is Failure.STATEMENT:
         return StatementFailed(raised.reason, raised.kind)
+    if raised.failure is Failure.CONFLICT:
+        return Conflict(raised.reason, raised.kind, raised.offset)
     return _ERRORS[raised.failure](raised.reason)
 
 

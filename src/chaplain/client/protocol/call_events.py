@@ -23,6 +23,7 @@ class Failure(Enum):
     NOT_EXECUTOR = "not_executor"
     NO_RIGHT = "no_right"
     LEASE_LOST = "lease_lost"
+    CONFLICT = "conflict"
 
 
 _RIGHTS = (Failure.NO_RIGHT.value, "not_allowed")
@@ -58,4 +59,6 @@ class Raised(Frozen, frozen=True):
     request: tuple[int, int] | None = None
     """UNKNOWN: lane and id of the write, if the call was a write."""
     kind: str = ""
-    """STATEMENT: the kind of failure that a dry run found."""
+    """STATEMENT: the kind of failure that a dry run found. CONFLICT: the kind of refusal."""
+    offset: int = 0
+    """CONFLICT: the offset that violated the condition."""

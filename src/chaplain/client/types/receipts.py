@@ -114,3 +114,5 @@ class ReceiptPlace(Frozen, frozen=True):
     regime: int = 0
     timestamp_ns: int = 0
     hash: bytes = b""
+    refusal: int = 0
+    """Not 0 if the conditions of the request did not hold: it is not written, and `base_offset` violated one."""

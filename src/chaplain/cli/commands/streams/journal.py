@@ -46,6 +46,18 @@ def journal() -> None:
 @click.option("--key", metavar="K", help="Key of the messages.")
 @click.option("--file", type=click.File("rb"), metavar="F", help="Read the message from a file.")
 @click.option("--lines", is_flag=True, help="Write each line of the input as a separate message.")
+@click.option(
+    "--expect-offset", type=click.IntRange(0), metavar="N", help="Write only if the message gets this offset."
+)
+@click.option(
+    "--expect-key-version",
+    type=click.IntRange(-1),
+    metavar="N",
+    help="Write only if the key has no message after this offset; -1: none at all.",
+)
+@click.option(
+    "--fence", type=(str, click.IntRange(0)), metavar="NAME TOKEN", help="Write only if no higher token was seen."
+)
 @cluster_options
 def write(
     text: str | None,
@@ -53,6 +65,9 @@ def write(
     key: str | None,
     file: BinaryIO | None,
     lines: bool,
+    expect_offset: int | None,
+    expect_key_version: int | None,
+    fence: tuple[str, int] | None,
     cluster: str,
     node: int | None,
     output: str,
@@ -60,8 +75,10 @@ def write(
     """Append TEXT, a file or standard input (-, or no TEXT), and show the receipts, one per line.
 
     A receipt means that the message is agreed and on disk at a quorum. Receipts are JSON unless the output is a
-    terminal.
+    terminal. If a condition (`--expect-offset`, `--expect-key-version`, `--fence`) does not hold, nothing is written.
     """
+    if lines and (expect_offset, expect_key_version, fence) != (None, None, None):
+        raise click.UsageError("--lines writes many requests: conditions are for one message")
     source = _source(text, file)
     keyed = None if key is None else to_bytes(key)
     value = b"" if lines else source.read() if source else to_bytes(text or "")
@@ -72,7 +89,10 @@ def write(
         if lines:
             _write_lines(target, source or iter(to_bytes(text or "").splitlines()), keyed, _for_people(output))
         else:
-            _print_receipts([target.write(value, keyed)], _for_people(output))
+            receipt = target.write(
+                value, keyed, expect_offset=expect_offset, expect_key_version=expect_key_version, fence=fence
+            )
+            _print_receipts([receipt], _for_people(output))
 
 
 def _source(text: str | None, file: BinaryIO | None) -> BinaryIO | None:

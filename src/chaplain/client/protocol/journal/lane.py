@@ -15,6 +15,8 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Generic, TypeVar
 
+import msgspec
+
 from chaplain.client.types.journal import PLACE_UNKNOWN
 from chaplain.client.types.receipts import ReceiptPlace
 from chaplain.journal.messages.client import NotWritten, Run
@@ -113,6 +115,8 @@ class ProducerLane(Generic[T]):
 
     def settle(self, run: Run) -> list[tuple[Packed[T], ReceiptPlace]]:
         """Remove the packs that this receipt answers, and return them with their places."""
+        if run.refusal:
+            return self._settle_refused(run)
         base = self._offset_base(run)
         if base is None:
             return []
@@ -129,6 +133,14 @@ class ProducerLane(Generic[T]):
             self._remove(packed)
             settled.append((packed, _place(run, packed, base + packed.messages_before)))
         return settled
+
+    def _settle_refused(self, run: Run) -> list[tuple[Packed[T], ReceiptPlace]]:
+        """The conditions of one pack did not hold."""
+        packed = self.in_flight.get(run.first_id)
+        if packed is None or (packed.requests, packed.stream) != (run.requests, run.stream):
+            return []
+        self._remove(packed)
+        return [(packed, ReceiptPlace(*msgspec.structs.astuple(run)))]
 
     def _offset_base(self, run: Run) -> int | None:
         """The number to add to a pack's `messages_before` to get its offset.

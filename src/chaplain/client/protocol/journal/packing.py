@@ -14,6 +14,7 @@ from typing import TypeAlias
 
 from chaplain.client.protocol.journal.events import Batch
 from chaplain.client.protocol.journal.signer import PackSigner
+from chaplain.journal.messages.conditions import CONDITIONAL
 from chaplain.journal.messages.consumer import COMMANDS_BYTES_MAX, COMMANDS_MAX, CONSUMER
 from chaplain.journal.messages.signing import SLOT_BYTES
 from chaplain.journal.messages.write_request import REQUEST_ID_MAX
@@ -52,7 +53,7 @@ def choose(waiting: Iterable[Batch], requests_max: int, bytes_max: int = PACK_BY
             fits = size_bytes <= min(bytes_max, COMMANDS_BYTES_MAX) and messages <= COMMANDS_MAX
         else:
             fits = size_bytes <= bytes_max and messages <= PACK_MESSAGES
-        fits = fits and batch.pack_kind == kind
+        fits = fits and batch.pack_kind == kind and batch.message_type != CONDITIONAL
         if (count and not fits) or requests > requests_max:
             break
         count += 1

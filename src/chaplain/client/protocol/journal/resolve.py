@@ -64,8 +64,9 @@ class Resolver:
         """Determine the outcome of a request. If the request is in flight, its lane is fenced now."""
 
         def callback(place: ReceiptPlace | None) -> None:
+            written = place is not None and not place.refusal
             self._effects.append(
-                Returned(command.call, b"") if place is None else WritesAcknowledged(command.call, place)
+                WritesAcknowledged(command.call, place) if place and written else Returned(command.call, b"")
             )
 
         self.find(now_ns, Inquiry(command.call, RequestId(command.client_id, command.request), callback))
@@ -157,6 +158,6 @@ def _within(run: Run, inquiry: Inquiry) -> ReceiptPlace | None:
     """The place of one request within a receipt. A receipt that does not match the inquiry is not believed."""
     client_id, request = inquiry.request
     matches = run.client_id == client_id and run.first_id <= request < run.first_id + run.requests
-    if not matches or run.requests not in (1, run.messages):
+    if not matches or (run.requests not in (1, run.messages) and not run.refusal):
         return inquiry.unknown_place()
     return part_of(ReceiptPlace(*msgspec.structs.astuple(run)), inquiry.request)

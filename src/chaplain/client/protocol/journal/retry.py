@@ -39,10 +39,12 @@ from chaplain.client.protocol.journal.events import JournalEffect, RetryCommand,
 from chaplain.client.protocol.journal.node_selection import NodeSelector
 from chaplain.client.protocol.journal.resolve import Inquiry, Resolver
 from chaplain.client.protocol.journal.signer import PackSigner
-from chaplain.client.types.journal import RequestId
+from chaplain.client.protocol.journal.write_queue import conflict
+from chaplain.client.types.journal import PLACE_UNKNOWN, RequestId
 from chaplain.client.types.receipts import ReceiptPlace
 from chaplain.core import soonest
 from chaplain.journal.messages.client import AlreadyWritten, Decided, NotWritten, Receipts, Write
+from chaplain.journal.messages.conditions import CONDITIONAL
 from chaplain.journal.messages.config import FenceLane, LeaseLane, retry_nonce
 
 ANSWER_NS = 3_000_000_000
@@ -149,6 +151,11 @@ class Retrier:
         """The outcome of the original, or of an earlier retry, is known."""
         if place is None:
             self._unleased.append(retry)
+        elif place.refusal:
+            self._end(retry, conflict(retry.call, place))
+        elif place.base_offset == PLACE_UNKNOWN and retry.batch.message_type == CONDITIONAL:
+            reason = "no node remembers whether its conditions held: read the stream"
+            self._end(retry, Raised(retry.call, Failure.UNKNOWN, reason, retry.original))
         else:
             self._end(retry, WritesAcknowledged(retry.call, place))
 
@@ -201,7 +208,9 @@ class Retrier:
     def on_receipts(self, message: Receipts) -> None:
         """Receipts of committed packs."""
         for run in message.runs:
-            if (run.first_id, run.requests) == (1, 1) and run.messages > 0:  # a retry lane contains one request
+            if (run.first_id, run.requests) == (1, 1) and (
+                run.messages > 0 or run.refusal
+            ):  # a retry lane contains one request
                 for retry in self._waiting_for(run.client_id):
                     self._on_found(retry, ReceiptPlace(*msgspec.structs.astuple(run)))
 

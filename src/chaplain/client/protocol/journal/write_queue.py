@@ -24,6 +24,7 @@ from chaplain.client.protocol.journal.outcome_cache import OutcomeCache
 from chaplain.client.protocol.journal.packing import packed_bytes
 from chaplain.client.types.journal import PLACE_UNKNOWN, RequestId
 from chaplain.client.types.receipts import ReceiptPlace
+from chaplain.journal.model.reason import CONDITIONAL, REASONS, Reason, kind_of
 
 WAITING_BYTES_MAX = 64 * 1024 * 1024
 """Bytes that may wait to be packed; a write beyond that is refused with `BUSY`."""
@@ -31,6 +32,13 @@ WAITING_MAX = 100_000
 """Writes that may wait to be packed."""
 GROUPS_MAX = 1024
 """Groups whose failure or progress is remembered."""
+
+
+def conflict(call: int, place: ReceiptPlace) -> Raised:
+    """The outcome of a call whose conditions did not hold."""
+    reason = Reason(place.refusal) if place.refusal in CONDITIONAL else Reason.CONFLICT
+    why = f"{REASONS[reason]} (offset {place.base_offset})"
+    return Raised(call, Failure.CONFLICT, why, kind=kind_of(reason), offset=place.base_offset)
 
 
 class PendingWrite:
@@ -125,7 +133,13 @@ class WriteQueue:
     # How writes end.
 
     def acknowledge(self, now_ns: int, writes: Iterable[PendingWrite], place: ReceiptPlace) -> None:
-        """The pack of these writes is committed at this place."""
+        """The pack of these writes is committed at this place, or its conditions did not hold."""
+        if place.refusal:
+            for write in writes:
+                self._end(write, conflict(write.call, place))
+                assert write.id is not None
+                self.outcomes.record(write.id, write.requests, place)
+            return
         first_id, offset = place.first_id, place.base_offset
         for write in writes:
             requests, messages = write.requests, len(write.batch.values)
