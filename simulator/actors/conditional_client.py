@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from chaplain.journal.messages.conditions import CONDITIONAL, HEADER, Condition, Fence, KeyUnchanged, NextOffset, encode
+from chaplain.journal.messages.conditions import (
+    CONDITIONAL,
+    HEADER,
+    TAGS_HEADER,
+    Condition,
+    Fence,
+    KeyUnchanged,
+    NextOffset,
+    TagUnchanged,
+    encode,
+    encode_tags,
+)
 from chaplain.journal.messages.ingest import IngestEntry
 from chaplain.journal.messages.signing import SLOT_BYTES, SignatureType, sign_pack
 from chaplain.link.auth.identity import Identity
@@ -17,6 +28,7 @@ if TYPE_CHECKING:
 
 KEYS = (b"a", b"b", b"c", b"d", b"e", b"f")
 FENCES = ("leader", "writer")
+TAGS = ("red", "green", "blue")
 _TOKEN_EVERY = 20
 """The highest token rises by one with this many messages of a stream."""
 
@@ -29,10 +41,12 @@ class ConditionalClient(SimClient):
         values = tuple(b"%s %d %s" % (self.name.encode(), first_id, self.rng.randbytes(4)) for _ in range(count))
         keys = tuple(self.rng.choice((*KEYS, None)) for _ in range(count))
         asked = self._conditions(stream, keys)
-        cell = encode_headers({HEADER: encode(asked)}) if asked else None
+        tags = self.rng.sample(TAGS, self.rng.choice((0, 0, 1, 2)))
+        headers = {HEADER: encode(asked)} | ({TAGS_HEADER: encode_tags(tags)} if tags else {})
+        cell = encode_headers(headers) if asked or tags else None
         slot = bytes(SLOT_BYTES[SignatureType.ED25519])
         columns = (values, keys, (cell, *[None] * (count - 1)), (count,))
-        kind = CONDITIONAL if asked else 0
+        kind = CONDITIONAL if cell is not None else 0
         raw = encode_pack(Pack(self.lane, first_id, *columns, kind, SignatureType.ED25519, slot))
         entry = IngestEntry(stream, sign_pack(raw, self._workload.founding.cluster, stream, signer or self.identity))
         self._workload.made.append(entry)
@@ -48,6 +62,10 @@ class ConditionalClient(SimClient):
             if key is not None and self.rng.random() < 0.5:
                 last = max((offset for offset, known in enumerate(written) if known == key), default=-1)
                 asked.append(KeyUnchanged(key, max(0, last + self.rng.choice((-1, 0, 1, 1, 1, 2, 9)))))
+        if self.rng.random() < 0.3:
+            tag = self.rng.choice(TAGS)
+            last = max((offset for offset, known in self._workload.tagged_of(stream) if known == tag), default=-1)
+            asked.append(TagUnchanged(tag, max(0, last + self.rng.choice((-1, 0, 1, 1, 1, 2)))))
         if self.rng.random() < 0.2:
             token = head // _TOKEN_EVERY + self.rng.choice((0, 0, 1))
             asked.append(Fence(self.rng.choice(FENCES), token))

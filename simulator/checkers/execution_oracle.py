@@ -76,6 +76,8 @@ class Oracle:
         """Every message of each stream: lane, request id, value."""
         self.keys: dict[str, list[bytes | None]] = {}
         """The key of every message of each stream."""
+        self.tagged: dict[str, list[tuple[int, str]]] = {}
+        """Offset of the last message, and tag, of every tagged request of each stream."""
         self.refused: dict[tuple[int, int], tuple[str, int]] = {}
         """Lane and first request id of every pack whose conditions did not hold: the reason, and the offset."""
         self._tracked_from: dict[str, int] = {}
@@ -212,6 +214,9 @@ class Oracle:
             self.refused[pack.client_id, first] = (kind, base)
         else:
             base = self._append(stream, pack, signed[-32:])
+            if pack.message_type == conditional.CONDITIONAL:
+                tags = _tags_of(pack)
+                self.tagged.setdefault(stream, []).extend((base + len(pack.values) - 1, tag) for tag in tags)
         lane.last, lane.used_ns = last, body.timestamp_ns
         lane.written.append((first, last, signed))
         return kind, base
@@ -234,6 +239,7 @@ class Oracle:
         try:
             value = decode_headers(cell)[conditional.HEADER] if cell is not None else b""
             asked = conditional.decode(value)
+            _tags_of(pack)
         except (Malformed, KeyError):
             return "bad_command", -1
         keys = self.keys.get(stream, [])
@@ -245,9 +251,12 @@ class Oracle:
         for one in asked:
             if isinstance(one, conditional.NextOffset) and one.offset != len(keys):
                 return "conflict", len(keys)
-            if isinstance(one, conditional.KeyUnchanged):
+            if isinstance(one, conditional.KeyUnchanged | conditional.TagUnchanged):
                 floor = self._tracked_from.setdefault(stream, len(keys))
-                after = [at for at in range(floor, len(keys)) if keys[at] == one.key]
+                if isinstance(one, conditional.KeyUnchanged):
+                    after = [at for at in range(floor, len(keys)) if keys[at] == one.key]
+                else:
+                    after = [at for at, tag in self.tagged.get(stream, ()) if at >= floor and tag == one.tag]
                 if one.since > len(keys):
                     return "conflict", len(keys)
                 if after and after[-1] >= one.since:
@@ -398,3 +407,9 @@ class Oracle:
         self._clients[acl] = OracleClient(message.key, message.name, message.writes, message.admin)
         self._clients[acl].wish = wish
         return "applied", 0
+
+
+def _tags_of(pack: Pack) -> tuple[str, ...]:
+    cell = pack.headers[0] if pack.headers else None
+    headers = decode_headers(cell) if cell is not None else {}
+    return conditional.decode_tags(headers["chaplain-tags"]) if "chaplain-tags" in headers else ()

@@ -211,6 +211,10 @@ class RequestChecker(Watcher):
         """The key of every message that was written to the stream."""
         return self._oracle.keys.get(stream, [])
 
+    def tagged_of(self, stream: str) -> list[tuple[int, str]]:
+        """The last offset and the tag of every tagged request that was written to the stream."""
+        return self._oracle.tagged.get(stream, [])
+
     # The end of the run.
 
     def finish(self, healed: Sequence[Host], /) -> None:

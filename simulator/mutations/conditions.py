@@ -28,8 +28,8 @@ BUGS = [
     ),
     _bug(
         "write over a message at the expected version's successor",
-        "        return _HOLDS if last < condition.since else (Reason.CONFLICT, last)\n",
-        "        return _HOLDS if last <= condition.since else (Reason.CONFLICT, last)\n",
+        "        return _HOLDS if last < since else (Reason.CONFLICT, last)\n",
+        "        return _HOLDS if last <= since else (Reason.CONFLICT, last)\n",
     ),
     _bug(
         "grant what cannot be decided about a key",
@@ -40,6 +40,12 @@ BUGS = [
         "track only the first message of a pack",
         "            last[key] = base + number\n",
         "            last[key] = base\n",
+    ),
+    _bug(
+        "track a tag at the first message of its request",
+        "base + heading.messages - 1)\n            return Reason.APPLIED, base\n",
+        "base)\n            return Reason.APPLIED, base\n",
+        module=_MACHINE,
     ),
     _bug(
         "check the offset only before all packs of a message",
@@ -61,8 +67,8 @@ BUGS = [
     caught_by_tests(
         "forget a key without raising the floor",
         "journal.execution.conditions",
-        "            floor = max(floor, own.keys.pop(next(iter(own.keys))) + 1)\n",
-        "            own.keys.pop(next(iter(own.keys)))\n",
+        "        floor = max(floor, tracked.keys.pop(next(iter(tracked.keys))) + 1)\n",
+        "        tracked.keys.pop(next(iter(tracked.keys)))\n",
         _TESTS,
         "forgotten",
     ),

@@ -34,5 +34,9 @@ class Conditions(Requests):
         """The key of every message of the stream."""
         return self._checker.keys_of(stream)
 
+    def tagged_of(self, stream: str) -> list[tuple[int, str]]:
+        """The last offset and the tag of every tagged request of the stream."""
+        return self._checker.tagged_of(stream)
+
 
 WORKLOAD = Conditions

@@ -188,7 +188,9 @@ SEEDS = {
     ],
     "target_conditions": [
         conditions.encode([conditions.NextOffset(7)]),
-        conditions.encode([conditions.KeyUnchanged(b"key", 3), conditions.Fence("leader", 2)]),
+        conditions.encode(
+            [conditions.KeyUnchanged(b"key", 3), conditions.Fence("leader", 2), conditions.TagUnchanged("red", 1)]
+        ),
     ],
     "target_consumer": [
         consumer.encode(consumer.Join("c", bytes(16), consumer.Mode.KEYED, 4, 1000)),

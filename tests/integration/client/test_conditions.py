@@ -54,6 +54,17 @@ def test_conflict_names_the_offset_that_violates_the_condition(client: Client) -
     assert [message.value for message in journal.read()] == [b"a", b"b", b"c", b"d", b"f"]
 
 
+def test_write_conflicts_with_later_writes_that_share_a_tag(client: Client) -> None:
+    journal = client.journal("tags")
+    first = journal.write(b"a", tags=["red", "blue"], expect_tags={"red": -1, "green": -1})
+    assert journal.write_many([b"b", b"c"], tags=["green"], expect_tags={"blue": first.offset})[0].offset == 1
+    with pytest.raises(Conflict) as failed:
+        journal.write(b"d", tags=["red"], expect_tags={"red": 0, "green": 1})
+    assert failed.value.offset == 2
+    assert journal.write(b"d", tags=["red"], expect_tags={"red": 0, "green": 2}).offset == 3
+    assert [message.headers.get("chaplain-tags") for message in journal.read()] == [b"red,blue", b"green", None, b"red"]
+
+
 def test_writes_that_follow_a_conflict_are_written(client: Client) -> None:
     journal = client.journal("follow")
     lanes = set()
@@ -84,6 +95,9 @@ def test_wrong_conditions_are_refused_before_anything_is_sent(client: Client) ->
         {"expect_key_version": 1},
         {"fence": "leader"},
         {"fence": ("leader", -1)},
+        {"tags": "red"},
+        {"tags": ["red", "red"]},
+        {"expect_tags": {"a,b": 1}},
         {"headers": {"chaplain-conditions": b""}, "expect_offset": 0},
     ):
         with pytest.raises(Misused):

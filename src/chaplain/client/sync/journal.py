@@ -60,6 +60,8 @@ class Journal:
         expect_offset: int | None = None,
         expect_key_version: int | None = None,
         fence: tuple[str, int] | None = None,
+        tags: Iterable[str] | None = None,
+        expect_tags: Mapping[str, int] | None = None,
     ) -> Receipt:
         """Append one message and return its receipt.
 
@@ -75,14 +77,16 @@ class Journal:
         With a condition, the message is written only if the condition holds when the cluster executes the write;
         otherwise `Conflict` is raised. `expect_offset`: the message gets this offset. `expect_key_version`: no message
         with this key was written after this offset; -1: none was ever written. `fence`, a name and a token: no higher
-        token was seen under this name in the stream.
+        token was seen under this name in the stream. `expect_tags`: no write with this tag among its `tags` has a
+        message after this offset; -1: no write has the tag.
         """
-        asked = conditions.conditions(expect_offset, conditions.key_version(key, expect_key_version), fence)
+        versions = conditions.key_version(key, expect_key_version)
+        asked = conditions.terms(expect_offset, versions, fence, tags, expect_tags)
         plain = key is None and headers is None and type(value) is bytes and len(value) < CHUNK_BYTES
         if plain and id is None and not isolated and not asked:
             return receipt_from(self._single_writes.write(value), self._origin)
         batch = journal_calls.single(self.stream, value, key, headers, isolated=isolated)
-        batch = conditions.with_conditions(batch, asked)
+        batch = conditions.with_terms(batch, asked)
         self._single_writes.submit_batch()  # keep the order: earlier single writes go first
         return receipt_from(self._context.run(journal_calls.write_one(batch, id)), self._origin)
 
@@ -95,6 +99,8 @@ class Journal:
         expect_offset: int | None = None,
         expect_key_versions: Mapping[bytes, int] | None = None,
         fence: tuple[str, int] | None = None,
+        tags: Iterable[str] | None = None,
+        expect_tags: Mapping[str, int] | None = None,
     ) -> ReceiptSequence:
         """Append messages as one request: all of them, contiguous and in order, or none. Returns their receipts.
 
@@ -102,8 +108,8 @@ class Journal:
         that raised `Unknown`, as for `write`. Raises the errors of `write`. The conditions are those of `write`;
         `expect_key_versions` has a version for each key.
         """
-        asked = conditions.conditions(expect_offset, expect_key_versions, fence)
-        batch = conditions.with_conditions(journal_calls.many(self.stream, items, isolated=isolated), asked)
+        asked = conditions.terms(expect_offset, expect_key_versions, fence, tags, expect_tags)
+        batch = conditions.with_terms(journal_calls.many(self.stream, items, isolated=isolated), asked)
         self._single_writes.submit_batch()  # keep the order: earlier single writes go first
         return (self._context.run(journal_calls.write(batch, id))).from_client(self._origin)
 

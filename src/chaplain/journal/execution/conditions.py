@@ -2,17 +2,18 @@
 
     next offset     compared with the head of the stream, which is always known
     key unchanged   compared with the last offset of the key: tracked from the first such condition on a stream
+    tag unchanged   as for keys
     fence           compared with the highest token that was seen under the name
 
 A pack whose conditions do not hold is not written, and uses up its request id: if another copy of it was still under
 way, that copy would otherwise be written later, when the conditions may hold, although its writer was told that they do
 not. Knows neither packs nor lanes.
 
-A condition about a key that cannot be decided is refused with a reason of its own, never granted. It starts or
+A condition about a key or a tag that cannot be decided is refused with a reason of its own, never granted. It starts or
 continues the tracking of the stream all the same, so that the next one can be decided.
 
-Invariants: a key that is not tracked has no message at or after the floor. The state is bounded by `STREAMS_MAX`,
-`KEYS_MAX` and `FENCES_MAX`.
+Invariants: a key or tag that is not tracked has no message at or after the floor. The state is bounded by
+`STREAMS_MAX`, `KEYS_MAX` and `FENCES_MAX`.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from typing import TypeAlias, assert_never
 
 from msgspec.structs import replace
 
-from chaplain.journal.messages.conditions import Condition, Fence, KeyUnchanged, NextOffset
+from chaplain.journal.messages.conditions import Condition, Fence, KeyUnchanged, NextOffset, TagUnchanged
 from chaplain.journal.model.conditions import ConditionsRecord, FenceState, TrackedStream
 from chaplain.journal.model.reason import Reason
 from chaplain.journal.model.set_hash import MappingHash
@@ -37,8 +38,8 @@ STREAM_SPARE_NS = 24 * 3600 * SECOND_NS
 """The least time for which the replaced stream had no condition on a key. If there is none, the condition is refused.
 """
 KEYS_MAX = 4096
-"""Bound of the tracked keys of one stream. At the bound, the key with the lowest offset is forgotten, and the floor
-rises behind that offset.
+"""Bound of the tracked keys and tags of one stream. At the bound, the one with the lowest offset is forgotten, and the
+floor rises behind that offset.
 """
 FENCES_MAX = 1024
 """Bound of fences. At the bound, a new one replaces the one that was unused for the longest time."""
@@ -135,12 +136,16 @@ class ConditionsDraft:
                 break
             last[key] = base + number
         for key, offset in reversed(last.items()):
-            digest = _digest(key)
-            own.keys.pop(digest, None)  # a written key moves to the end
-            own.keys[digest] = offset
-        while len(own.keys) > KEYS_MAX:
-            floor = max(floor, own.keys.pop(next(iter(own.keys))) + 1)
-        self._streams[stream] = replace(own, floor=floor)
+            _put_last(own.keys, _digest_of_key(key), offset)
+        self._streams[stream] = _bounded(replace(own, floor=floor))
+
+    def tagged(self, stream: str, tags: Sequence[str], offset: int) -> None:
+        """Note the tags of a request whose last message has this offset."""
+        if tags and self.tracks(stream):
+            own = self._own(stream)
+            for tag in tags:
+                _put_last(own.keys, _digest_of_tag(tag), offset)
+            self._streams[stream] = _bounded(own)
 
     # Fences.
 
@@ -175,6 +180,20 @@ class ConditionsDraft:
                 self._base.fences[key] = fence
 
 
+def _put_last(keys: dict[bytes, int], digest: bytes, offset: int) -> None:
+    """Store the last offset of a key, which is the highest one: it moves to the end."""
+    keys.pop(digest, None)
+    keys[digest] = offset
+
+
+def _bounded(tracked: TrackedStream) -> TrackedStream:
+    """Forget the keys with the lowest offsets beyond the bound."""
+    floor = tracked.floor
+    while len(tracked.keys) > KEYS_MAX:
+        floor = max(floor, tracked.keys.pop(next(iter(tracked.keys))) + 1)
+    return replace(tracked, floor=floor)
+
+
 def check(draft: ConditionsDraft, stream: str, head: int, conditions: Sequence[Condition], now_ns: int) -> Ruling:
     """The ruling on a write to this stream, whose next offset is `head`.
 
@@ -193,23 +212,27 @@ def _check(draft: ConditionsDraft, stream: str, head: int, condition: Condition,
         case NextOffset():
             return _HOLDS if condition.offset == head else (Reason.CONFLICT, head)
         case KeyUnchanged():
-            return _check_key(draft, stream, head, condition, now_ns)
+            tracked = draft.track(stream, head, now_ns)
+            return _check_last(tracked, head, _digest_of_key(condition.key), condition.since)
+        case TagUnchanged():
+            tracked = draft.track(stream, head, now_ns)
+            return _check_last(tracked, head, _digest_of_tag(condition.tag), condition.since)
         case Fence():
             return _check_fence(draft, stream, head, condition, now_ns)
         case _:
             assert_never(condition)
 
 
-def _check_key(draft: ConditionsDraft, stream: str, head: int, condition: KeyUnchanged, now_ns: int) -> Ruling:
-    tracked = draft.track(stream, head, now_ns)
+def _check_last(tracked: TrackedStream | None, head: int, digest: bytes, since: int) -> Ruling:
+    """The ruling on a condition about the last offset of a key or tag."""
     if tracked is None:
         return Reason.CONDITIONS_FULL, head
-    if condition.since > head:
+    if since > head:
         return Reason.CONFLICT, head  # nobody can have read so far
-    last = tracked.keys.get(_digest(condition.key))
+    last = tracked.keys.get(digest)
     if last is not None:
-        return _HOLDS if last < condition.since else (Reason.CONFLICT, last)
-    return _HOLDS if condition.since >= tracked.floor else (Reason.OUTSIDE_WINDOW, tracked.floor)
+        return _HOLDS if last < since else (Reason.CONFLICT, last)
+    return _HOLDS if since >= tracked.floor else (Reason.OUTSIDE_WINDOW, tracked.floor)
 
 
 def _check_fence(draft: ConditionsDraft, stream: str, head: int, condition: Fence, now_ns: int) -> Ruling:
@@ -220,5 +243,9 @@ def _check_fence(draft: ConditionsDraft, stream: str, head: int, condition: Fenc
     return _HOLDS if stored else (Reason.CONDITIONS_FULL, head)
 
 
-def _digest(key: bytes) -> bytes:
-    return sha256(key).digest()[:_DIGEST_BYTES]
+def _digest_of_key(key: bytes) -> bytes:
+    return sha256(b"key\0" + key).digest()[:_DIGEST_BYTES]
+
+
+def _digest_of_tag(tag: str) -> bytes:
+    return sha256(b"tag\0" + tag.encode()).digest()[:_DIGEST_BYTES]

@@ -447,14 +447,16 @@ def _accept(
             return consumer_packs.execute(draft, client, entry)
         case conditional.CONDITIONAL:
             try:
-                asked = conditional.conditions_of(entry.raw)
+                asked, tags = conditional.conditions_of(entry.raw)
             except Malformed:
                 return Reason.BAD_COMMAND, 0
             stream, now_ns = entry.stream, draft.position.timestamp_ns
             ruling = conditions.check(draft.conditions, stream, draft.next_offset(stream), asked, now_ns)
             if ruling[0] is not Reason.APPLIED:
                 return ruling
-            return Reason.APPLIED, _write(draft, entry, heading, client.key)
+            base = _write(draft, entry, heading, client.key)
+            draft.conditions.tagged(stream, tags, base + heading.messages - 1)
+            return Reason.APPLIED, base
         case _:
             if heading.message_type == STATEMENTS:
                 if (reason := consumer_packs.acknowledge(draft, client, entry)) is not Reason.APPLIED:

@@ -1,6 +1,7 @@
-"""Conditions of a write: a header of the first message of a pack of type `CONDITIONAL`.
+"""Conditions and tags of a write: headers of the first message of a pack of type `CONDITIONAL`.
 
     conditions = protocol 1 | count 1 | condition …        condition = kind 1 | fields of the kind
+    tags = tag "," tag …
 
 Decides which octets are conditions. Refuses to know whether they hold: `execution.conditions` decides that. Byte tables
 and hex examples: docs/protocol/conditions.md.
@@ -22,6 +23,11 @@ CONDITIONAL = 0xF4
 """Message type of a pack that is written only if its conditions hold. It is one request; its messages are data."""
 HEADER = "chaplain-conditions"
 """Header of the first message of such a pack."""
+TAGS_HEADER = "chaplain-tags"
+"""Header of the first message of such a pack: the tags of the request, if it has any."""
+TAGS_MAX = 16
+"""Tags of one request."""
+TAG_BYTES_MAX = 64
 PROTOCOL = 1
 CONDITIONS_MAX = 64
 KEY_BYTES_MAX = 4096
@@ -50,13 +56,20 @@ class Fence(Frozen, frozen=True):
     token: int
 
 
-Condition: TypeAlias = NextOffset | KeyUnchanged | Fence
+class TagUnchanged(Frozen, frozen=True):
+    """The stream has no request with this tag whose last message is at this offset or after it."""
+
+    tag: str
+    since: int
+
+
+Condition: TypeAlias = NextOffset | KeyUnchanged | Fence | TagUnchanged
 
 
 def encode(conditions: Sequence[Condition]) -> bytes:
     """The value of the header."""
-    if not 1 <= len(conditions) <= CONDITIONS_MAX:
-        raise ValueError(f"a write has 1 to {CONDITIONS_MAX} conditions, not {len(conditions)}")
+    if len(conditions) > CONDITIONS_MAX:
+        raise ValueError(f"a write has at most {CONDITIONS_MAX} conditions, not {len(conditions)}")
     head = put_number(PROTOCOL, 1) + put_number(len(conditions), 1)
     return head + b"".join(map(_encode, conditions))
 
@@ -70,6 +83,8 @@ def _encode(condition: Condition) -> bytes:
             return put_number(2, 1) + put_number(condition.since, 8) + size + condition.key
         case Fence():
             return put_number(3, 1) + put_number(condition.token, 8) + put_string(condition.name)
+        case TagUnchanged():
+            return put_number(4, 1) + put_number(condition.since, 8) + put_string(condition.tag)
         case _:
             assert_never(condition)
 
@@ -77,7 +92,7 @@ def _encode(condition: Condition) -> bytes:
 def decode(data: bytes) -> tuple[Condition, ...]:
     cursor = ByteReader(data)
     protocol, count = cursor.number(1, "protocol"), cursor.number(1, "count")
-    if protocol != PROTOCOL or not 1 <= count <= CONDITIONS_MAX:
+    if protocol != PROTOCOL or count > CONDITIONS_MAX:
         raise Malformed(f"conditions: protocol {protocol}, {count} conditions")
     conditions = tuple(_decode(cursor) for _ in range(count))
     cursor.end("conditions")
@@ -101,16 +116,46 @@ def _decode(cursor: ByteReader) -> Condition:
             if not 1 <= len(name) <= NAME_BYTES_MAX:
                 raise Malformed(f"conditions: a name has 1 to {NAME_BYTES_MAX} characters, not {len(name)}")
             return Fence(name, number)
+        case 4:
+            tag = cursor.string("tag")
+            check_tag(tag)
+            return TagUnchanged(tag, number)
         case _:
             raise Malformed(f"conditions: kind {kind} is not known")
 
 
-def conditions_of(raw: Bytes) -> tuple[Condition, ...]:
-    """The conditions of a pack of type `CONDITIONAL`. Raises `Malformed` if the pack is not one request with them."""
+def check_tag(tag: str) -> None:
+    """Raise `Malformed` unless this is a tag."""
+    if not 1 <= len(tag) <= TAG_BYTES_MAX or "," in tag or not all("!" <= letter <= "~" for letter in tag):
+        raise Malformed(f"conditions: a tag has 1 to {TAG_BYTES_MAX} visible ASCII characters, no comma, not {tag!r}")
+
+
+def encode_tags(tags: Sequence[str]) -> bytes:
+    """The value of the header of tags."""
+    return ",".join(tags).encode()
+
+
+def decode_tags(data: bytes) -> tuple[str, ...]:
+    try:
+        tags = tuple(data.decode("ascii").split(","))
+    except UnicodeDecodeError:
+        raise Malformed("conditions: tags are ASCII") from None
+    for tag in tags:
+        check_tag(tag)
+    if len(tags) > TAGS_MAX or len({*tags}) < len(tags):
+        raise Malformed(f"conditions: a request has at most {TAGS_MAX} tags, each once")
+    return tags
+
+
+def conditions_of(raw: Bytes) -> tuple[tuple[Condition, ...], tuple[str, ...]]:
+    """The conditions and tags of a pack of type `CONDITIONAL`.
+
+    Raises `Malformed` if the pack is not one request with conditions; their number may be 0.
+    """
     if read_head(raw, 0).requests != 1:
         raise Malformed("conditions: a conditional pack is one request")
     cell = first_headers(raw)
-    value = decode_headers(cell).get(HEADER) if cell is not None else None
-    if value is None:
+    headers = decode_headers(cell) if cell is not None else {}
+    if HEADER not in headers:
         raise Malformed(f"conditions: no header {HEADER}")
-    return decode(value)
+    return decode(headers[HEADER]), decode_tags(headers[TAGS_HEADER]) if TAGS_HEADER in headers else ()

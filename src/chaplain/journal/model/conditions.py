@@ -1,7 +1,7 @@
 """The state that conditions of writes need, as execution stores it.
 
-The last offsets of a stream's keys are tracked from the first condition on a key of that stream. Only the latest
-`KEYS_MAX` keys are known; below `floor` nothing is.
+The last offsets of a stream's keys and tags are tracked from the first condition on one of them. Only the latest
+`KEYS_MAX` are known; below `floor` nothing is.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ from chaplain.core import Frozen
 
 
 class TrackedStream(Frozen, frozen=True, array_like=True):
-    """The last offsets of the keys of one stream."""
+    """The last offsets of the keys and tags of one stream."""
 
     stream: str
     floor: int
-    """A key that is not in `keys` has no message at this offset or after it. Earlier ones are not known."""
+    """A key or tag that is not in `keys` has no message at this offset or after it. Earlier ones are not known."""
     used_ns: int
-    """Cluster time of the last condition on a key."""
+    """Cluster time of the last condition on a key or tag."""
     keys: dict[bytes, int]
-    """The last offset of each key, by the key's digest, in the order of the offsets. It is never changed in place."""
+    """The last offset of each key and tag, by its digest, in the order of the offsets. It is never changed in place."""
 
 
 class FenceState(Frozen, frozen=True, array_like=True):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from chaplain.client.api.conditions import conditions, with_conditions
+from chaplain.client.api.conditions import terms, with_terms
 from chaplain.client.protocol.call_events import Failure, Raised, Returned
 from chaplain.client.protocol.journal.events import Batch, RetryCommand, WriteCommand, WritesAcknowledged
 from chaplain.client.protocol.journal.lane import Packed, ProducerLane
@@ -24,7 +24,7 @@ def cluster() -> Cluster:
 
 def conditional(expect_offset: int, value: bytes = b"x") -> Batch:
     batch = Batch("orders", [value], size_bytes=len(value))
-    return with_conditions(batch, conditions(expect_offset, None, None))
+    return with_terms(batch, terms(expect_offset))
 
 
 def write(bench: Bench, expect_offset: int, wait_ns: int = WAIT_NS) -> int:

@@ -13,12 +13,16 @@ from chaplain.journal.messages.conditions import (
     CONDITIONAL,
     CONDITIONS_MAX,
     HEADER,
+    TAGS_HEADER,
     Condition,
     Fence,
     KeyUnchanged,
     NextOffset,
+    TagUnchanged,
     decode,
+    decode_tags,
     encode,
+    encode_tags,
 )
 from chaplain.journal.messages.config import FenceLane
 from chaplain.journal.messages.ingest import IngestEntry
@@ -39,11 +43,18 @@ class ConditionStage(Stage):
         self.id = 1
         self.lane_id = self.lane(1)
 
-    def make(self, *asked: Condition, keys: tuple[bytes | None, ...] = (None,), stream: str = STREAM) -> IngestEntry:
+    def make(
+        self,
+        *asked: Condition,
+        keys: tuple[bytes | None, ...] = (None,),
+        stream: str = STREAM,
+        tags: tuple[str, ...] = (),
+    ) -> IngestEntry:
         values = [b"value"] * len(keys)
-        if not asked:
+        if not asked and not tags:
             return pack(self.lane_id, self.id, values, keys=keys, counts=(len(keys),), stream=stream)
-        headers = (encode_headers({HEADER: encode(asked)}), *[None] * (len(keys) - 1))
+        first = {HEADER: encode(asked)} | ({TAGS_HEADER: encode_tags(tags)} if tags else {})
+        headers = (encode_headers(first), *[None] * (len(keys) - 1))
         more = {"keys": keys, "headers": headers, "counts": (len(keys),), "stream": stream}
         return pack(self.lane_id, self.id, values, message_type=CONDITIONAL, **more)  # type: ignore[arg-type]
 
@@ -58,8 +69,9 @@ class ConditionStage(Stage):
         keys: tuple[bytes | None, ...] = (None,),
         stream: str = STREAM,
         after_ns: int = 1,
+        tags: tuple[str, ...] = (),
     ) -> tuple[Reason, int]:
-        verdict = self.verdict(self.make(*asked, keys=keys, stream=stream), after_ns)
+        verdict = self.verdict(self.make(*asked, keys=keys, stream=stream, tags=tags), after_ns)
         return verdict.reason, verdict.base_offset
 
 
@@ -119,6 +131,16 @@ def test_key_condition_is_decided_from_the_first_one_on_a_stream_on(write: Condi
     assert write(KeyUnchanged(b"a", 4), keys=(b"a",)) == (Reason.APPLIED, 4)
     assert write(KeyUnchanged(b"a", 4)) == (Reason.CONFLICT, 4)
     assert write(KeyUnchanged(b"new", 0)) == (Reason.OUTSIDE_WINDOW, 3)
+
+
+def test_tag_is_unchanged_until_a_request_with_it_is_written(write: ConditionStage) -> None:
+    assert write(TagUnchanged("red", 0), tags=("red", "blue"), keys=(b"red", b"k")) == (Reason.APPLIED, 0)
+    assert write(TagUnchanged("red", 1)) == (Reason.CONFLICT, 1), "it has the offset of its last message"
+    assert write(TagUnchanged("red", 2), TagUnchanged("blue", 2)) == (Reason.APPLIED, 2)
+    assert write(tags=("blue",)) == (Reason.APPLIED, 3)
+    assert write(TagUnchanged("red", 2), TagUnchanged("blue", 2), tags=("red",)) == (Reason.CONFLICT, 3)
+    assert write(KeyUnchanged(b"red", 1)) == (Reason.APPLIED, 4), "a key is no tag"
+    assert write(TagUnchanged("red", 2)) == (Reason.APPLIED, 5), "a refused write tags nothing"
 
 
 def test_refusal_begins_the_tracking_of_a_stream(write: ConditionStage) -> None:
@@ -221,10 +243,14 @@ def test_conditional_pack_of_several_requests_is_refused(write: ConditionStage) 
 
 
 def test_malformed_conditions_are_refused() -> None:
-    whole = encode([NextOffset(7), KeyUnchanged(b"key", 3), Fence("leader", 2)])
+    whole = encode([NextOffset(7), KeyUnchanged(b"key", 3), Fence("leader", 2), TagUnchanged("red", 4)])
     assert encode(decode(whole)) == whole
-    for wrong in (b"", whole[:-1], whole + b"\0", b"\2" + whole[1:], b"\1\0", b"\1\1\4" + bytes(8)):
+    for wrong in (b"", whole[:-1], whole + b"\0", b"\2" + whole[1:], b"\1", b"\1\1\5" + bytes(8)):
         with pytest.raises(Malformed):
             decode(wrong)
+    assert decode_tags(encode_tags(("red", "blue"))) == ("red", "blue")
+    for tags in (b"", b"red,", b"red,red", b"r d", b"\xff", b"x" * 65, b",".join(b"%d" % n for n in range(17))):
+        with pytest.raises(Malformed):
+            decode_tags(tags)
     with pytest.raises(ValueError, match=str(CONDITIONS_MAX)):
         encode([NextOffset(0)] * (CONDITIONS_MAX + 1))

@@ -9,7 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chaplain.journal.execution import conditions
-from chaplain.journal.messages.conditions import CONDITIONAL, CONDITIONS_MAX, Fence, KeyUnchanged, NextOffset, encode
+from chaplain.journal.messages.conditions import (
+    CONDITIONAL,
+    CONDITIONS_MAX,
+    Fence,
+    KeyUnchanged,
+    NextOffset,
+    TagUnchanged,
+    encode,
+)
 from chaplain.journal.model.reason import CONDITIONAL as REASONS
 from chaplain.segment.pack import Pack, encode_pack, first_headers, keys_from_the_end
 
@@ -18,7 +26,7 @@ PAGE = (Path(__file__).parents[4] / "docs" / "protocol" / "conditions.md").read_
 
 def test_page_example_matches_the_encoder() -> None:
     (block,) = re.findall(r"```hex conditions\n(.*?)```", PAGE, re.DOTALL)
-    shown = encode([NextOffset(7), KeyUnchanged(b"k", 3), Fence("leader", 2)])
+    shown = encode([NextOffset(7), KeyUnchanged(b"k", 3), Fence("leader", 2), TagUnchanged("red", 5)])
     assert bytes.fromhex(block) == shown
 
 
