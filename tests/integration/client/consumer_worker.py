@@ -1,8 +1,9 @@
 """A worker of a named consumer as a process of its own: it notes each message before it acknowledges it.
 
 `python -m tests.integration.client.consumer_worker DIRECTORY STREAM NAME MODE LEASE FILE`. Each line of the file has
-the time, the offset, the key and the fencing token. In the mode `sql`, the worker is one of a keyed consumer and
-inserts a row for each message, together with its acknowledgement.
+the time, the offset, the key and the fencing token. In the modes `sql` and `copy`, the worker is one of a keyed
+consumer. It inserts a row, or writes a message to the stream `copies`, for each message, together with its
+acknowledgement.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ def main() -> None:
 
 
 def work(directory: str, stream: str, name: str, mode: str, lease: float, *, notes: object) -> None:
-    kind = "keyed" if mode == "sql" else mode
+    kind = "keyed" if mode in ("sql", "copy") else mode
     with (
         Client.connect(directory, timeout=20) as client,
         client.journal(stream).consume(name, mode=kind, lease=lease) as consumer,
@@ -33,6 +34,9 @@ def work(directory: str, stream: str, name: str, mode: str, lease: float, *, not
             line = b"%d %d %s %d\n" % (time.monotonic_ns(), message.offset, message.key or b"-", consumer.token)
             if mode == "sql":
                 message.execute("insert into done (place) values (?)", [message.offset], database="main")
+                notes.write(line)  # type: ignore[attr-defined]
+            elif mode == "copy":
+                message.write("copies", b"%d" % message.offset, message.key)
                 notes.write(line)  # type: ignore[attr-defined]
             else:
                 notes.write(line)  # type: ignore[attr-defined]

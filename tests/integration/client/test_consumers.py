@@ -61,6 +61,20 @@ def test_statements_are_executed_once_for_each_message(cluster: Cluster, client:
     assert (row["all_rows"], row["places"]) == (300, 300)
 
 
+def test_each_message_is_copied_once_and_in_the_order_of_its_key(
+    cluster: Cluster, client: Client, tmp_path: Path
+) -> None:
+    write(cluster.directory, "originals", 300, KEYS)
+    with Workers(cluster.directory, tmp_path / "notes", "originals", "copy", 2) as workers:
+        strike_with_all_kinds(cluster, workers, random.Random(2))
+        wait_until_done(cluster.directory, "originals", workers)
+    copies = list(client.journal("copies").read())
+    assert sorted(int(copy.value) for copy in copies) == list(range(300))
+    for key in {copy.key for copy in copies}:
+        offsets = [int(copy.value) for copy in copies if copy.key == key]
+        assert offsets == sorted(offsets)
+
+
 def test_standby_takes_over_and_the_former_holder_cannot_acknowledge(cluster: Cluster, client: Client) -> None:
     write(cluster.directory, "taken", 10, 1)
     journal = client.journal("taken")
@@ -72,6 +86,8 @@ def test_standby_takes_over_and_the_former_holder_cannot_acknowledge(cluster: Cl
         assert (again.offset, standby.token > holder.token) == (first.offset, True)
         with pytest.raises(LeaseLost):
             first.execute("create table never (a)")
+        with pytest.raises(LeaseLost):
+            first.write("never", b"x")
         again.ack()
         standby.commit()
     assert client.consumers("taken")[0].position == 1

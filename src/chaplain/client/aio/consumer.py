@@ -19,16 +19,18 @@ from typing import TYPE_CHECKING, Any, Self
 from chaplain.client.aio.connection import AsyncClientContext
 from chaplain.client.aio.cursor import find_stream
 from chaplain.client.aio.waiting import AsyncNotifier, AsyncTicker
-from chaplain.client.api import consumer_calls
+from chaplain.client.api import consumer_calls, journal_calls
 from chaplain.client.api.journal_calls import EARLIEST
 from chaplain.client.api.no_copy import NotPicklable
 from chaplain.client.io.journal_sinks import ChunkSink
 from chaplain.client.protocol.consumers.queue_progress import QueueProgress
 from chaplain.client.protocol.consumers.slot_progress import SlotProgress
 from chaplain.client.protocol.consumers.state import ConsumerState, MemberState
-from chaplain.client.protocol.journal.events import WriteCommand
+from chaplain.client.protocol.journal.batch_builder import Headers
+from chaplain.client.protocol.journal.events import Batch, WriteCommand
+from chaplain.client.types import validation
 from chaplain.client.types.consumers import ConsumerSettings, start_offset
-from chaplain.client.types.journal import Message
+from chaplain.client.types.journal import Message, Receipt
 from chaplain.client.types.receipts import ReceiptPlace
 from chaplain.errors import ChaplainError, Closed, Forbidden, LeaseLost, Missing, Misused, Refused
 from chaplain.journal.messages.consumer import (
@@ -123,6 +125,16 @@ class AsyncConsumedMessage:
         `Sql.transaction`, and `LeaseLost`.
         """
         return await self._consumer._execute(self.message.offset, self._at, items, database)
+
+    async def write(
+        self, stream: str, value: bytes, key: bytes | None = None, headers: Headers | None = None
+    ) -> Receipt:
+        """Append one message to a stream and acknowledge this one, as one request: both happen, or neither.
+
+        Raises the errors of `Journal.write`, and `LeaseLost` if the lease has ended: then nothing was written.
+        """
+        batch = journal_calls.single(validation.journal_stream(stream), value, key, headers)
+        return await self._consumer._write(self.message.offset, self._at, batch)
 
 
 class AsyncConsumer(NotPicklable):
@@ -523,6 +535,19 @@ class AsyncConsumer(NotPicklable):
     async def _execute(self, offset: int, at: tuple[int, int], items: Iterable[Any], database: str) -> Any:
         from chaplain.client.aio.sql import AsyncSql  # noqa: PLC0415  it imports the journal, which imports this module
 
+        progress, command = self._together(offset, at)
+        result = await AsyncSql(self._context, database).transaction_with(items, (self.stream, command))
+        self._counted(progress, command, offset, at)
+        return result
+
+    async def _write(self, offset: int, at: tuple[int, int], batch: Batch) -> Receipt:
+        progress, command = self._together(offset, at)
+        receipt = await self._context.run(consumer_calls.writing(batch, self.stream, command))
+        self._counted(progress, command, offset, at)
+        return receipt
+
+    def _together(self, offset: int, at: tuple[int, int]) -> tuple[SlotProgress | QueueProgress, Acknowledge | Finish]:
+        """The acknowledgement of one message, to be sent with what depends on it."""
         with self._changed.lock:
             progress = self._progress
             command: Acknowledge | Finish | None = None
@@ -530,16 +555,24 @@ class AsyncConsumer(NotPicklable):
                 command = progress.together(offset, at[1])
             elif progress is not None:
                 command = progress.together(*at, offset)
-        if command is None:
+        if command is None or progress is None:
             raise LeaseLost("the lease has ended, or an earlier message of the same keys is not acknowledged")
-        result = await AsyncSql(self._context, database).transaction_with(items, (self.stream, command))
+        return progress, command
+
+    def _counted(
+        self,
+        progress: SlotProgress | QueueProgress,
+        command: Acknowledge | Finish,
+        offset: int,
+        at: tuple[int, int],
+    ) -> None:
+        """The cluster has executed the acknowledgement of one message."""
         with self._changed.lock:
             if isinstance(progress, QueueProgress):
                 progress.delivered.discard(offset)
                 progress.answered([command] if isinstance(command, Finish) else [])
-            elif progress is not None:
+            else:
                 progress.acknowledge(*at, offset)
-        return result
 
     async def commit(self) -> None:
         """Wait until the cluster has decided about all acknowledgements so far.

@@ -86,16 +86,24 @@ def with_terms(batch: Batch, asked: Terms) -> Batch:
     """The batch with these tags, which is written only if these conditions hold."""
     if not asked:
         return batch
+    return _conditional(batch, asked, {})
+
+
+def with_acknowledgement(batch: Batch, header: Mapping[str, bytes]) -> Batch:
+    """The batch, which is written only if this acknowledgement of a consumed message counts."""
+    return _conditional(batch, Terms(), header)
+
+
+def _conditional(batch: Batch, asked: Terms, more: Mapping[str, bytes]) -> Batch:
+    added = {HEADER: encode(asked.conditions), **more}
+    if asked.tags:
+        added[TAGS_HEADER] = encode_tags(asked.tags)
     cells = [*(batch.headers or [None] * len(batch.values))]
     first = cells[0]
     headers = {} if first is None else decode_headers(first)
-    for name in (HEADER, TAGS_HEADER):
-        if name in headers:
-            raise Misused(f"the header {name!r} belongs to chaplain")
-    headers[HEADER] = encode(asked.conditions)
-    if asked.tags:
-        headers[TAGS_HEADER] = encode_tags(asked.tags)
-    cell = encode_headers(headers)
+    if taken := sorted(headers.keys() & {HEADER, TAGS_HEADER, *more}):
+        raise Misused(f"the header {taken[0]!r} belongs to chaplain")
+    cell = encode_headers({**headers, **added})
     size_bytes = batch.size_bytes + len(cell) - len(first or b"")
     return replace(batch, headers=[cell, *cells[1:]], transaction=True, size_bytes=size_bytes, message_type=CONDITIONAL)
 

@@ -6,11 +6,13 @@ from collections.abc import Sequence
 
 import msgspec
 
+from chaplain.client.api import conditions, journal_calls
 from chaplain.client.api.calls import PreparedCall, reader
 from chaplain.client.protocol.consumers.state import ConsumerPage, ConsumerState
 from chaplain.client.protocol.journal.batch_builder import BatchBuilder
 from chaplain.client.protocol.journal.events import AskCommand, Batch, WriteCommand
 from chaplain.client.types.consumers import ConsumerRecord
+from chaplain.client.types.journal import Receipt
 from chaplain.client.types.receipts import ReceiptPlace
 from chaplain.journal.messages.client import AskConsumers
 from chaplain.journal.messages.consumer import (
@@ -59,6 +61,11 @@ def page(stream: str, after: tuple[str, str]) -> PreparedCall[ConsumerPage]:
 
 def record_of(described: ConsumerState) -> ConsumerRecord:
     return ConsumerRecord(**{field: getattr(described, field) for field in ConsumerRecord.__struct_fields__})
+
+
+def writing(batch: Batch, stream: str, command: Acknowledge | Finish) -> PreparedCall[Receipt]:
+    """Write a batch of one message only if the acknowledgement counts."""
+    return journal_calls.write_one(conditions.with_acknowledgement(batch, {HEADER: encode_header(stream, command)}))
 
 
 def with_acknowledgement(batch: Batch, stream: str, command: Acknowledge | Finish) -> Batch:

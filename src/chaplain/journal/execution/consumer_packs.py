@@ -1,7 +1,8 @@
 """Executes packs that contain commands to consumers, or acknowledge messages together with statements.
 
     pack of type CONSUMER      each message is a command to a consumer of the pack's stream; the pack is always accepted
-    pack of STATEMENTS         its first message may have the header of an acknowledgement; without it, nothing happens
+    pack of STATEMENTS,        its first message may have the header of an acknowledgement; without it, nothing happens
+    or conditional pack
 
 Decides what the pack's verdict is. The rules about consumers are in `consumers`.
 """
@@ -34,9 +35,9 @@ def execute(draft: StateDraft, client: ClientIdentity, entry: IngestEntry) -> tu
 
 
 def acknowledge(draft: StateDraft, client: ClientIdentity, entry: IngestEntry) -> Reason:
-    """Execute the acknowledgement in the headers of a pack of statements, if there is one.
+    """Execute the acknowledgement in the headers of a pack, if there is one.
 
-    APPLIED if the statements may be executed.
+    APPLIED if the statements may be executed, or the messages written.
     """
     if not entry.raw[COLUMNS_AT] & HEADERS:
         return Reason.APPLIED

@@ -454,6 +454,8 @@ def _accept(
             ruling = conditions.check(draft.conditions, stream, draft.next_offset(stream), asked, now_ns)
             if ruling[0] is not Reason.APPLIED:
                 return ruling
+            if (reason := consumer_packs.acknowledge(draft, client, entry)) is not Reason.APPLIED:
+                return reason, 0
             base = _write(draft, entry, heading, client.key)
             draft.conditions.tagged(stream, tags, base + heading.messages - 1)
             return Reason.APPLIED, base

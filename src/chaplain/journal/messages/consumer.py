@@ -20,7 +20,7 @@ from chaplain.errors import Malformed
 from chaplain.journal.messages.write_request import check_stream
 from chaplain.segment.headers import decode_headers
 from chaplain.segment.layout import Bytes
-from chaplain.segment.pack import decode_pack
+from chaplain.segment.pack import decode_pack, first_headers
 from chaplain.wire.primitives import ByteReader, put_number, put_string
 
 CONSUMER = 0xF3
@@ -339,8 +339,8 @@ def encode_header(stream: str, command: Acknowledge | Finish) -> bytes:
 
 def header_of(raw: Bytes) -> tuple[str, Acknowledge | Finish] | None:
     """The stream and the command in the headers of a pack's first message; None if there is none."""
-    cells = decode_pack(raw).headers
-    value = decode_headers(cells[0]).get(HEADER) if cells and cells[0] is not None else None
+    cell = first_headers(raw)
+    value = decode_headers(cell).get(HEADER) if cell is not None else None
     if value is None:
         return None
     cursor = ByteReader(value)

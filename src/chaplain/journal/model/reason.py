@@ -99,9 +99,15 @@ REASONS = {
 }
 
 
-CONDITIONAL = (Reason.CONFLICT, Reason.OUTSIDE_WINDOW, Reason.CONDITIONS_FULL, Reason.STALE_TOKEN)
-"""Refusals of a pack whose conditions do not hold. They use up the pack's request id, so that another copy of the pack
-is not written later. Every copy gets the same answer.
+CONDITIONAL = (
+    Reason.CONFLICT,
+    Reason.OUTSIDE_WINDOW,
+    Reason.CONDITIONS_FULL,
+    Reason.STALE_TOKEN,
+    Reason.LEASE_LOST,
+)
+"""Refusals of a pack whose conditions do not hold, or whose acknowledgement does not count. They use up the pack's
+request id, so that another copy of the pack is not written later. Every copy gets the same answer.
 """
 
 

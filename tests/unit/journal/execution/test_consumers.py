@@ -10,6 +10,9 @@ import pytest
 from chaplain.errors import Malformed
 from chaplain.journal.execution import consumers
 from chaplain.journal.execution.state import load
+from chaplain.journal.messages.conditions import CONDITIONAL, Condition, NextOffset
+from chaplain.journal.messages.conditions import HEADER as CONDITIONS_HEADER
+from chaplain.journal.messages.conditions import encode as encode_conditions
 from chaplain.journal.messages.config import AddIdentity, RemoveIdentity
 from chaplain.journal.messages.consumer import (
     CONSUMER,
@@ -66,7 +69,7 @@ class ConsumerStage(Stage):
         self.now_s += 1
         last_ns = self.prefix.messages[-1].body.timestamp_ns
         (verdict,) = self.write(entry, time_ns=max(self.now_s * SECOND, last_ns + 1))
-        if verdict.reason in (Reason.APPLIED, Reason.COMMITTED):
+        if verdict.reason in (Reason.APPLIED, Reason.COMMITTED, Reason.LEASE_LOST):
             self._ids[signer.key] += len(values)
         return verdict.reason, verdict.base_offset
 
@@ -364,6 +367,34 @@ def test_statements_are_executed_only_with_their_acknowledgement(stage: Consumer
     assert stage.statements(encode_headers({HEADER: b"?"})) is Reason.BAD_COMMAND
     assert stage.statements(encode_headers({"trace": b"7"})) is Reason.APPLIED
     assert stage.statements(None) is Reason.APPLIED
+
+
+def test_message_is_written_only_with_its_acknowledgement(stage: ConsumerStage) -> None:
+    token = stage.join(Mode.SINGLE, 1)
+
+    def write(offset: int, *conditions: Condition) -> Reason:
+        command = Acknowledge(NAME, token, stage.consumer.epoch, offset)
+        headers = {CONDITIONS_HEADER: encode_conditions(conditions), HEADER: encode_header("orders", command)}
+        return stage._write([b"copy"], stream="copies", message_type=CONDITIONAL, headers=(encode_headers(headers),))[0]
+
+    assert write(5) is Reason.APPLIED
+    assert write(7, NextOffset(1)) is Reason.APPLIED
+    stage._ids[ADMIN.key] += write(9, NextOffset(1)) is Reason.CONFLICT
+    assert stage.positions() == [7], "a conflict acknowledges nothing"
+    stage.tell(Leave(NAME, token))
+    assert write(9) is Reason.LEASE_LOST
+    assert stage.execution.state.streams["copies"].next_offset == 2
+
+
+def test_lost_lease_uses_up_the_id_so_that_a_copy_is_not_executed_later(stage: ConsumerStage) -> None:
+    token = stage.join(Mode.QUEUE)
+    cell = encode_headers({HEADER: encode_header("orders", Finish(NAME, token, ((0, 0),)))})
+    first_id = stage._ids[ADMIN.key]
+    assert stage.statements(cell) is Reason.LEASE_LOST
+    assert stage.tell(Fetch(NAME, token, 1)) == 0
+    stage._ids[ADMIN.key] = first_id
+    assert stage.statements(cell) is Reason.DUPLICATE
+    assert "main" not in stage.execution.state.streams
 
 
 def test_statements_cannot_acknowledge_without_the_right_to_read(stage: ConsumerStage) -> None:

@@ -37,6 +37,8 @@ GROUPS_MAX = 1024
 def conflict(call: int, place: ReceiptPlace) -> Raised:
     """The outcome of a call whose conditions did not hold."""
     reason = Reason(place.refusal) if place.refusal in CONDITIONAL else Reason.CONFLICT
+    if reason is Reason.LEASE_LOST:
+        return Raised(call, Failure.LEASE_LOST, REASONS[reason])
     why = f"{REASONS[reason]} (offset {place.base_offset})"
     return Raised(call, Failure.CONFLICT, why, kind=kind_of(reason), offset=place.base_offset)
 
