@@ -137,6 +137,28 @@ SETTINGS: tuple[Setting, ...] = (
         86400,
     ),
     Setting(
+        "graph.valid_past_seconds", 0.0, "The end of this window in the past; 0: `graph.valid_seconds`.", 0, 86400
+    ),
+    Setting(
+        "graph.valid_future_seconds", 0.0, "The end of this window in the future; 0: `graph.valid_seconds`.", 0, 86400
+    ),
+    Setting(
+        "graph.max_confirms",
+        0,
+        "Number of confirmations that make an event read (`MAX_CONFIRMS`); 0: half of the number of members, rounded "
+        "down. The author does not confirm its own event. Set it equally on all nodes.",
+        0,
+        254,
+    ),
+    Setting(
+        "graph.resend_seconds",
+        2.0,
+        "Interval at which unread events are sent to all nodes again (`SEND_UNREAD_EVENTS_INTERVAL`).",
+        0.1,
+        600,
+    ),
+    Setting("graph.sync_seconds", 2.0, "Interval at which a node sends its leaves to all others.", 0.1, 600),
+    Setting(
         "postgres.host", "", "This node's server: a host name, or the directory of its socket; empty: the local socket."
     ),
     Setting("postgres.port", 5432, "Port of the server.", 1, 65535),
