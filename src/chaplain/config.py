@@ -70,7 +70,14 @@ SETTINGS: tuple[Setting, ...] = (
         "mesh.heartbeat_seconds", 1.0, "Send a heartbeat to a node after sending it nothing for this long.", 0.01, 60
     ),
     Setting("mesh.ping_after_seconds", 5.0, "Ping a peer that was silent for this long.", 0.02, 600),
-    Setting("mesh.gone_after_seconds", 30.0, "Treat a peer that was silent for this long as dead.", 0.05, 3600),
+    Setting(
+        "mesh.gone_after_seconds",
+        30.0,
+        "End the session with a client or node that was silent for this long; gossip removes a member after 2 T, if "
+        "that is earlier.",
+        0.05,
+        3600,
+    ),
     Setting(
         "gossip.silence_seconds",
         5.0,
@@ -136,9 +143,7 @@ SETTINGS: tuple[Setting, ...] = (
         1,
         86400,
     ),
-    Setting(
-        "graph.valid_past_seconds", 0.0, "The end of this window in the past; 0: `graph.valid_seconds`.", 0, 86400
-    ),
+    Setting("graph.valid_past_seconds", 0.0, "The end of this window in the past; 0: `graph.valid_seconds`.", 0, 86400),
     Setting(
         "graph.valid_future_seconds", 0.0, "The end of this window in the future; 0: `graph.valid_seconds`.", 0, 86400
     ),

@@ -165,9 +165,7 @@ class EventAdmission:
     def is_refused(self, now_ns: int, sender: bytes, event_id: bytes) -> bool:
         """True if this node would refuse the event from this peer: requesting it is useless."""
         peer = self._context.peers.get(sender)
-        return self.future.is_early(now_ns, event_id) or (
-            peer is not None and self.refused.refuses(event_id, peer.key)
-        )
+        return self.future.is_early(now_ns, event_id) or (peer is not None and self.refused.refuses(event_id, peer.key))
 
     def _due_ns(self, event: SignedEvent) -> int:
         """When the event may be accepted: once its own timestamp and those of its deferred ancestors are close enough

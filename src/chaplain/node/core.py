@@ -498,6 +498,8 @@ class NodeCore:
             self._work.append((self._service, event))
         elif opened.layer == Layer.GOSSIP:
             self._work.append((self._gossip, GossipParcel(event.peer, opened)))
+        elif opened.layer == Layer.CLIENT:
+            self._work.append((self._service, event))
         elif (slot := self._uppers.get(opened.layer)) is not None:
             self._work.append((slot, GossipParcel(event.peer, opened)))
         else:
