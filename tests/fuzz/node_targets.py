@@ -56,7 +56,7 @@ T = TypeVar("T")
 NOW_NS = 10**12
 CONTENT_BYTES_MAX = 50
 CONTENT_OF_MESH = 12_000
-OPENED = (AskQuestion, FireAndWait, RotateKeys, LookUp, Instruct)
+OPENED = (SendToMember, AskQuestion, FireAndWait, RotateKeys, LookUp, Instruct)
 """Requests that another layer answers, now or later."""
 _OWN, _OTHER = Identity(b"o" * 32), Identity(b"p" * 32)
 _NODE = Peer(b"p" * 16, _OTHER.identifier, _OTHER.key, "tcp://127.0.0.1:7001")
