@@ -69,7 +69,13 @@ SETTINGS: tuple[Setting, ...] = (
     Setting(
         "mesh.heartbeat_seconds", 1.0, "Send a heartbeat to a node after sending it nothing for this long.", 0.01, 60
     ),
-    Setting("mesh.ping_after_seconds", 5.0, "Ping a peer that was silent for this long.", 0.02, 600),
+    Setting(
+        "mesh.ping_after_seconds",
+        5.0,
+        "Ping a peer whose session was silent for this long; beacons do not count.",
+        0.02,
+        600,
+    ),
     Setting(
         "mesh.gone_after_seconds",
         30.0,

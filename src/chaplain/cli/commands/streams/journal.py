@@ -22,8 +22,10 @@ from chaplain.cli.support.output import (
     refuse_table_with_follow,
     table_requested,
 )
+from chaplain.errors import Unreachable
 
 if TYPE_CHECKING:
+    from chaplain.client.sync import Client
     from chaplain.client.sync.journal import Journal
     from chaplain.client.types.journal import Message, Receipt
 
@@ -77,6 +79,8 @@ def write(
     if text is None and file is None and not (lines or value):
         raise click.UsageError(_ONE_SOURCE)  # an empty message by accident, such as `< /dev/null`
     with connected(cluster, node) as client, _usage():
+        if node is not None:
+            _check_accepts_writes(client, node)
         target = client.journal(stream)
         if lines:
             _write_lines(
@@ -84,6 +88,14 @@ def write(
             )
         else:
             _print_receipts([target.write(value, keyed, type=message_type)], _for_people(output))
+
+
+def _check_accepts_writes(client: Client, node: int) -> None:
+    """Fail at once if the only node that may be used accepts no writes: a writer would wait for another one."""
+    nodes = client.nodes().nodes
+    if any(one.id == node and "ingest" not in one.roles for one in nodes):
+        others = ", ".join(str(one.id) for one in nodes if "ingest" in one.roles)
+        raise Unreachable(f"node {node} accepts no writes, because it is no ingest node: omit --node, or name {others}")
 
 
 def _source(text: str | None, file: BinaryIO | None) -> BinaryIO | None:
