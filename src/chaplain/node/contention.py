@@ -1,7 +1,8 @@
-"""Detects whether several clients use the cluster at the moment.
+"""Detects whether several clients use the cluster at the moment, and whether a light one is among them.
 
 A node sees the clients that it serves itself, and, in the agreed messages of the journal, every client that writes
-anywhere. Clients contend while the node sees two of them within `CONTENTION_NS`. A client alone never contends.
+anywhere. Clients contend while the node sees two of them within `CONTENTION_NS`. A client alone never contends. Several
+clients that are all not light (`node.fair_queue`) contend, but none of them is held back: they share by turns.
 """
 
 from __future__ import annotations
@@ -17,9 +18,13 @@ class Contention:
         """The key of the client that was seen last."""
         self._change_ns = -CONTENTION_NS
         """The last time at which two consecutive requests came from different clients."""
+        self._light_ns = -CONTENTION_NS
+        """The last time at which a light client was seen."""
 
-    def see(self, now_ns: int, key: bytes) -> None:
+    def see(self, now_ns: int, key: bytes, light: bool = True) -> None:
         """A request of this client was served here or executed."""
+        if light:
+            self._light_ns = now_ns
         if key != self._last:
             if self._last:
                 self._change_ns = now_ns
@@ -27,3 +32,7 @@ class Contention:
 
     def holds(self, now_ns: int) -> bool:
         return now_ns - self._change_ns < CONTENTION_NS
+
+    def has_light(self, now_ns: int) -> bool:
+        """Whether clients contend, and one of them is light."""
+        return self.holds(now_ns) and now_ns - self._light_ns < CONTENTION_NS
