@@ -10,6 +10,8 @@ from __future__ import annotations
 from chaplain.units import SECOND_NS
 
 CONTENTION_NS = SECOND_NS
+LIGHT_UNITS_MAX = 25
+"""Requests that cost more (`chaplain.costs`) do not show that their client is light."""
 
 
 class Contention:
@@ -21,10 +23,17 @@ class Contention:
         self._light_ns = -CONTENTION_NS
         """The last time at which a light client was seen."""
 
-    def see(self, now_ns: int, key: bytes, light: bool = True) -> None:
-        """A request of this client was served here or executed."""
-        if light:
+    def see_light(self, now_ns: int, units: int) -> None:
+        """Requests of a light client were served here or executed, and cost so much.
+
+        A client that sends expensive requests is light between two of them if it is held back. It does not count, or
+        two such clients would hold each other back for ever.
+        """
+        if units <= LIGHT_UNITS_MAX:
             self._light_ns = now_ns
+
+    def see(self, now_ns: int, key: bytes) -> None:
+        """A request of this client was served here or executed."""
         if key != self._last:
             if self._last:
                 self._change_ns = now_ns

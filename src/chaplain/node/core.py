@@ -310,9 +310,10 @@ class NodeCore:
         if self.journal is not None and self.journal.has_writers:
             # Clients that write through other nodes contend with those that this node serves, and cost it as much.
             for key, units in self.journal.take_writers():
-                self._see(key)
+                self._contention.see(self.now_ns, key)
                 if units and self._contention.holds(self.now_ns):
                     self._requests.charge(self.now_ns, key, units)
+                    self._see_light(key, units)
         ordered = journal is not None and journal.stepped
         for slot in self._upper_slots:
             if slot.stepped or (ordered and slot.follows_journal):
@@ -479,13 +480,16 @@ class NodeCore:
         """Process the next client request completely, if there is one."""
         request = self._requests.take(self.now_ns, light)
         if request is not None:
-            self._see(request.peer.key)
+            self._contention.see(self.now_ns, request.peer.key)
+            charged = self._charged
             self._charge(Charge(request.peer.key, size_cost(len(request.content))))
             self._route_parcel(request)
             self._run()
+            self._see_light(request.peer.key, self._charged - charged)
 
-    def _see(self, key: bytes) -> None:
-        self._contention.see(self.now_ns, key, self._requests.is_light(self.now_ns, key))
+    def _see_light(self, key: bytes, units: int) -> None:
+        if self._requests.is_light(self.now_ns, key):
+            self._contention.see_light(self.now_ns, units)
 
     def _charge(self, charge: Charge) -> None:
         """A client costs the cluster this much. That counts only while several clients use it."""

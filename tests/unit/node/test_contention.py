@@ -9,7 +9,7 @@ from chaplain.costs import APPEND, READ, REQUEST, SPREAD, STATEMENT, UNIT_BYTES,
 from chaplain.journal.clients.costs import extra_cost
 from chaplain.journal.messages import client
 from chaplain.journal.messages.write_request import STATEMENTS
-from chaplain.node.contention import CONTENTION_NS, Contention
+from chaplain.node.contention import CONTENTION_NS, LIGHT_UNITS_MAX, Contention
 from chaplain.node.fair_queue import MODEST_FACTOR, FairQueue
 from chaplain.segment.pack import Pack, encode_pack
 from chaplain.wire.parcel import Layer
@@ -36,12 +36,15 @@ def test_two_clients_contend_until_one_was_inactive_for_a_while() -> None:
 
 def test_clients_that_are_not_light_contend_but_hold_nobody_back() -> None:
     contention = Contention()
-    contention.see(0, b"ann", light=False)
-    contention.see(1, b"bob", light=False)
+    contention.see(0, b"ann")
+    contention.see(1, b"bob")
     assert contention.holds(2)
     assert not contention.has_light(2)
-    contention.see(3, b"eve", light=True)
+    contention.see_light(2, LIGHT_UNITS_MAX + 1)
+    assert not contention.has_light(2)
+    contention.see_light(3, LIGHT_UNITS_MAX)
     assert contention.has_light(4)
+    contention.see(3, b"eve")
     assert not contention.has_light(3 + CONTENTION_NS)
 
 
