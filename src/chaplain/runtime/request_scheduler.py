@@ -72,8 +72,10 @@ class RequestScheduler:
         self._share = share
         self._clock_ns = clock_ns
         self._cpu_ns = cpu_ns
-        self._recorded: tuple[int, int] | None = None
-        """The time and the processor time up to which busy time is recorded; None if clients did not contend then."""
+        self._recorded: tuple[int, int, bool] | None = None
+        """The time and the processor time up to which busy time is recorded, and whether many writes were in flight
+        then. None if clients did not contend.
+        """
         self._rest_until_ns = 0
         """The time at which the loop's busy time will be `share` of the elapsed time again, if the loop is idle until
         then.
@@ -90,9 +92,9 @@ class RequestScheduler:
             return
         now_ns, cpu_ns = self._clock_ns(), self._cpu_ns()
         if self._recorded is not None:
-            then_ns, then_cpu_ns = self._recorded
-            busy_ns = max(busy_ns, now_ns - then_ns if self._clients.behind else cpu_ns - then_cpu_ns)
-        self._recorded = (now_ns, cpu_ns)
+            then_ns, then_cpu_ns, was_behind = self._recorded
+            busy_ns = max(busy_ns, now_ns - then_ns if was_behind else cpu_ns - then_cpu_ns)
+        self._recorded = (now_ns, cpu_ns, self._clients.behind)
         rest_until_ns = max(self._rest_until_ns, now_ns - busy_ns) + int(busy_ns / self._share)
         self._rest_until_ns = min(rest_until_ns, now_ns + REST_COSTLY_NS_MAX)
 
