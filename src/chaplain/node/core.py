@@ -312,7 +312,7 @@ class NodeCore:
             for key, units in self.journal.take_writers():
                 self._contention.see(self.now_ns, key)
                 if units and self._contention.holds(self.now_ns):
-                    self._requests.charge(self.now_ns, key, units)
+                    self._requests.charge(self.now_ns, key, units, elsewhere=True)
                     self._see_light(key, units)
         ordered = journal is not None and journal.stepped
         for slot in self._upper_slots:
@@ -488,7 +488,7 @@ class NodeCore:
             self._see_light(request.peer.key, self._charged - charged)
 
     def _see_light(self, key: bytes, units: int) -> None:
-        if self._requests.is_light(self.now_ns, key):
+        if self._requests.is_modest(self.now_ns, key):
             self._contention.see_light(self.now_ns, units)
 
     def _charge(self, charge: Charge) -> None:

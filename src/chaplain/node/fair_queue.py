@@ -4,9 +4,9 @@ It decides which request is next. A client with a thousand waiting requests gets
 have their turn. So a client with one request waits for one request of each other client, not for all of them.
 
 A client is light unless it was charged more than `light_per_second` units of cost (`costs`) lately. A client that waits
-for at most one request at a time may cost `MODEST_FACTOR` times as much: its rate is bounded by the time of an answer,
-so a fast machine does not make it heavy. When the node is too busy, the host serves only light clients; the others
-wait.
+for at most one request at a time, and does not write through other nodes, may cost `MODEST_FACTOR` times as much: its
+rate is bounded by the time of an answer, so a fast machine does not make it heavy. When the node is too busy, the host
+serves only light clients; the others wait.
 
 Invariants: requests of one session are served in the order of their arrival; the waiting bytes are bounded for a
 session, for a client (an identity, by its key) and for all clients.
@@ -61,6 +61,8 @@ class FairQueue(Generic[T]):
         self._budgets = Budgets(light_per_second, LIGHT_BURST_S, LIGHT_DEBT_S)
         self._modest_budgets = Budgets(MODEST_FACTOR * light_per_second, LIGHT_BURST_S, LIGHT_DEBT_S)
         """The budgets of the same clients while they wait for at most one request."""
+        self._elsewhere = Budgets(1, 0.0, 1.0)
+        """Clients that wrote through other nodes in the last second owe something here."""
         self._light: tuple[int, bytes | None] | None = None
         """The time of the last search for a light owner, and what it found. None after any change."""
         self.size_bytes = 0
@@ -90,8 +92,10 @@ class FairQueue(Generic[T]):
         self.size_bytes += size_bytes
         return True
 
-    def charge(self, now_ns: int, owner: bytes, units: int) -> None:
-        """A request of this owner was served, and costs the cluster this much."""
+    def charge(self, now_ns: int, owner: bytes, units: int, *, elsewhere: bool = False) -> None:
+        """A request of this owner was served, here or elsewhere, and costs the cluster this much."""
+        if elsewhere:
+            self._elsewhere.charge(now_ns, owner, 1)
         self._light = None
         self._budgets.charge(now_ns, owner, units)
         self._modest_budgets.charge(now_ns, owner, units)
@@ -101,7 +105,12 @@ class FairQueue(Generic[T]):
         if not self._budgets.owes(now_ns, owner):
             return True
         found = self._owners.get(owner)
-        return (found is None or found.count <= 1) and not self._modest_budgets.owes(now_ns, owner)
+        has_one = (found is None or found.count <= 1) and not self._elsewhere.owes(now_ns, owner)
+        return has_one and self.is_modest(now_ns, owner)
+
+    def is_modest(self, now_ns: int, owner: bytes) -> bool:
+        """Whether this owner would be light with one request at a time."""
+        return not self._modest_budgets.owes(now_ns, owner)
 
     def has_light(self, now_ns: int) -> bool:
         """Whether a request of a light owner waits."""

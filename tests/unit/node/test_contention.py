@@ -115,6 +115,17 @@ def test_client_with_one_waiting_request_may_cost_more_and_stay_light() -> None:
         queue.charge(now_ns, b"ann", REQUEST)
 
 
+def test_client_that_writes_through_other_nodes_is_not_one_with_a_single_request() -> None:
+    queue: FairQueue[str] = FairQueue(MIB, MIB, MIB, light_per_second=100)
+    queue.put(b"ann", b"session", "write", 100)
+    queue.charge(0, b"ann", 25)
+    assert queue.has_light(0)
+    queue.charge(0, b"ann", 1, elsewhere=True)
+    assert not queue.has_light(0)
+    queue.charge(2 * SECOND, b"ann", 25)
+    assert queue.has_light(2 * SECOND)
+
+
 def test_client_with_one_waiting_request_is_light_only_up_to_a_bound() -> None:
     queue: FairQueue[str] = FairQueue(MIB, MIB, MIB, light_per_second=100)
     queue.put(b"ann", b"session", "write", 100)
