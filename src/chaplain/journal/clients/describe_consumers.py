@@ -1,6 +1,6 @@
 """Describes named consumers for clients: the JSON of the answer to `AskConsumers` (docs/protocol/consumers.md).
 
-A page examines at most `PAGE_CONSUMERS_MAX` consumers, readable for the client or not.
+A page examines at most `PAGE_CONSUMERS_MAX` consumers, including those that the client may not read.
 """
 
 from __future__ import annotations

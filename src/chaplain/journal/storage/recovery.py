@@ -86,7 +86,7 @@ class Recovered(Frozen, frozen=True):
     to be synced.
     """
     unproven: tuple[OctetRange, ...]
-    """Octets at the end of the log that no record confirms as synced."""
+    """The end of the log: octets after the last position that a record confirms as synced."""
 
     @property
     def empty(self) -> bool:
