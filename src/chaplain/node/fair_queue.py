@@ -1,7 +1,8 @@
 """A fair queue of client requests: clients take turns, and so do the sessions of one client.
 
-It decides which request is next. A client with a thousand waiting requests gets one served before all other clients
-have their turn. So a client with one request waits for one request of each other client, not for all of them.
+It decides which request is next. The node serves one request of a client, then the other clients have their turn, even
+if the client has a thousand waiting requests. A client with one request therefore waits for at most one request of each
+other client.
 
 A client is light unless it was charged more than `light_per_second` units of cost (`costs`) lately. When the node is
 too busy, the host serves only light clients; the others wait.
@@ -23,7 +24,9 @@ ITEM_BYTES = 256
 """The cost of a request beside its octets, so that many small ones reach the bound, too."""
 LIGHT_PER_SECOND = 250
 LIGHT_BURST_S = 0.2
-"""A client that did nothing for this time, or longer, stays light for as many seconds' worth of cost at once."""
+"""Capacity of a client's bucket, in seconds' worth of cost: a client that was idle may cause this much at once and stay
+light.
+"""
 
 
 class _Owner(Generic[T]):
