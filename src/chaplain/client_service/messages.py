@@ -181,7 +181,7 @@ class Failed(Reply, frozen=True):
 
 
 class Started(Reply, frozen=True):
-    """The subscription has started: whatever happens from now on is sent as items."""
+    """The subscription has started: from now on, the node sends its items."""
 
 
 class EventItem(Reply, frozen=True):
