@@ -1,4 +1,4 @@
-"""What a worker of a queue has leased, delivered and finished.
+"""The messages that a worker of a queue has leased, delivered and finished.
 
 Decides which messages to read and deliver, and which commands to send. Knows neither the connection nor the
 application.

@@ -1,4 +1,4 @@
-"""What a worker of a single or keyed consumer has delivered and acknowledged.
+"""The messages that a worker of a single or keyed consumer has delivered and acknowledged.
 
 Decides which messages of the stream are delivered here, from which offset to read, and which acknowledgement to send.
 Knows neither the connection nor the application. All messages of the stream pass through `offer`, in order of offsets.
