@@ -227,7 +227,7 @@ def compare_root(source: TreeSource, subtrees: Iterable[Subtree]) -> list[Break]
 
 
 def join_subtrees(size: int, subtrees: Iterable[Subtree]) -> bytes:
-    """The root over aligned subtrees. Raises `Malformed` unless they are the whole tree, once."""
+    """The root over aligned subtrees. Raises `Malformed` unless the subtrees cover the whole tree, each part once."""
     stack: list[Subtree] = []
     end = 0
     for one in sorted(subtrees, key=lambda one: (one.index << one.level, -one.level)):

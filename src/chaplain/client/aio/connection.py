@@ -80,7 +80,7 @@ class AsyncClientContext(NotPicklable):
 
 
 class AsyncConnection(NotPicklable):
-    """Connects when it is entered or awaited, and ends."""
+    """The life of a client's connection: it is made when the client is entered or awaited, and ends with `close`."""
 
     def __init__(self, options: ConnectOptions) -> None:
         """Use `connect`."""
