@@ -211,7 +211,7 @@ def check(proof, policy):
     stream = leaf[107:].decode("ascii")
     require((version, leaf_kind, len(stream)) == (1, 1, name_size) and name_size, "the entry of the log is not a pack")
     require((count, client, first_id) == (messages, leaf_client, leaf_id), "the pack is not that of the log")
-    require((protocol, odd, odder) == (2, 0, 0) and columns < 16, "the pack has an unknown form")
+    require((protocol, odd, odder) == (2, 0, 0) and columns < 32, "the pack has an unknown form")
     require(columns & 4 or requests == count, "the pack has an unknown form")
     value = message_of(group, columns, offset - first_offset)
     group_root = root_of_path(sha256(b"\0", group), group_index, groups, group_path)

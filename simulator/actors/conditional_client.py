@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from chaplain.journal.messages.conditions import (
-    CONDITIONAL,
     HEADER,
     TAGS_HEADER,
     Condition,
@@ -46,8 +45,9 @@ class ConditionalClient(SimClient):
         cell = encode_headers(headers) if asked or tags else None
         slot = bytes(SLOT_BYTES[SignatureType.ED25519])
         columns = (values, keys, (cell, *[None] * (count - 1)), (count,))
-        kind = CONDITIONAL if cell is not None else 0
-        raw = encode_pack(Pack(self.lane, first_id, *columns, kind, SignatureType.ED25519, slot))
+        kind = self.rng.choice((0, 7))
+        made = Pack(self.lane, first_id, *columns, kind, SignatureType.ED25519, slot, conditional=cell is not None)
+        raw = encode_pack(made)
         entry = IngestEntry(stream, sign_pack(raw, self._workload.founding.cluster, stream, signer or self.identity))
         self._workload.made.append(entry)
         return entry

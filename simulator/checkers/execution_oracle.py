@@ -196,7 +196,7 @@ class Oracle:
         if first > lane.last + 1:
             return "gap", -1
         kind, base = "applied", -1
-        if pack.message_type == conditional.CONDITIONAL:
+        if pack.conditional:
             kind, base = self._conditions(stream, pack)
             if kind == "bad_command":
                 return kind, -1
@@ -214,7 +214,7 @@ class Oracle:
             self.refused[pack.client_id, first] = (kind, base)
         else:
             base = self._append(stream, pack, signed[-32:])
-            if pack.message_type == conditional.CONDITIONAL:
+            if pack.conditional:
                 tags = _tags_of(pack)
                 self.tagged.setdefault(stream, []).extend((base + len(pack.values) - 1, tag) for tag in tags)
         lane.last, lane.used_ns = last, body.timestamp_ns

@@ -43,14 +43,14 @@ BUGS = [
     ),
     _bug(
         "track a tag at the first message of its request",
-        "base + heading.messages - 1)\n            return Reason.APPLIED, base\n",
-        "base)\n            return Reason.APPLIED, base\n",
+        "tags, base + heading.messages - 1)\n",
+        "tags, base)\n",
         module=_MACHINE,
     ),
     _bug(
         "check the offset only before all packs of a message",
-        "draft.next_offset(stream), asked, now_ns)",
-        "draft.state.streams[stream].next_offset if stream in draft.state.streams else 0, asked, now_ns)",
+        "draft.next_offset(stream), asked, now_ns)\n",
+        "draft.state.streams[stream].next_offset if stream in draft.state.streams else 0, asked, now_ns)\n",
         module=_MACHINE,
     ),
     _bug(

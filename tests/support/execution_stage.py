@@ -68,6 +68,7 @@ def pack(
     message_type: int = 0,
     headers: tuple[bytes | None, ...] | None = None,
     keys: tuple[bytes | None, ...] | None = None,
+    conditional: bool = False,
 ) -> IngestEntry:
     raw = encode_pack(
         Pack(
@@ -80,6 +81,7 @@ def pack(
             message_type=message_type,
             signature_type=SignatureType.ED25519,
             signature=bytes(SLOT_BYTES[SignatureType.ED25519]),
+            conditional=conditional,
         )
     )
     return IngestEntry(stream, sign_pack(raw, cluster, stream, signer))

@@ -44,10 +44,12 @@ KEYS = 1
 HEADERS = 2
 REQUESTS = 4
 ISOLATED = 8
-"""KEYS, HEADERS, REQUESTS and ISOLATED are bits of a pack's columns. They are plain integers, because `&` of an
-enumeration would cost more than everything else about a pack. In an isolated pack every message is a group of its own,
-so that the proof of one message shows no other."""
-_ALL_COLUMNS = KEYS | HEADERS | REQUESTS | ISOLATED
+CONDITIONAL = 16
+"""KEYS, HEADERS, REQUESTS, ISOLATED and CONDITIONAL are bits of a pack's columns. They are plain integers, because `&`
+of an enumeration would cost more than everything else about a pack. In an isolated pack every message is a group of its
+own, so that the proof of one message shows no other. A conditional pack is written only if the conditions in the headers
+of its first message hold."""
+_ALL_COLUMNS = KEYS | HEADERS | REQUESTS | ISOLATED | CONDITIONAL
 _COLUMN_COUNTS = tuple(1 + (columns & KEYS) + (columns >> 1 & 1) for columns in range(_ALL_COLUMNS + 1))
 
 
@@ -63,6 +65,7 @@ class Pack(Frozen, frozen=True):
     signature_type: int = 0
     signature: bytes = b""
     isolated: bool = False
+    conditional: bool = False
 
 
 class PackHead(Frozen, frozen=True):
@@ -158,6 +161,7 @@ def _flags(pack: Pack) -> int:
         | (HEADERS if pack.headers is not None else 0)
         | (REQUESTS if pack.request_counts else 0)
         | (ISOLATED if pack.isolated else 0)
+        | (CONDITIONAL if pack.conditional else 0)
     )
 
 
@@ -315,6 +319,7 @@ def decode_pack(raw: Bytes) -> Pack:
         signature_type=head.signature_type,
         signature=view[PACK_HEAD_BYTES : PACK_HEAD_BYTES + head.signature_bytes].tobytes(),
         isolated=bool(head.columns & ISOLATED),
+        conditional=bool(head.columns & CONDITIONAL),
     )
 
 

@@ -11,7 +11,6 @@ from chaplain.client.types import validation
 from chaplain.core import Frozen
 from chaplain.errors import Malformed, Misused
 from chaplain.journal.messages.conditions import (
-    CONDITIONAL,
     CONDITIONS_MAX,
     HEADER,
     KEY_BYTES_MAX,
@@ -105,7 +104,7 @@ def _conditional(batch: Batch, asked: Terms, more: Mapping[str, bytes]) -> Batch
         raise Misused(f"the header {taken[0]!r} belongs to chaplain")
     cell = encode_headers({**headers, **added})
     size_bytes = batch.size_bytes + len(cell) - len(first or b"")
-    return replace(batch, headers=[cell, *cells[1:]], transaction=True, size_bytes=size_bytes, message_type=CONDITIONAL)
+    return replace(batch, headers=[cell, *cells[1:]], transaction=True, size_bytes=size_bytes, conditional=True)
 
 
 def _key_unchanged(key: bytes, version: int) -> KeyUnchanged:

@@ -67,6 +67,8 @@ from chaplain.segment.record import Record
 
 _WITHOUT_MESSAGES = (*two_phase.TO_TRANSACTIONS, consumer.CONSUMER)
 """Types of packs that add no messages to a stream."""
+_WITHOUT_CONDITIONS = (two_phase.STAGED, *_WITHOUT_MESSAGES)
+"""Types of packs that cannot have conditions."""
 _ACCEPTED = (Reason.APPLIED, Reason.STAGED, Reason.COMMITTED)
 CHECKED_MAX = 4096
 """Bound of ingest messages whose check results are cached; at the bound the oldest one is deleted."""
@@ -426,6 +428,8 @@ def _accept(
     draft: StateDraft, client: ClientIdentity, at: tuple[int, int], entry: IngestEntry, heading: Heading
 ) -> tuple[Reason, int]:
     """Execute the next pack of a lane of this client by its type. Returns the reason, and its offset or ticket."""
+    if heading.message_type in _WITHOUT_CONDITIONS and conditional.is_conditional(entry.raw):
+        return Reason.BAD_COMMAND, 0
     match heading.message_type:
         case two_phase.STAGED:
             reason = two_phase.stage_decision(draft.staged_packs, client.acl)
@@ -445,26 +449,34 @@ def _accept(
             return two_phase.commit(draft.staged_packs, client.acl, wanted, draft.position.timestamp_ns)
         case consumer.CONSUMER:
             return consumer_packs.execute(draft, client, entry)
-        case conditional.CONDITIONAL:
-            try:
-                asked, tags = conditional.conditions_of(entry.raw)
-            except Malformed:
-                return Reason.BAD_COMMAND, 0
-            stream, now_ns = entry.stream, draft.position.timestamp_ns
-            ruling = conditions.check(draft.conditions, stream, draft.next_offset(stream), asked, now_ns)
-            if ruling[0] is not Reason.APPLIED:
-                return ruling
-            if (reason := consumer_packs.acknowledge(draft, client, entry)) is not Reason.APPLIED:
-                return reason, 0
-            base = _write(draft, entry, heading, client.key)
-            draft.conditions.tagged(stream, tags, base + heading.messages - 1)
-            return Reason.APPLIED, base
         case _:
-            if heading.message_type == STATEMENTS:
-                if (reason := consumer_packs.acknowledge(draft, client, entry)) is not Reason.APPLIED:
-                    return reason, 0
-                draft.put_statements(entry.stream)
-            return Reason.APPLIED, _write(draft, entry, heading, client.key)
+            return _accept_messages(draft, client, entry, heading)
+
+
+def _accept_messages(
+    draft: StateDraft, client: ClientIdentity, entry: IngestEntry, heading: Heading
+) -> tuple[Reason, int]:
+    """Append messages or statements to a stream, if the conditions and the acknowledgement in the pack allow it."""
+    stream, is_conditional = entry.stream, conditional.is_conditional(entry.raw)
+    tags: tuple[str, ...] = ()
+    if is_conditional:
+        try:
+            asked, tags = conditional.conditions_of(entry.raw)
+        except Malformed:
+            return Reason.BAD_COMMAND, 0
+        now_ns = draft.position.timestamp_ns
+        reason, offset = conditions.check(draft.conditions, stream, draft.next_offset(stream), asked, now_ns)
+        if reason is not Reason.APPLIED:
+            return reason, offset
+    if is_conditional or heading.message_type == STATEMENTS:
+        reason = consumer_packs.acknowledge(draft, client, entry)
+        if reason is not Reason.APPLIED:
+            return reason, 0
+    if heading.message_type == STATEMENTS:
+        draft.put_statements(stream)
+    base = _write(draft, entry, heading, client.key)
+    draft.conditions.tagged(stream, tags, base + heading.messages - 1)
+    return Reason.APPLIED, base
 
 
 def _write(draft: StateDraft, entry: IngestEntry, heading: Heading, key: bytes) -> int:

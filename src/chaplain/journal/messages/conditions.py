@@ -1,4 +1,4 @@
-"""Conditions and tags of a write: headers of the first message of a pack of type `CONDITIONAL`.
+"""Conditions and tags of a write: headers of the first message of a conditional pack.
 
     conditions = protocol 1 | count 1 | condition …        condition = kind 1 | fields of the kind
     tags = tag "," tag …
@@ -14,13 +14,12 @@ from typing import TypeAlias, assert_never
 
 from chaplain.core import Frozen
 from chaplain.errors import Malformed
+from chaplain.journal.messages.write_request import COLUMNS_AT
 from chaplain.segment.headers import decode_headers
 from chaplain.segment.layout import Bytes
-from chaplain.segment.pack import first_headers, read_head
+from chaplain.segment.pack import CONDITIONAL, first_headers, read_head
 from chaplain.wire.primitives import ByteReader, put_number, put_string
 
-CONDITIONAL = 0xF4
-"""Message type of a pack that is written only if its conditions hold. It is one request; its messages are data."""
 HEADER = "chaplain-conditions"
 """Header of the first message of such a pack."""
 TAGS_HEADER = "chaplain-tags"
@@ -147,8 +146,13 @@ def decode_tags(data: bytes) -> tuple[str, ...]:
     return tags
 
 
+def is_conditional(raw: Bytes) -> bool:
+    """True if the pack is written only if its conditions hold."""
+    return bool(raw[COLUMNS_AT] & CONDITIONAL)
+
+
 def conditions_of(raw: Bytes) -> tuple[tuple[Condition, ...], tuple[str, ...]]:
-    """The conditions and tags of a pack of type `CONDITIONAL`.
+    """The conditions and tags of a conditional pack.
 
     Raises `Malformed` if the pack is not one request with conditions; their number may be 0.
     """

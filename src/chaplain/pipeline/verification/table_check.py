@@ -25,7 +25,7 @@ from chaplain.pipeline.source.rows import MALFORMED_NAME
 from chaplain.proofs.groups import PackGroups, pack_digest
 from chaplain.segment.headers import encode_headers
 from chaplain.segment.layout import HASH_BYTES, padded
-from chaplain.segment.pack import HEADERS, ISOLATED, KEYS, NOTHING, PACK_HEAD_BYTES, PROTOCOL, REQUESTS
+from chaplain.segment.pack import CONDITIONAL, HEADERS, ISOLATED, KEYS, NOTHING, PACK_HEAD_BYTES, PROTOCOL, REQUESTS
 from chaplain.verification.violations import Break
 
 COLUMNS = (
@@ -211,12 +211,14 @@ def rebuilt_packs(rows: Any) -> Iterator[RebuiltPack]:
     headers = _header_cells(rows) if headed else (np.full(rows.num_rows, NOTHING, "<u4").tobytes(), b"")
     ids = _numbers(rows, "client_message_id")
     requests, counts = np.unique(ids, return_counts=True)
-    for (with_keys, with_headers, with_table), isolated in product(product(*known), (False, True)):
+    marks = product((False, True), (False, True) if headed else (False,))  # conditions are in headers
+    for (with_keys, with_headers, with_table), (isolated, conditional) in product(product(*known), marks):
         cells = [values, *([keys] if with_keys else []), *([headers] if with_headers else [])]
         table = counts.astype("<u4").tobytes() if with_table else b""
         sizes, data = (b"".join(parts) for parts in zip(*cells, strict=True))
         root = PackGroups(sizes, data, rows.num_rows, len(cells), isolated).root()
         columns = KEYS * with_keys | HEADERS * with_headers | REQUESTS * with_table | ISOLATED * isolated
+        columns |= CONDITIONAL * conditional
         for signature_type, slot in _SLOTS:
             front = _FRONT.pack(
                 PACK_HEAD_BYTES + padded(slot) + padded(len(table) + len(sizes)) + padded(len(data)),

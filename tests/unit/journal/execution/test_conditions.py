@@ -7,10 +7,9 @@ import random
 import pytest
 
 from chaplain.errors import Malformed
-from chaplain.journal.execution import conditions
+from chaplain.journal.execution import conditions, two_phase
 from chaplain.journal.execution.state import load
 from chaplain.journal.messages.conditions import (
-    CONDITIONAL,
     CONDITIONS_MAX,
     HEADER,
     TAGS_HEADER,
@@ -25,7 +24,9 @@ from chaplain.journal.messages.conditions import (
     encode_tags,
 )
 from chaplain.journal.messages.config import FenceLane
+from chaplain.journal.messages.consumer import CONSUMER
 from chaplain.journal.messages.ingest import IngestEntry
+from chaplain.journal.messages.write_request import STATEMENTS
 from chaplain.journal.model.results import PackVerdict
 from chaplain.journal.storage.verdict import Reason
 from chaplain.segment.headers import encode_headers
@@ -56,7 +57,7 @@ class ConditionStage(Stage):
         first = {HEADER: encode(asked)} | ({TAGS_HEADER: encode_tags(tags)} if tags else {})
         headers = (encode_headers(first), *[None] * (len(keys) - 1))
         more = {"keys": keys, "headers": headers, "counts": (len(keys),), "stream": stream}
-        return pack(self.lane_id, self.id, values, message_type=CONDITIONAL, **more)  # type: ignore[arg-type]
+        return pack(self.lane_id, self.id, values, conditional=True, **more)  # type: ignore[arg-type]
 
     def verdict(self, entry: IngestEntry, after_ns: int = 1) -> PackVerdict:
         (verdict,) = self.write(entry, time_ns=self.prefix.messages[-1].body.timestamp_ns + after_ns)
@@ -231,15 +232,34 @@ def test_fenced_lane_refuses_a_conditional_write_as_any_other(write: ConditionSt
 def test_pack_without_readable_conditions_is_refused_and_uses_no_id(
     write: ConditionStage, headers: bytes | None
 ) -> None:
-    entry = pack(write.lane_id, 1, message_type=CONDITIONAL, headers=None if headers is None else (headers,))
+    entry = pack(write.lane_id, 1, conditional=True, headers=None if headers is None else (headers,))
     assert write.verdict(entry).reason is Reason.BAD_COMMAND
     assert write(NextOffset(0)) == (Reason.APPLIED, 0)
 
 
 def test_conditional_pack_of_several_requests_is_refused(write: ConditionStage) -> None:
     cell = encode_headers({HEADER: encode([NextOffset(0)])})
-    entry = pack(write.lane_id, 1, [b"a", b"b"], message_type=CONDITIONAL, headers=(cell, None))
+    entry = pack(write.lane_id, 1, [b"a", b"b"], conditional=True, headers=(cell, None))
     assert write.verdict(entry).reason is Reason.BAD_COMMAND
+
+
+@pytest.mark.parametrize("kind", [two_phase.STAGED, CONSUMER])
+def test_pack_that_writes_nothing_by_itself_has_no_conditions(write: ConditionStage, kind: int) -> None:
+    cell = encode_headers({HEADER: encode([NextOffset(0)])})
+    entry = pack(write.lane_id, 1, message_type=kind, headers=(cell,), conditional=True)
+    assert write.verdict(entry).reason is Reason.BAD_COMMAND
+
+
+@pytest.mark.parametrize("kind", [STATEMENTS, 7])
+def test_messages_of_every_type_may_have_conditions(write: ConditionStage, kind: int) -> None:
+    cell = encode_headers({HEADER: encode([NextOffset(0)])})
+    entries = [pack(write.lane_id, number, message_type=kind, headers=(cell,), conditional=True) for number in (1, 2)]
+    assert [write.verdict(entry).reason for entry in entries] == [Reason.APPLIED, Reason.CONFLICT]
+
+
+def test_header_of_conditions_means_nothing_in_an_ordinary_pack(write: ConditionStage) -> None:
+    cell = encode_headers({HEADER: encode([NextOffset(5)])})
+    assert write.verdict(pack(write.lane_id, 1, headers=(cell,))).reason is Reason.APPLIED, "copied from another stream"
 
 
 def test_malformed_conditions_are_refused() -> None:

@@ -10,8 +10,8 @@ import pytest
 from chaplain.errors import Malformed
 from chaplain.journal.execution import consumers
 from chaplain.journal.execution.state import load
-from chaplain.journal.messages.conditions import CONDITIONAL, Condition, NextOffset
 from chaplain.journal.messages.conditions import HEADER as CONDITIONS_HEADER
+from chaplain.journal.messages.conditions import Condition, NextOffset
 from chaplain.journal.messages.conditions import encode as encode_conditions
 from chaplain.journal.messages.config import AddIdentity, RemoveIdentity
 from chaplain.journal.messages.consumer import (
@@ -375,7 +375,7 @@ def test_message_is_written_only_with_its_acknowledgement(stage: ConsumerStage) 
     def write(offset: int, *conditions: Condition) -> Reason:
         command = Acknowledge(NAME, token, stage.consumer.epoch, offset)
         headers = {CONDITIONS_HEADER: encode_conditions(conditions), HEADER: encode_header("orders", command)}
-        return stage._write([b"copy"], stream="copies", message_type=CONDITIONAL, headers=(encode_headers(headers),))[0]
+        return stage._write([b"copy"], stream="copies", conditional=True, headers=(encode_headers(headers),))[0]
 
     assert write(5) is Reason.APPLIED
     assert write(7, NextOffset(1)) is Reason.APPLIED

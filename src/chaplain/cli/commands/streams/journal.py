@@ -22,8 +22,10 @@ from chaplain.cli.support.output import (
     refuse_table_with_follow,
     table_requested,
 )
+from chaplain.errors import Unreachable
 
 if TYPE_CHECKING:
+    from chaplain.client.sync import Client
     from chaplain.client.sync.journal import Journal
     from chaplain.client.types.journal import Message, Receipt
 
@@ -58,6 +60,14 @@ def journal() -> None:
 @click.option(
     "--fence", type=(str, click.IntRange(0)), metavar="NAME TOKEN", help="Write only if no higher token was seen."
 )
+@click.option(
+    "--type",
+    "message_type",
+    type=click.IntRange(0, 239),
+    default=0,
+    metavar="N",
+    help="Type of the messages, 0 or 2 to 239, by which readers can select.  [default: 0]",
+)
 @cluster_options
 def write(
     text: str | None,
@@ -68,6 +78,7 @@ def write(
     expect_offset: int | None,
     expect_key_version: int | None,
     fence: tuple[str, int] | None,
+    message_type: int,
     cluster: str,
     node: int | None,
     output: str,
@@ -85,14 +96,31 @@ def write(
     if text is None and file is None and not (lines or value):
         raise click.UsageError(_ONE_SOURCE)  # an empty message by accident, such as `< /dev/null`
     with connected(cluster, node) as client, _usage():
+        if node is not None:
+            _check_accepts_writes(client, node)
         target = client.journal(stream)
         if lines:
-            _write_lines(target, source or iter(to_bytes(text or "").splitlines()), keyed, _for_people(output))
+            _write_lines(
+                target, source or iter(to_bytes(text or "").splitlines()), keyed, message_type, _for_people(output)
+            )
         else:
             receipt = target.write(
-                value, keyed, expect_offset=expect_offset, expect_key_version=expect_key_version, fence=fence
+                value,
+                keyed,
+                type=message_type,
+                expect_offset=expect_offset,
+                expect_key_version=expect_key_version,
+                fence=fence,
             )
             _print_receipts([receipt], _for_people(output))
+
+
+def _check_accepts_writes(client: Client, node: int) -> None:
+    """Fail at once if the only node that may be used accepts no writes: a writer would wait for another one."""
+    nodes = client.nodes().nodes
+    if any(one.id == node and "ingest" not in one.roles for one in nodes):
+        others = ", ".join(str(one.id) for one in nodes if "ingest" in one.roles)
+        raise Unreachable(f"node {node} accepts no writes, because it is no ingest node: omit --node, or name {others}")
 
 
 def _source(text: str | None, file: BinaryIO | None) -> BinaryIO | None:
@@ -116,9 +144,24 @@ def _source(text: str | None, file: BinaryIO | None) -> BinaryIO | None:
 )
 @click.option("--to", "stop", type=click.IntRange(0), metavar="OFFSET", help="Stop before this offset.")
 @click.option("--follow", is_flag=True, help="Continue with new messages.")
+@click.option(
+    "--type",
+    "types",
+    type=click.IntRange(0, 255),
+    multiple=True,
+    metavar="N",
+    help="Show only messages of this type; repeatable.",
+)
 @reader_options
 def read(
-    stream: str, start: int | None, stop: int | None, follow: bool, cluster: str, node: int | None, output: str
+    stream: str,
+    start: int | None,
+    stop: int | None,
+    follow: bool,
+    types: tuple[int, ...],
+    cluster: str,
+    node: int | None,
+    output: str,
 ) -> None:
     """Show messages, one JSON object per line (or with --output table a table), up to the present end of the stream.
 
@@ -128,12 +171,12 @@ def read(
     if stop is not None and start is not None and stop < start:
         raise click.UsageError(f"there is nothing from {start} to before {stop}: --to is the first one left out")
     with connected(cluster, node) as client, _usage(), stop_on_closed_output():
-        found = client.journal(stream).read("earliest" if start is None else start, stop, follow)
+        found = client.journal(stream).read("earliest" if start is None else start, stop, follow, types=types or None)
         print_rows((message_json(message) for message in found), MESSAGE_COLUMNS)
 
 
-def _write_lines(target: Journal, lines: Iterable[bytes], key: bytes | None, people: bool) -> None:
-    with target.writer(receipts=not people) as writer:
+def _write_lines(target: Journal, lines: Iterable[bytes], key: bytes | None, message_type: int, people: bool) -> None:
+    with target.writer(receipts=not people, type=message_type) as writer:
         for number, line in enumerate(lines, 1):
             writer.write(line.removesuffix(b"\n"), key)
             if number % _PROGRESS_EVERY == 0:

@@ -44,11 +44,13 @@ class Batch(Frozen, frozen=True):
     """Ask for a dry run before ordering, so that a request that fails is refused at once. Only for one request."""
     isolated: bool = False
     """Make every message a group of its own, so that the proof of one shows no other."""
+    conditional: bool = False
+    """The headers of the first message contain conditions: the batch is one request, alone in its pack."""
 
     @property
-    def pack_kind(self) -> tuple[str, int, bool]:
+    def pack_kind(self) -> tuple[str, int, bool, bool]:
         """Only batches of one kind can share a pack."""
-        return self.stream, self.message_type, self.isolated
+        return self.stream, self.message_type, self.isolated, self.conditional
 
     @property
     def requests(self) -> int:

@@ -14,7 +14,6 @@ from typing import TypeAlias
 
 from chaplain.client.protocol.journal.events import Batch
 from chaplain.client.protocol.journal.signer import PackSigner
-from chaplain.journal.messages.conditions import CONDITIONAL
 from chaplain.journal.messages.consumer import COMMANDS_BYTES_MAX, COMMANDS_MAX, CONSUMER
 from chaplain.journal.messages.signing import SLOT_BYTES
 from chaplain.journal.messages.write_request import REQUEST_ID_MAX
@@ -42,7 +41,7 @@ def packed_bytes(batch: Batch) -> int:
 def choose(waiting: Iterable[Batch], requests_max: int, bytes_max: int = PACK_BYTES) -> int:
     """How many of the waiting batches go into the next pack; 0 if too few ids are left for the first."""
     count = messages = size_bytes = requests = 0
-    kind: tuple[str, int, bool] | None = None
+    kind: tuple[str, int, bool, bool] | None = None
     for batch in waiting:
         number = len(batch.values)
         messages += number
@@ -53,7 +52,7 @@ def choose(waiting: Iterable[Batch], requests_max: int, bytes_max: int = PACK_BY
             fits = size_bytes <= min(bytes_max, COMMANDS_BYTES_MAX) and messages <= COMMANDS_MAX
         else:
             fits = size_bytes <= bytes_max and messages <= PACK_MESSAGES
-        fits = fits and batch.pack_kind == kind and batch.message_type != CONDITIONAL
+        fits = fits and batch.pack_kind == kind and not batch.conditional
         if (count and not fits) or requests > requests_max:
             break
         count += 1
@@ -77,6 +76,7 @@ def make_pack(client_id: int, first_id: int, batches: Sequence[Batch], signer: P
         signature_type=kind,
         signature=bytes(SLOT_BYTES[kind]),
         isolated=batch.isolated,
+        conditional=batch.conditional,
     )
     return signer.sign(encode_pack(pack), batch.stream)
 
