@@ -47,8 +47,8 @@ ISOLATED = 8
 CONDITIONAL = 16
 """KEYS, HEADERS, REQUESTS, ISOLATED and CONDITIONAL are bits of a pack's columns. They are plain integers, because `&`
 of an enumeration would cost more than everything else about a pack. In an isolated pack every message is a group of its
-own, so that the proof of one message shows no other. A conditional pack is written only if the conditions in the headers
-of its first message hold."""
+own, so that the proof of one message shows no other. A conditional pack is written only if the conditions in the
+headers of its first message hold."""
 _ALL_COLUMNS = KEYS | HEADERS | REQUESTS | ISOLATED | CONDITIONAL
 _COLUMN_COUNTS = tuple(1 + (columns & KEYS) + (columns >> 1 & 1) for columns in range(_ALL_COLUMNS + 1))
 
