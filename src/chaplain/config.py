@@ -263,7 +263,8 @@ SETTINGS: tuple[Setting, ...] = (
         "bounds.client_light_per_second",
         250,
         "Cost that one client may cause in one second and stay light: a small write costs 1, an event, a question or "
-        "a configuration request 10, an append to a graph or a read of the journal 20, each 4 KiB 1 more.",
+        "a configuration request 10, an append to a graph or a read of the journal 20, each 4 KiB 1 more. A client "
+        "with at most one waiting request may cost twice as much.",
         1,
         1_000_000,
     ),
