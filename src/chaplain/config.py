@@ -220,9 +220,9 @@ SETTINGS: tuple[Setting, ...] = (
     ),
     Setting(
         "bounds.client_share",
-        0.35,
-        "Part of the time that a node may be busy before it serves only light clients while clients contend; a client "
-        "alone is not held back.",
+        0.25,
+        "Part of the time that a node, with all its threads, may be busy before it serves only light clients, while a "
+        "light client uses it beside others; a client alone is not held back.",
         0.01,
         1,
     ),
@@ -237,7 +237,7 @@ SETTINGS: tuple[Setting, ...] = (
     ),
     Setting(
         "bounds.client_behind_bytes",
-        64 << 10,
+        32 << 10,
         "Bytes of writes under way at a node, 4 KiB more for each write and configuration request; with more, it "
         "serves only light clients while clients contend.",
         1 << 10,

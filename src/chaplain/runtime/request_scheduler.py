@@ -23,7 +23,7 @@ from chaplain.units import MILLISECOND_NS, SECOND_NS
 
 TURN_NS = MILLISECOND_NS
 """Time for client requests in one iteration of the loop."""
-SHARE = 0.35
+SHARE = 0.25
 """Part of the time that a contended node may be busy before it delays clients that are not light."""
 REST_NS_MAX = 100 * MILLISECOND_NS
 """A client that is not light waits at most this long after a cheap request."""
