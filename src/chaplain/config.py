@@ -220,7 +220,7 @@ SETTINGS: tuple[Setting, ...] = (
     ),
     Setting(
         "bounds.client_share",
-        0.25,
+        0.35,
         "Part of the time that a node, with all its threads, may be busy before it serves only light clients, while a "
         "light client uses it beside others; a client alone is not held back.",
         0.01,
@@ -228,16 +228,16 @@ SETTINGS: tuple[Setting, ...] = (
     ),
     Setting(
         "bounds.client_light_per_second",
-        250,
+        100,
         "Cost that one client may cause in one second and stay light: a small write costs 1, an event, a question or "
         "a configuration request 10, an append to a graph or a read of the journal 20, each 4 KiB 1 more. A client "
-        "with at most one waiting request may cost twice as much.",
+        "with at most one waiting request may cost five times as much.",
         1,
         1_000_000,
     ),
     Setting(
         "bounds.client_behind_bytes",
-        32 << 10,
+        64 << 10,
         "Bytes of writes under way at a node, 4 KiB more for each write and configuration request; with more, it "
         "serves only light clients while clients contend.",
         1 << 10,

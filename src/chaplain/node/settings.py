@@ -24,7 +24,7 @@ class ClientSettings(Frozen, frozen=True):
     """Waiting requests of all sessions of one identity."""
     bytes_max: int = 256 << 20
     """Waiting requests of all clients."""
-    behind_bytes: int = 32 << 10
+    behind_bytes: int = 64 << 10
     """With more octets of writes under way, only light clients are served while clients contend. A write and a
     configuration request count as 4 KiB beside their octets.
     """
