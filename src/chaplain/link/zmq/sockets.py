@@ -376,6 +376,8 @@ class Sockets:
     # Ends of connections.
 
     def _disconnect(self, channel: Channel, reason: str) -> None:
+        if isinstance(channel, bytes):
+            self._to_drain[self._drain_router] = None  # the failed write may have consumed a signal
         self._discard(channel)
         self._inputs.append(Disconnected(channel, reason))
 
