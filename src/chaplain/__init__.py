@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from chaplain.client.types.results import PoolMessage as PoolMessage
     from chaplain.client.types.results import Question as Question
     from chaplain.client.types.sql import Result as Result
+    from chaplain.embedded import EmbeddedClient as EmbeddedClient
+    from chaplain.embedded import open as open  # noqa: A004  part of the public API
     from chaplain.errors import Busy as Busy
     from chaplain.errors import ChaplainError as ChaplainError
     from chaplain.errors import Closed as Closed
@@ -79,6 +81,7 @@ _NAMES = {
         "Question",
     ),
     "chaplain.client.types.sql": ("Result",),
+    "chaplain.embedded": ("EmbeddedClient", "open"),
     "chaplain.errors": (
         "Busy",
         "ChaplainError",
@@ -121,6 +124,7 @@ __all__ = [
     "Cursor",
     "DiskFull",
     "Dropped",
+    "EmbeddedClient",
     "Event",
     "Forbidden",
     "Graph",
