@@ -443,6 +443,9 @@ class AsyncConsumer(NotPicklable):
                 place = await self._context.run(consumer_calls.tell(self.stream, commands))
                 self._index = max(self._index, place.index)
                 await self._look()
+            with self._changed.lock:
+                if isinstance(self._progress, SlotProgress):
+                    self._progress.report_skipped()
             self._context.hand_over(self._submit)
         except (Forbidden, Missing, Misused, Closed) as error:
             self._error = error
@@ -459,8 +462,10 @@ class AsyncConsumer(NotPicklable):
         """The commands that the state asks for."""
         progress = self._progress
         assert progress is not None
-        me = next(member for member in described.members if member.token == progress.token)
         commands: list[Command] = []
+        me = next((member for member in described.members if member.token == progress.token), None)
+        if me is None:  # the iteration has joined again meanwhile: the next look is about the new worker
+            return commands
         if isinstance(progress, QueueProgress):
             if progress.in_hand:
                 commands.append(Touch(self.name, me.token))

@@ -17,8 +17,6 @@ from chaplain.journal.messages.consumer import Acknowledge, Release
 
 PAIR_GAP = 1000
 """A slot is acknowledged by itself if it is this many offsets ahead of the others."""
-SKIPPED_MAX = 10_000
-"""After this many messages for other workers, the position is sent even if nothing was acknowledged."""
 
 
 def slot_of(key: bytes | None, offset: int, slots: int) -> int:
@@ -190,6 +188,13 @@ class SlotProgress:
         """True if something was acknowledged since the last acknowledgement was sent."""
         return self._fresh
 
+    def report_skipped(self) -> None:
+        """Send the position even if nothing was acknowledged: the messages after the last acknowledged one may all be
+        for other workers, or a former worker may have processed them.
+        """
+        if self._held and min(map(self._done, self._held.values())) > min(held.sent for held in self._held.values()):
+            self._fresh = True
+
     def to_send(self, final: bool = False) -> Acknowledge | None:
         """The acknowledgement to send now. With `final`, it covers every slot as far as possible."""
         if not self._held:
@@ -198,7 +203,7 @@ class SlotProgress:
         done = {number: self._done(held) for number, held in self._held.items()}
         through = min(done.values())
         sent = min(held.sent for held in self._held.values())
-        if not self._fresh and not final and through - sent < SKIPPED_MAX:
+        if not self._fresh and not final:
             return None
         gap = 1 if final else PAIR_GAP
         pairs = tuple(
