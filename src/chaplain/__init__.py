@@ -7,6 +7,17 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from chaplain.client.aio import AsyncClient as AsyncClient
+    from chaplain.client.aio.consumer import AsyncConsumedMessage as AsyncConsumedMessage
+    from chaplain.client.aio.consumer import AsyncConsumer as AsyncConsumer
+    from chaplain.client.aio.cursor import AsyncCursor as AsyncCursor
+    from chaplain.client.aio.graph import AsyncGraph as AsyncGraph
+    from chaplain.client.aio.journal import AsyncJournal as AsyncJournal
+    from chaplain.client.aio.journal import AsyncReader as AsyncReader
+    from chaplain.client.aio.journal import AsyncWriter as AsyncWriter
+    from chaplain.client.aio.listeners import AsyncListener as AsyncListener
+    from chaplain.client.aio.listeners import AsyncPool as AsyncPool
+    from chaplain.client.aio.sequence import AsyncSequenceStream as AsyncSequenceStream
+    from chaplain.client.aio.sql import AsyncSql as AsyncSql
     from chaplain.client.api.graph_calls import GraphEvent as GraphEvent
     from chaplain.client.api.sequence_calls import Published as Published
     from chaplain.client.api.sequence_calls import SequenceEvent as SequenceEvent
@@ -22,6 +33,7 @@ if TYPE_CHECKING:
     from chaplain.client.sync.listeners import Pool as Pool
     from chaplain.client.sync.sequence import SequenceStream as SequenceStream
     from chaplain.client.sync.sql import Sql as Sql
+    from chaplain.client.types.codecs import Codec as Codec
     from chaplain.client.types.consumers import ConsumerRecord as ConsumerRecord
     from chaplain.client.types.journal import Message as Message
     from chaplain.client.types.journal import Receipt as Receipt
@@ -51,6 +63,7 @@ if TYPE_CHECKING:
     from chaplain.errors import Refused as Refused
     from chaplain.errors import StatementFailed as StatementFailed
     from chaplain.errors import StorageError as StorageError
+    from chaplain.errors import Undecodable as Undecodable
     from chaplain.errors import Unknown as Unknown
     from chaplain.errors import Unproven as Unproven
     from chaplain.errors import Unreachable as Unreachable
@@ -59,6 +72,13 @@ __version__ = "0.1.0"
 
 _NAMES = {
     "chaplain.client.aio": ("AsyncClient",),
+    "chaplain.client.aio.consumer": ("AsyncConsumedMessage", "AsyncConsumer"),
+    "chaplain.client.aio.cursor": ("AsyncCursor",),
+    "chaplain.client.aio.graph": ("AsyncGraph",),
+    "chaplain.client.aio.journal": ("AsyncJournal", "AsyncReader", "AsyncWriter"),
+    "chaplain.client.aio.listeners": ("AsyncListener", "AsyncPool"),
+    "chaplain.client.aio.sequence": ("AsyncSequenceStream",),
+    "chaplain.client.aio.sql": ("AsyncSql",),
     "chaplain.client.api.graph_calls": ("GraphEvent",),
     "chaplain.client.api.sequence_calls": ("Published", "SequenceEvent"),
     "chaplain.client.sync": ("Client",),
@@ -69,6 +89,7 @@ _NAMES = {
     "chaplain.client.sync.listeners": ("Listener", "Pool"),
     "chaplain.client.sync.sequence": ("SequenceStream",),
     "chaplain.client.sync.sql": ("Sql",),
+    "chaplain.client.types.codecs": ("Codec",),
     "chaplain.client.types.consumers": ("ConsumerRecord",),
     "chaplain.client.types.journal": ("Message", "Receipt"),
     "chaplain.client.types.results": (
@@ -99,6 +120,7 @@ _NAMES = {
         "Refused",
         "StatementFailed",
         "StorageError",
+        "Undecodable",
         "Unknown",
         "Unproven",
         "Unreachable",
@@ -113,10 +135,22 @@ __all__ = [
     "Acknowledgement",
     "Answer",
     "AsyncClient",
+    "AsyncConsumedMessage",
+    "AsyncConsumer",
+    "AsyncCursor",
+    "AsyncGraph",
+    "AsyncJournal",
+    "AsyncListener",
+    "AsyncPool",
+    "AsyncReader",
+    "AsyncSequenceStream",
+    "AsyncSql",
+    "AsyncWriter",
     "Busy",
     "ChaplainError",
     "Client",
     "Closed",
+    "Codec",
     "ConfigError",
     "ConsumedMessage",
     "Consumer",
@@ -153,6 +187,7 @@ __all__ = [
     "Sql",
     "StatementFailed",
     "StorageError",
+    "Undecodable",
     "Unknown",
     "Unproven",
     "Unreachable",

@@ -21,6 +21,10 @@ class Malformed(ChaplainError, ValueError):
     """Bytes that do not follow their format. Decoders raise no other error, whatever their input."""
 
 
+class Undecodable(ChaplainError, ValueError):
+    """The codec of a journal cannot decode a message. The reader continues; `raw` has the message's bytes."""
+
+
 class Unproven(ChaplainError):
     """A proof or a checkpoint is wrong, or lacks the signatures that a policy demands."""
 
