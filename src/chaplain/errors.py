@@ -13,6 +13,9 @@ ASSERTIONS_OFF = (
 """The error for a program that starts Python without assertions."""
 
 
+PYARROW_MISSING = "pyarrow is not installed: pip install 'chaplain[tables]'"
+
+
 class ChaplainError(Exception):
     """Base of all errors that chaplain raises on purpose."""
 

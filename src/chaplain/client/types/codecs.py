@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeAlias, ru
 
 import msgspec
 
-from chaplain.errors import Misused
+from chaplain.errors import PYARROW_MISSING, ConfigError, Misused
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
@@ -76,7 +76,10 @@ class ArrowCodec:
     """Tables of pyarrow in Arrow's streaming format. A record batch is read as a table."""
 
     def __init__(self) -> None:
-        import pyarrow  # noqa: PLC0415  slow to import and rarely needed
+        try:
+            import pyarrow  # noqa: PLC0415  slow to import and rarely needed
+        except ModuleNotFoundError:
+            raise ConfigError(PYARROW_MISSING) from None
 
         self._arrow = pyarrow
 

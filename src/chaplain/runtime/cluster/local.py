@@ -31,6 +31,7 @@ from chaplain.config import (
 from chaplain.errors import ChaplainError, ConfigError
 from chaplain.runtime.cluster.probe import get_status, is_ready
 from chaplain.runtime.exit_codes import REMOVED
+from chaplain.runtime.supported_platform import check_platform
 
 START_S = 60.0
 MEET_S = 30.0
@@ -154,6 +155,7 @@ def database_of(directory: Path) -> str | None:
 
 
 def start_node(folder: Path, options: Sequence[str] = ()) -> subprocess.Popen[bytes]:
+    check_platform()
     config = (folder / NODE_FILE).resolve()
     load_node(config)  # a mistake in the file is reported here, not in the node's log
     # Settings that distinguish nodes come from their files: an environment variable would apply to all of them alike.
