@@ -24,7 +24,9 @@ def member() -> None:
 @member.command("list", epilog="Example: chaplain member list --cluster demo --node 2")
 @cluster_options
 def list_(cluster: str, node: int | None, output: str) -> None:
-    """Show the membership list as one node sees it."""
+    """Show the membership list as one node sees it. A member that was silent until it was given up has failed; one that
+    was stopped or removed has just left.
+    """
     with connected(cluster, node) as client:
         members: list[dict[str, object]] = [
             {
@@ -32,6 +34,7 @@ def list_(cluster: str, node: int | None, output: str) -> None:
                 "uri": each.uri,
                 "state": each.state,
                 "incarnation": each.incarnation,
+                "failed": each.failed,
                 **({"headers": each.headers} if each.headers else {}),
             }
             for each in client.members()
@@ -39,7 +42,10 @@ def list_(cluster: str, node: int | None, output: str) -> None:
     if output == "json":
         print_json(members)
     else:
-        print_table(["id", "uri", "state", "incarnation"], members)
+        shown = [
+            {**each, "state": f"{each['state']} (failed)" if each["failed"] else each["state"]} for each in members
+        ]
+        print_table(["id", "uri", "state", "incarnation"], shown)
 
 
 @member.command(epilog="Example: chaplain member add --cluster demo")

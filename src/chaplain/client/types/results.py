@@ -85,6 +85,8 @@ class Member(ResultRecord, frozen=True):
     """The node's 32-bit name in messages."""
     headers: dict[str, str] = msgspec.field(default_factory=dict)
     """The node's description of itself: `[headers]` of its file. Empty if the queried node has not met it."""
+    failed: bool = False
+    """True if its state is `left` because it was silent, as after a kill. False if it was stopped or removed."""
 
     def __hash__(self) -> int:
         return hash((self.id, self.uri, self.state, self.incarnation))  # a dict is not hashable
