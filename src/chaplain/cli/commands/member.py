@@ -115,15 +115,17 @@ def serializers(numbers: tuple[int, ...], yes: bool, cluster: str, node: int | N
     """Make exactly these nodes the serializers, which agree on the order. The first one becomes master.
 
     All of them must be members that answer. Writes continue during the change. If the new set tolerates fewer failures
-    than the old one, the command warns, and on a terminal asks for confirmation.
+    than the old one, the command asks for confirmation; without a terminal, it needs --yes.
     """
     from chaplain.cli.support.member_changes import ChangeFollower, lost_fault_tolerance  # noqa: PLC0415
 
     with connected(cluster, node) as client:
         warning = lost_fault_tolerance(client.nodes().serializers, numbers)
         if warning and not yes:
+            if not is_interactive():
+                raise click.ClickException(f"{warning} Nothing has changed: repeat the command with --yes")
             click.echo(warning, err=True)
-            if is_interactive() and not click.confirm("Go on?", err=True):
+            if not click.confirm("Go on?", err=True):
                 raise click.ClickException("nothing has changed")
         change: ChangeRecord = ChangeFollower(client, progress).follow(client.new_serializers(numbers))
     if output == "json":
