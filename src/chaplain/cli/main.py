@@ -67,6 +67,7 @@ EXTRAS = {
     **dict.fromkeys(("psycopg", "pglast"), "postgres"),
     **dict.fromkeys(("starlette", "uvicorn"), "console"),
     "pyarrow": "tables",
+    "eventsourcing": "eventsourcing",
 }
 """The extra of chaplain that installs each optional package."""
 
