@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from chaplain.client.aio.journal import AsyncReader as AsyncReader
     from chaplain.client.aio.journal import AsyncWriter as AsyncWriter
     from chaplain.client.aio.listeners import AsyncListener as AsyncListener
+    from chaplain.client.aio.listeners import AsyncMemberChannel as AsyncMemberChannel
     from chaplain.client.aio.listeners import AsyncPool as AsyncPool
     from chaplain.client.aio.sequence import AsyncSequenceStream as AsyncSequenceStream
     from chaplain.client.aio.sql import AsyncSql as AsyncSql
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from chaplain.client.sync.journal import Reader as Reader
     from chaplain.client.sync.journal import Writer as Writer
     from chaplain.client.sync.listeners import Listener as Listener
+    from chaplain.client.sync.listeners import MemberChannel as MemberChannel
     from chaplain.client.sync.listeners import Pool as Pool
     from chaplain.client.sync.sequence import SequenceStream as SequenceStream
     from chaplain.client.sync.sql import Sql as Sql
@@ -39,8 +41,10 @@ if TYPE_CHECKING:
     from chaplain.client.types.journal import Receipt as Receipt
     from chaplain.client.types.results import Acknowledgement as Acknowledgement
     from chaplain.client.types.results import Answer as Answer
+    from chaplain.client.types.results import Delivery as Delivery
     from chaplain.client.types.results import Event as Event
     from chaplain.client.types.results import Member as Member
+    from chaplain.client.types.results import MemberMessage as MemberMessage
     from chaplain.client.types.results import MemberNews as MemberNews
     from chaplain.client.types.results import PoolMessage as PoolMessage
     from chaplain.client.types.results import Question as Question
@@ -76,7 +80,7 @@ _NAMES = {
     "chaplain.client.aio.cursor": ("AsyncCursor",),
     "chaplain.client.aio.graph": ("AsyncGraph",),
     "chaplain.client.aio.journal": ("AsyncJournal", "AsyncReader", "AsyncWriter"),
-    "chaplain.client.aio.listeners": ("AsyncListener", "AsyncPool"),
+    "chaplain.client.aio.listeners": ("AsyncListener", "AsyncMemberChannel", "AsyncPool"),
     "chaplain.client.aio.sequence": ("AsyncSequenceStream",),
     "chaplain.client.aio.sql": ("AsyncSql",),
     "chaplain.client.api.graph_calls": ("GraphEvent",),
@@ -86,7 +90,7 @@ _NAMES = {
     "chaplain.client.sync.cursor": ("Cursor",),
     "chaplain.client.sync.graph": ("Graph",),
     "chaplain.client.sync.journal": ("Journal", "Reader", "Writer"),
-    "chaplain.client.sync.listeners": ("Listener", "Pool"),
+    "chaplain.client.sync.listeners": ("Listener", "MemberChannel", "Pool"),
     "chaplain.client.sync.sequence": ("SequenceStream",),
     "chaplain.client.sync.sql": ("Sql",),
     "chaplain.client.types.codecs": ("Codec",),
@@ -95,8 +99,10 @@ _NAMES = {
     "chaplain.client.types.results": (
         "Acknowledgement",
         "Answer",
+        "Delivery",
         "Event",
         "Member",
+        "MemberMessage",
         "MemberNews",
         "PoolMessage",
         "Question",
@@ -141,6 +147,7 @@ __all__ = [
     "AsyncGraph",
     "AsyncJournal",
     "AsyncListener",
+    "AsyncMemberChannel",
     "AsyncPool",
     "AsyncReader",
     "AsyncSequenceStream",
@@ -156,6 +163,7 @@ __all__ = [
     "Consumer",
     "ConsumerRecord",
     "Cursor",
+    "Delivery",
     "DiskFull",
     "Dropped",
     "EmbeddedClient",
@@ -169,6 +177,8 @@ __all__ = [
     "Listener",
     "Malformed",
     "Member",
+    "MemberChannel",
+    "MemberMessage",
     "MemberNews",
     "Message",
     "Missing",

@@ -13,11 +13,15 @@ from chaplain.core import Frozen
 
 REQUEST = 1
 SPREAD = 10
-"""An event, a question or a configuration request. Measured on three nodes: five to ten times a small write."""
+"""An event, a question or a configuration request. Measured on three nodes: five to ten times a small write. A tile of
+the log's tree and the state of one named consumer take the serving node as long.
+"""
 APPEND = 20
 """An append to a graph: every node checks its signature and writes it to disk. Measured likewise: 17 times."""
 READ = 20
-"""A read of the journal: a thread reads and unpacks a span of the log. More credit for it costs as much as `SPREAD`."""
+"""A read of the journal, or a page of consumers: a thread reads and unpacks a span of the log. More credit for a read
+costs as much as `SPREAD`.
+"""
 STATEMENT = 2
 """A statement of a pack, which may contain thousands: every node executes each. An honest writer beside a flood of
 statements keeps as much of its rate as with 4 units."""

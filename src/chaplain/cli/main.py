@@ -39,6 +39,7 @@ COMMANDS = {
     "event": "Send events to every node, and listen to them.",
     "pool": "Broadcast to all members of a pool, and listen (best effort).",
     "verify": "Verify a log: nothing is missing, changed or reordered.",
+    "compress": "Verify a log, then let the nodes drop its beginning.",
     "prove": "Make a proof of one message, which anybody can check offline.",
     "check": "Check a proof of one message, offline.",
     "checkpoint": "Show, save and compare signed checkpoints of the log, and print the policy to check them with.",

@@ -131,6 +131,8 @@ def test_decoded_message_is_a_record_that_compares_and_pickles_like_others() -> 
     assert found["value"] == [1]
     assert pickle.loads(pickle.dumps(read(b'{"item":"a"}', Order))).value == Order("a")
     assert repr(found) == repr(message(b"[1]"))
+    typed = Message("orders", 7, b"k", b"[1]", {}, 1, 2, 3, 4, 5, 6, 7, type=9)
+    assert decoded([typed], codec_of("json"))[0].type == 9  # type: ignore[arg-type]
 
 
 def test_message_without_codec_has_its_bytes_as_value_and_raw() -> None:

@@ -110,6 +110,8 @@ class Message(ResultRecord, Generic[V], frozen=True):
     """Index of the cluster message that contains it."""
     ingest_node: int
     """The node that received it from the client."""
+    type: int = 0
+    """The type that its writer gave it. 0 is data, 1 a statement for the stream's database."""
 
     @property
     def raw(self) -> bytes:
@@ -136,10 +138,13 @@ class Decoding:
         return 0
 
 
+NOT_DECODED = Decoding(cast("Codec[Any]", None))
+
+
 class DecodedMessage(Message[V], frozen=True):
     """A message whose `value` is decoded when it is first used, so that an undecodable message ends no reader."""
 
-    decoding: Decoding
+    decoding: Decoding = NOT_DECODED
 
     @property
     def raw(self) -> bytes:

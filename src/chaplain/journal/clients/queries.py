@@ -113,7 +113,8 @@ class ClientQueries:
                 self.effects.append(ToClient(instance, TreePart(ask.call), data))
 
         try:
-            self._tree.ask(ask.name, answer, ask.index)
+            if not self._tree.ask(ask.name, answer, ask.index):
+                self._fail(instance, ask.call, "busy", "too many tiles are being read: ask again later")
         except Malformed as wrong:
             self._fail(instance, ask.call, "malformed", str(wrong))
 

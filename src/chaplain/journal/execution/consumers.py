@@ -19,7 +19,7 @@ for what its worker holds. A consumer's state is bounded by `WORKERS_MAX`, `SLOT
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TypeAlias, assert_never
@@ -85,6 +85,8 @@ class ConsumerStates:
     def __init__(self, record: ConsumersRecord | None = None) -> None:
         record = record or ConsumersRecord()
         self.consumers: dict[ConsumerKey, Consumer] = {}
+        self.keys: list[ConsumerKey] = []
+        """The keys of `consumers`, sorted."""
         self.next_token = record.next_token
         self.hash: MappingHash[ConsumerKey, Consumer] = MappingHash(lambda: self.consumers)
         self.owned: Counter[bytes] = Counter()
@@ -97,12 +99,16 @@ class ConsumerStates:
         before = self.consumers.pop(key, None)
         if before is not None:
             self.owned[before.owner] -= 1
+            if consumer is None:
+                del self.keys[bisect_left(self.keys, key)]
         if consumer is not None:
             self.consumers[key] = consumer
             self.owned[consumer.owner] += 1
+            if before is None:
+                insort(self.keys, key)
 
     def export(self) -> ConsumersRecord:
-        return ConsumersRecord(tuple(self.consumers[key] for key in sorted(self.consumers)), self.next_token)
+        return ConsumersRecord(tuple(self.consumers[key] for key in self.keys), self.next_token)
 
 
 class ConsumersDraft:

@@ -150,23 +150,27 @@ class TreeService:
 
     # Questions.
 
-    def ask(self, name: str, answer: Answer, index: int = 0) -> None:
+    def ask(self, name: str, answer: Answer, index: int = 0) -> bool:
         """Answer with a tile, at once or after a read of the disk; or with the newest complete checkpoint, when it
-        covers message `index`. Raises `Malformed` if the name is neither that of a tile nor `CHECKPOINT`.
+        covers message `index`. Return False, without an answer, if too many tiles are being read. Raises `Malformed` if
+        the name is neither that of a tile nor `CHECKPOINT`.
         """
         if name == CHECKPOINT:
             if index <= self.covers or len(self._waiting) >= WAITING_MAX:
                 self._answer_checkpoint(answer)
             else:
                 self._waiting.append((index, answer))
-            return
+            return True
         found = self.find(name)
-        if not isinstance(found, OnDisk) or len(self._reads) >= READS_MAX:
-            answer(None if isinstance(found, OnDisk) else found)
-            return
+        if not isinstance(found, OnDisk):
+            answer(found)
+            return True
+        if len(self._reads) >= READS_MAX:
+            return False
         self._token += 1
         self._reads[self._token] = (found.tile, answer)
         self._read_effects.append(ReadFile(self._token, found.file))
+        return True
 
     def find(self, name: str) -> bytes | OnDisk | None:
         """The newest complete checkpoint, a tile, or the file that contains the tile; None if this node has none of

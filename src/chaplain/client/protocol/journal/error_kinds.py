@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+NO_ORDER = "the cluster is slow, or has no master or too few data nodes: see `chaplain cluster status`"
+"""Why a request is not ordered, as far as a client without an answer can know."""
 DISK_FULL = "disk_full"
 """The node has no room."""
 RETRY_ELSEWHERE = (DISK_FULL, "not_ingest")

@@ -27,6 +27,7 @@ from chaplain.client.protocol.journal.error_kinds import (
     IDENTITY_ENDED,
     IDENTITY_REFUSED,
     INVALID,
+    NO_ORDER,
     RETRY_ELSEWHERE,
     RETRY_LATER,
 )
@@ -473,4 +474,4 @@ class LaneWriters:
                 return "the cluster has not granted a lane to write on; does it have a master?"
             case LanePhase.FENCING:
                 return "the cluster has not decided what became of earlier requests; does it have a master?"
-        return self._refusal or "the cluster is slow, or has no master"
+        return self._refusal or NO_ORDER
