@@ -36,7 +36,8 @@ class Client(Connection):
 
     The client keeps sessions with three nodes (`sessions_warm`), if the cluster has as many. One of them serves the
     requests, the others are ready to take over. When the serving node fails, reads, listeners and journal writes
-    continue at another node. Requests whose repetition could take effect twice are not repeated: they raise `Unknown`.
+    continue at another node. The client does not repeat a request that could take effect twice: such a request raises
+    `Unknown`.
 
     Any method may raise:
 
@@ -341,7 +342,8 @@ class Client(Connection):
     def checkpoint(self, through: int | None = None) -> SignedCheckpoint | int:
         """Return the newest checkpoint of the log's tree that a majority of the nodes signed; its `text` is the note.
 
-        Raises `Refused` if there is none yet. With `through`, this is the former name of `snapshot`.
+        Raises `Refused` if there is none yet. With the argument `through` it calls `snapshot`, which had this name
+        before.
         """
         if through is not None:
             return self.snapshot(through)

@@ -67,7 +67,7 @@ class Journal(Generic[V]):
         Writes that are pending concurrently are packed together: there may be thousands.
 
         With the `id` of an `Unknown`, the request is retried: the message is appended only if neither the original nor
-        another retry of it is in the log. Otherwise the receipt of that one is returned.
+        another retry of it is in the log. Otherwise the receipt of the written request is returned.
 
         Raises `Unknown` if the outcome cannot be determined, `DiskFull` if the nodes have no room, and `Unreachable` if
         the request was not sent in time. After every error but `Unknown`, the message is not and never will be in the
