@@ -48,11 +48,13 @@ def landed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
             journal.write(b"single %d" % part, key=b"key", headers={"part": b"%d" % part})
             journal.write_many([(b"many %d.%d" % (part, number), b"%d" % number) for number in range(40)])
             journal.write(b"isolated %d" % part, isolated=True)
+            journal.write(b"conditional %d" % part, expect_offset=len(rows) + 42)
             for number in range(70):
                 client.journal("others").write(b"%d" % number)
             rows.append((b"key", b"single %d" % part))
             rows += [(b"%d" % number, b"many %d.%d" % (part, number)) for number in range(40)]
             rows.append((None, b"isolated %d" % part))
+            rows.append((None, b"conditional %d" % part))
             land(
                 None, cluster=str(cluster.directory), stream="orders", tables=folder / "tables", once=True,
                 format=request.param, batch_rows=17,
@@ -70,8 +72,9 @@ def test_every_row_is_proven_without_the_cluster(landed: Landed) -> None:
         landed.prove(len(landed.rows))
 
 
-def test_command_proves_a_row_for_the_independent_checker(landed: Landed, tmp_path: Path) -> None:
-    text = shell("prove", "--tables", landed.tables, "--stream", "orders", "--offset", "3")
+@pytest.mark.parametrize("offset", ["3", "42"])
+def test_command_proves_a_row_for_the_independent_checker(landed: Landed, tmp_path: Path, offset: str) -> None:
+    text = shell("prove", "--tables", landed.tables, "--stream", "orders", "--offset", offset)
     (tmp_path / "one.proof").write_text(text)
     (tmp_path / "cluster.policy").write_text(landed.policy)
     done = subprocess.run(
@@ -79,7 +82,7 @@ def test_command_proves_a_row_for_the_independent_checker(landed: Landed, tmp_pa
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert "stream orders offset 3: proven" in done.stdout
+    assert f"stream orders offset {offset}: proven" in done.stdout
 
 
 def test_each_delta_commit_has_a_signed_checkpoint(landed: Landed) -> None:

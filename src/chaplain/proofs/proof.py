@@ -46,7 +46,7 @@ PACK_PROTOCOL = 2
 KEYS = 1
 HEADERS = 2
 REQUESTS = 4
-COLUMNS = 15
+COLUMNS = 31
 ED25519 = 1
 """The signature type of packs that prove their author to third parties."""
 _REQUEST_LABEL = b"chaplain request 1\0"

@@ -114,3 +114,14 @@ def test_command_line_writes_under_a_condition(cluster: Cluster) -> None:
     refused = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert refused.returncode != 0
     assert "offset 1" in refused.stderr
+
+
+def test_log_with_refused_writes_is_verified_without_a_break(cluster: Cluster, client: Client) -> None:
+    journal = client.journal("verified")
+    for number in range(3):
+        journal.write(b"written", expect_offset=number)
+        with pytest.raises(Conflict):
+            journal.write(b"refused", expect_offset=number)
+    command = [*PROGRAM, "verify", "--cluster", str(cluster.directory), "--signatures"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr

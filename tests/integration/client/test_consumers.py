@@ -67,7 +67,7 @@ def test_each_message_is_copied_once_and_in_the_order_of_its_key(
     write(cluster.directory, "originals", 300, KEYS)
     with Workers(cluster.directory, tmp_path / "notes", "originals", "copy", 2) as workers:
         strike_with_all_kinds(cluster, workers, random.Random(2))
-        wait_until_done(cluster.directory, "originals", workers)
+        wait_until_done(cluster.directory, "originals", workers, 300)
     copies = list(client.journal("copies").read())
     assert sorted(int(copy.value) for copy in copies) == list(range(300))
     for key in {copy.key for copy in copies}:
