@@ -11,6 +11,7 @@ import contextlib
 import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
+from functools import cached_property
 from typing import Any, TypeAlias
 from urllib.parse import parse_qsl, unquote
 
@@ -101,8 +102,12 @@ class Gateway:
             settings.idempotency_seconds, settings.idempotency_keys_max, settings.idempotency_keys_per_token_max
         )
         self.operations = [*JournalEndpoints(settings, keys).operations(), *ClusterEndpoints(policy).operations()]
-        self.openapi = msgspec.json.encode(describe(self.operations, __version__))
         self.public_paths = {OPENAPI_PATH, *(one.path for one in self.operations if not one.needs_token)}
+
+    @cached_property
+    def openapi(self) -> bytes:
+        """The OpenAPI document."""
+        return msgspec.json.encode(describe(self.operations, __version__))
 
     def admit(self, path: str, authorization: str) -> TokenRecord | None:
         """The token of a request; None for public paths. Raises `Problem` if it may not be served."""

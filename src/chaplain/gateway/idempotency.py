@@ -20,7 +20,7 @@ from chaplain.gateway.problems import BUSY, IN_PROGRESS, KEY_REUSED, RATE_LIMITE
 R = TypeVar("R")
 RequestId = tuple[int, int]
 Key = tuple[str, str]
-"""The token's name and the key."""
+"""The token's id and the key."""
 
 
 class _Entry(Generic[R]):

@@ -235,7 +235,7 @@ class JournalEndpoints:
         """Write, or return the receipts of the first request with this idempotency key."""
         given: WriteParameters = call.parameters
         clock_s = asyncio.get_running_loop().time
-        key = (call.token.name, given.idempotency_key)
+        key = (call.token.id, given.idempotency_key)
         what = msgspec.json.encode([given.stream, given.key, given.isolated, call.content_type])
         begun = self._keys.begin(clock_s(), key, hashlib.sha256(what + b"\0" + call.body).digest())
         if begun is not None and not isinstance(begun, tuple):

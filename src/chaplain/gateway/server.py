@@ -38,8 +38,11 @@ class GatewayProtocol(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in the base class
         super().connection_made(transport)
-        if len(self.connections) > self.settings.connections_max:
-            self._refuse(Problem(problems.BUSY, f"{self.settings.connections_max} connections are open"))
+        most, most_each = self.settings.connections_max, self.settings.connections_per_address_max
+        if len(self.connections) > most:
+            self._refuse(Problem(problems.BUSY, f"{most} connections are open"))
+        elif self._connections_of_address() > most_each:
+            self._refuse(Problem(problems.BUSY, f"{most_each} connections of this address are open"))
         else:
             self._bound_header()
 
@@ -103,6 +106,10 @@ class GatewayProtocol(H11Protocol):
             if sent := self.conn.send(event):
                 self.transport.write(sent)
         self.transport.close()
+
+    def _connections_of_address(self) -> int:
+        own = self.client and self.client[0]
+        return sum(one.client is not None and one.client[0] == own for one in self.connections)
 
     def _bound_header(self) -> None:
         self._header_timer = self.loop.call_later(self.settings.header_seconds, self.transport.abort)

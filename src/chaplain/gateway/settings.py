@@ -19,6 +19,8 @@ class GatewaySettings(Frozen, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     connections_max: int = 512
     """One more connection is answered with `busy` (503) and closed."""
+    connections_per_address_max: int = 256
+    """Likewise, of one address: it cannot keep out the others. Behind a proxy it is the bound for all."""
     header_bytes_max: int = 16 * KIB
     """A longer request line with header fields is answered with `header-too-large` (431)."""
     header_seconds: float = 10.0

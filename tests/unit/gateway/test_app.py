@@ -9,8 +9,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
+import msgspec
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from chaplain.errors import (
     Busy,
@@ -30,7 +34,7 @@ from chaplain.errors import (
 from chaplain.gateway import problems
 from chaplain.gateway.app import make_app
 from chaplain.gateway.journal import BATCH
-from chaplain.gateway.operations import Operation
+from chaplain.gateway.operations import Operation, parameters_of
 from chaplain.gateway.tokens import RELOAD_S, remove_token
 from tests.unit.gateway.scenes import BYTES, HEAD, JSON, FakeCluster, Reply, Scene, failing
 
@@ -426,10 +430,63 @@ def test_every_documented_answer_is_produced_and_every_produced_answer_is_docume
     assert {one.name for one in operations} == {*VALID}
 
     for operation in operations:
-        produced = {(reply.status, reply.problem) for reply in asyncio.run(all_answers(tmp_path, operation))}
+        replies = asyncio.run(all_answers(tmp_path, operation))
+        produced = {(reply.status, reply.problem) for reply in replies}
+        if operation.answer.type is not None:
+            msgspec.json.decode(replies[0].body, type=operation.answer.type)
         documented = {(kind.status, kind.name) for kind in operation.all_problems}
         documented.add((operation.answer.status, ""))
         assert produced == documented, operation.name
+
+
+TEXTS = st.one_of(st.text(max_size=20), st.integers(-2, 1 << 70).map(str), st.sampled_from(["earliest", "7-1", "true"]))
+SOME_BODIES = (b'{"messages": [{"value": "x"}]}', b'{"messages": [{"value": {"base64": "/w="}}]}', b"[" * 9999, b"null")
+BODIES = st.one_of(st.binary(max_size=50), st.text(max_size=50).map(str.encode), st.sampled_from(SOME_BODIES))
+TYPES = st.sampled_from(["application/json", BATCH, "text/plain; charset=utf-8", "", "\xff"])
+
+
+@pytest.fixture(scope="module")
+def known(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """The directory of a token, and the token."""
+    folder = tmp_path_factory.mktemp("gateway")
+    return folder, Scene(folder).token
+
+
+@settings(max_examples=300, deadline=None, derandomize=True)
+@given(data=st.data())
+def test_random_requests_get_documented_answers_and_no_server_error(
+    known: tuple[Path, str], data: st.DataObject
+) -> None:
+    scene = Scene(*known, heartbeat_seconds=0.001)
+    operation = data.draw(st.sampled_from(scene.gateway.operations))
+    fields = parameters_of(operation)
+    chosen = {one.name: data.draw(TEXTS, one.name) for one in fields if one.required or data.draw(st.booleans())}
+    path, query, headers = operation.path, list[str](), {"content-type": data.draw(TYPES)}
+    for one in fields:
+        if one.name not in chosen:
+            continue
+        text = chosen[one.name]
+        if one.place == "path":
+            path = path.replace(f"{{{one.name}}}", quote(text, safe=""))
+        elif one.place == "query":
+            query.append(f"{one.name}={quote(text)}")
+        else:
+            headers[one.name] = text.encode("latin-1", "ignore").decode("latin-1")
+
+    async def main() -> Reply:
+        gone = asyncio.Event()
+        gone.set()
+        reply = await scene.send(
+            operation.method, f"{path}?{'&'.join(query)}", headers, data.draw(BODIES, "body"), disconnected=gone
+        )
+        await scene.gateway.pool.close()
+        return reply
+
+    reply = asyncio.run(main())
+    documented = {(kind.status, kind.name) for kind in operation.all_problems} | {(operation.answer.status, "")}
+    if path.count("/") == operation.path.count("/") and "//" not in path and not path.endswith("/"):
+        assert (reply.status, reply.problem) in documented
+    assert reply.status != 500, scene.reports
 
 
 def test_document_lists_every_operation_with_its_parameters_and_answers(scene: Scene) -> None:

@@ -92,8 +92,9 @@ def test_slow_body_is_refused(tmp_path: Path) -> None:
         assert problem(read_all(slow)) == (408, "request-timeout")
 
 
-def test_connection_beyond_the_bound_is_refused(tmp_path: Path) -> None:
-    with served(Scene(tmp_path / "gateway", connections_max=2)) as port:
+@pytest.mark.parametrize("bound", ["connections_max", "connections_per_address_max"])
+def test_connection_beyond_the_bound_is_refused(tmp_path: Path, bound: str) -> None:
+    with served(Scene(tmp_path / "gateway", **{bound: 2})) as port:
         with connect(port) as first, connect(port) as second:
             for one in (first, second):
                 one.sendall(b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n")
