@@ -222,12 +222,16 @@ class _Endpoint:
         given = _parameters(operation, parameters, scope, headers)
         content_type = "" if operation.body is None else _content_type(operation.body, headers)
         length = 0 if operation.body is None else self._body_bytes(headers)
-        with self._gateway.buffered.hold(amount=length) if length else nullcontext():
+        reserved = length + (0 if operation.body is None else operation.body.answer_bytes.get(content_type, 0))
+        with self._gateway.buffered.hold(amount=reserved) if reserved else nullcontext():
             body = await self._body(receive, length) if operation.body is not None else b""
             call = self._call(given, body, content_type, scope[_TOKEN])
             answer = await self._handled(operation, call)
             if isinstance(answer, Answer):
-                await _send(_encoded(operation, answer), scope, receive, send)
+                response = _encoded(operation, answer)
+                size = len(response.body) if operation.body is None else 0
+                with self._gateway.buffered.hold(amount=size) if size > PIECE_BYTES else nullcontext():
+                    await _send(response, scope, receive, send)
                 return
         try:
             streaming = StreamingResponse(answer.chunks, headers=HEADERS, media_type=EVENT_STREAM)

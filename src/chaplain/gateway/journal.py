@@ -16,11 +16,13 @@ from chaplain.client.aio import AsyncClient
 from chaplain.client.aio.journal import AsyncJournal, AsyncReader
 from chaplain.client.api.journal_calls import EARLIEST, Start
 from chaplain.client.protocol.journal.packing import REQUEST_BYTES_MAX
+from chaplain.client.protocol.journal.reader import WINDOW_BYTES
 from chaplain.client.types.journal import Message, Receipt
 from chaplain.core import Frozen
 from chaplain.errors import ChaplainError, Dropped, Missing, Misused, Unknown
 from chaplain.gateway import problems
 from chaplain.gateway.documents import (
+    BATCH_MESSAGES_MAX,
     MessageDocument,
     MessagesDocument,
     NewMessages,
@@ -53,6 +55,8 @@ from chaplain.gateway.settings import GatewaySettings
 T = TypeVar("T")
 
 BATCH = "application/vnd.chaplain.messages+json"
+RECEIPT_BYTES = 512
+"""More than one receipt takes in an answer."""
 LATEST = "latest"
 
 OffsetText: TypeAlias = Annotated[str, Meta(pattern=r"^(earliest|latest|[0-9]{1,19})$")]
@@ -136,6 +140,7 @@ class JournalEndpoints:
             {JSON: None, BATCH: NewMessages, ANY_TYPE: None},
             f"`{BATCH}` is a batch. Of any other type the body is the value of one message, stored as it is. If its"
             f" type is `{JSON}`, it has to be JSON.",
+            {BATCH: BATCH_MESSAGES_MAX * RECEIPT_BYTES},
         )
         return [
             Operation(
@@ -265,7 +270,7 @@ class JournalEndpoints:
         given: ReadParameters = call.parameters
         start = EARLIEST if given.start == EARLIEST else _offset(given.start)
         limit = min(given.limit, self._settings.page_messages_max)
-        with call.buffer(self._settings.page_bytes_max):
+        with call.buffer(WINDOW_BYTES):
             async with call.lend() as client, client.journal(given.stream).read(start, given.stop) as reader:
                 found, following = await self._page(reader, limit)
             return Answer(MessagesDocument([*map(message_document, found)], following))
@@ -282,13 +287,13 @@ class JournalEndpoints:
 
     async def _read_one(self, call: Call) -> Answer:
         given: OneMessage = call.parameters
-        with call.buffer(self._settings.page_bytes_max):
+        with call.buffer(WINDOW_BYTES):
             async with call.lend() as client:
                 return Answer(message_document(await _one(client.journal(given.stream), given.offset)))
 
     async def _prove(self, call: Call) -> Answer:
         given: OneMessage = call.parameters
-        with call.buffer(self._settings.page_bytes_max):
+        with call.buffer(WINDOW_BYTES):
             async with call.lend() as client:
                 return Answer((await client.prove(given.stream, given.offset)).text)
 

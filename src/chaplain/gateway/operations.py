@@ -85,6 +85,10 @@ class Body:
 
     media_types: Mapping[str, type[msgspec.Struct] | None]
     description: str = ""
+    answer_bytes: Mapping[str, int] = field(default_factory=dict)
+    """By media type: room for a long answer. It is reserved before the handler is called, because the answer to a
+    committed write must not be refused.
+    """
 
 
 EVERY_ENDPOINT = (problems.INVALID, problems.RATE_LIMITED, problems.INTERNAL, problems.BUSY)

@@ -39,8 +39,8 @@ class GatewaySettings(Frozen, frozen=True, kw_only=True, forbid_unknown_fields=T
     """A longer body gets `too-large` (413). It leaves room for a full write in base64."""
     body_seconds: float = 30.0
     """A body that is not complete after this time gets `request-timeout` (408)."""
-    buffered_bytes_max: int = 64 * MIB
-    """Bodies and pages of messages in memory. A request that does not fit gets `busy` (503)."""
+    buffered_bytes_max: int = 256 * MIB
+    """Bodies, reads under way (4 MiB each) and answers in memory. A request that does not fit gets `busy` (503)."""
     page_messages_max: int = 1000
     """A page of messages ends here; the answer says where the next one begins."""
     page_bytes_max: int = 1 * MIB

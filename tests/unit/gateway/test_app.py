@@ -307,6 +307,17 @@ def test_bodies_are_bounded_together(tmp_path: Path) -> None:
     assert scene.gateway.buffered.total == 0
 
 
+def test_answers_are_bounded_together(tmp_path: Path) -> None:
+    scene = Scene(tmp_path / "gateway", buffered_bytes_max=4 * 1024 * 1024)
+    scene.cluster.value = b"\0" * 800_000  # six times as long in JSON
+    assert send(scene, "GET", ORDERS).problem == "busy"
+    scene.cluster.value = b"x" * 100_000
+    assert send(scene, "GET", ORDERS).status == 200
+    assert send(scene, "POST", ORDERS, {"content-type": BATCH}, b'{"messages": [{"value": "x"}]}').problem == "busy"
+    assert scene.cluster.writes == []
+    assert scene.gateway.buffered.total == 0
+
+
 def test_unknown_paths_and_methods_are_problems(scene: Scene) -> None:
     assert send(scene, "GET", "/v1/nothing").problem == "not-found"
     reply = send(scene, "DELETE", ORDERS)
