@@ -201,8 +201,7 @@ def measure_tree() -> None:
     began_s = time.process_time()
     for _ in range(LEAVES):
         tree.append((leaf,))
-        if tree.has_finished:
-            tree.take_finished()
+        tree.take_finished()
     seconds = time.process_time() - began_s
     exported = tree.export()
     octets = len(exported.tiles) + sum(map(len, exported.entries))

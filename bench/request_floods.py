@@ -33,8 +33,23 @@ from pathlib import Path
 from typing import Any
 
 from chaplain import AsyncClient, Client
+from chaplain.client.api import consumer_calls
 from chaplain.config import load_cluster
 from chaplain.errors import ChaplainError
+from chaplain.journal.messages.consumer import (
+    COMMANDS_MAX,
+    NONCE_BYTES,
+    SLOTS_MAX,
+    UNDELIVERED,
+    Acknowledge,
+    Command,
+    Fetch,
+    Join,
+    Mode,
+    Remove,
+    Return,
+)
+from chaplain.proofs.tiles import TILE_HASHES, bundle_path
 from journal_clusters import ChaplainCluster, until
 
 MIB = 1 << 20
@@ -43,6 +58,8 @@ RATE_PART_MIN = 0.5
 HONEST, LARGE, OWN = "honest", "large", "flood"
 VALUE = bytes(100)
 SETTLE_S = 1.0
+KEYED, QUEUE = "keyed", "queue"
+KEYED_COUNT, KEYED_WORKERS, LEASE_MS = 64, 16, 3_600_000
 HTTP_THREADS = 6
 SILENT_PER_SECOND = 1500
 
@@ -87,6 +104,65 @@ async def _lease(client: AsyncClient, number: int) -> None:
         await writer.write(VALUE)
 
 
+async def _tell(client: AsyncClient, *commands: Command) -> None:
+    await client._context.run(consumer_calls.tell(OWN, commands))
+
+
+_TOKENS: dict[str, int] = {}
+
+
+async def _token(client: AsyncClient, name: str) -> int:
+    """The token of the consumer's first worker, which `prepare_consumers` added."""
+    if name not in _TOKENS:
+        _TOKENS[name] = (await client.consumer(OWN, name))["members"][0]["token"]
+    return _TOKENS[name]
+
+
+def _join_of(name: str, mode: Mode) -> Join:
+    slots = {Mode.SINGLE: 1, Mode.KEYED: SLOTS_MAX, Mode.QUEUE: 0}[mode]
+    return Join(name, os.urandom(NONCE_BYTES), mode, slots, LEASE_MS)
+
+
+async def _join(client: AsyncClient, number: int) -> None:
+    name = f"x{number % 64}"
+    await _tell(client, _join_of(name, Mode.SINGLE), Remove(name))
+
+
+async def _join_often(client: AsyncClient, number: int) -> None:
+    name = f"y{number % 64}"
+    await _tell(client, *[_join_of(name, Mode.KEYED), Remove(name)] * (COMMANDS_MAX // 2))
+
+
+async def _acknowledge(client: AsyncClient, number: int) -> None:
+    await _tell(client, Acknowledge(KEYED, await _token(client, KEYED), 1 << 32, number % 8))
+
+
+async def _acknowledge_often(client: AsyncClient, number: int) -> None:
+    command = Acknowledge(KEYED, await _token(client, KEYED), 1 << 32, number % 8)
+    await _tell(client, *[command] * COMMANDS_MAX)
+
+
+async def _fetch(client: AsyncClient, number: int) -> None:
+    token, offset = await _token(client, QUEUE), number % 8
+    again = Return(QUEUE, token, 0, UNDELIVERED, ((offset, offset),))
+    await _tell(client, again, Fetch(QUEUE, token, 8))
+
+
+async def _work(client: AsyncClient, number: int) -> None:
+    async with client.journal(OWN).consume(f"w{number % 16}", mode="queue", timeout=5) as consumer:
+        async for message in consumer:
+            await message.ack()
+            return
+
+
+async def _transaction(client: AsyncClient, number: int) -> None:
+    await client.sql(OWN).transaction(["INSERT INTO t VALUES (1)"] * 1000)
+
+
+async def _write_much(client: AsyncClient, number: int) -> None:
+    await client.journal(OWN).write_many([VALUE] * 5000)
+
+
 CALLS: dict[str, Call] = {
     "ping": lambda client, number: client.ping(),
     "status": lambda client, number: client.status(),
@@ -105,6 +181,8 @@ CALLS: dict[str, Call] = {
     "resolve": lambda client, number: client.resolve((1 + number % 64, 1)),
     "write": lambda client, number: client.journal(OWN).write(VALUE),
     "write 64 KiB": lambda client, number: client.journal(OWN).write(bytes(1 << 16)),
+    "write 1 MiB": lambda client, number: client.journal(OWN).write(bytes(1 << 20)),
+    "write 5,000": _write_much,
     "write (refused)": lambda client, number: client.journal(HONEST).write(VALUE),
     "lease and write": _lease,
     "read an old offset": _read_old,
@@ -117,8 +195,22 @@ CALLS: dict[str, Call] = {
     "query": lambda client, number: client.sql(OWN).query("SELECT count(*) FROM t"),
     "query locally": lambda client, number: client.sql(OWN).query("SELECT count(*) FROM t", local=True),
     "execute": lambda client, number: client.sql(OWN).execute("INSERT INTO t VALUES (1)"),
+    "execute 1,000": _transaction,
+    "list consumers": lambda client, number: client.consumers(),
+    "describe a consumer": lambda client, number: client.consumer(OWN, KEYED),
+    "describe a queue": lambda client, number: client.consumer(OWN, QUEUE),
+    "join a consumer": _join,
+    "join a consumer, 128 times": _join_often,
+    "acknowledge": _acknowledge,
+    "acknowledge, 256 times": _acknowledge_often,
+    "return and fetch": _fetch,
+    "consume": _work,
+    "prove": lambda client, number: client.prove(OWN, 0),
+    "signed checkpoint": lambda client, number: client.checkpoint(),
+    "tile": lambda client, number: client.tile(bundle_path(0, TILE_HASHES)),
+    "part of a tile": lambda client, number: client.tile(bundle_path(0, 1 + number % (TILE_HASHES - 1))),
 }
-PAGES = ("/status", "/metrics", "/healthz", "/readyz", "/nowhere")
+PAGES = ("/status", "/metrics", "/healthz", "/readyz", "/checkpoint", f"/{bundle_path(0, TILE_HASHES)}", "/nowhere")
 OTHERS = ("idle", "burn", "connect", "silent connections")
 KINDS = (*OTHERS[:2], *CALLS, *(f"GET {page}" for page in PAGES), *OTHERS[2:])
 
@@ -245,10 +337,11 @@ def rss_bytes(pid: int) -> int:
     return int(found[1]) * 1024
 
 
-def write_for(client: Client, seconds: float) -> dict[str, float]:
-    """Write one message after the other. Return the rate and the latencies."""
+def write_for(client: Client, seconds: float, pids: list[int]) -> dict[str, float]:
+    """Write one message after the other. Return the rate, the latencies and the processor time of the nodes."""
     took: list[float] = []
     failed = 0
+    cpu_s = sum(map(_cpu_s, pids))
     begin_s = time.perf_counter()
     while (now_s := time.perf_counter()) - begin_s < seconds:
         try:
@@ -263,6 +356,7 @@ def write_for(client: Client, seconds: float) -> dict[str, float]:
         "p50_ms": 1e3 * took[last // 2] if took else 0.0,
         "p99_ms": 1e3 * took[int(last * 0.99)] if took else 0.0,
         "failed": failed,
+        "nodes_cpu": (sum(map(_cpu_s, pids)) - cpu_s) / (time.perf_counter() - begin_s),
     }
 
 
@@ -271,10 +365,10 @@ def measure(kind: str, cluster: ChaplainCluster, identity: str, options: argpars
         client.journal(HONEST).write(VALUE)
         regime = client.status()["regime"]
         before = [rss_bytes(pid) for pid in cluster.pids]
-        alone = write_for(client, options.seconds)
+        alone = write_for(client, options.seconds, cluster.pids)
         flood = Flood(kind, cluster.address, identity, options.calls)
         time.sleep(SETTLE_S)
-        beside = write_for(client, options.seconds)
+        beside = write_for(client, options.seconds, cluster.pids)
         during = [rss_bytes(pid) for pid in cluster.pids]
         flooded = flood.end()
         time.sleep(SETTLE_S)
@@ -298,7 +392,7 @@ def measure(kind: str, cluster: ChaplainCluster, identity: str, options: argpars
 
 HEADING = (
     "| request | alone /s | beside /s | ratio | p99 alone ms | p99 beside ms | regimes | grown MiB | kept MiB "
-    "| answered /s | refused /s | flood CPU | goals |\n|---|---|---|---|---|---|---|---|---|---|---|---|---|"
+    "| answered /s | refused /s | flood CPU | nodes CPU alone | nodes CPU beside | goals |\n" + "|---" * 15 + "|"
 )
 
 
@@ -309,7 +403,9 @@ def row_of(found: dict[str, Any], seconds: float) -> str:
         f"| {found['request']} | {alone['rate']:.0f} | {beside['rate']:.0f} | {found['ratio']:.2f} "
         f"| {alone['p99_ms']:.1f} | {beside['p99_ms']:.1f} | {found['regimes']} | {found['grown_mib']:.0f} "
         f"| {found['kept_mib']:.0f} | {flood['answered'] / took_s:.0f} | {flood['refused'] / took_s:.0f} "
-        f"| {100 * flood['cpu_s'] / took_s:.0f} % | {'met' if found['met'] else 'missed'} |"
+        f"| {100 * flood['cpu_s'] / took_s:.0f} % "
+        f"| {100 * alone['nodes_cpu']:.0f} % | {100 * beside['nodes_cpu']:.0f} % "
+        f"| {'met' if found['met'] else 'missed'} |"
     )
 
 
@@ -331,11 +427,31 @@ def prepare(cluster: ChaplainCluster, streams: int) -> str:
                 one.write(VALUE)
             for one in writers:
                 one.close()
+        for _ in range(0 if streams else TILE_HASHES):
+            client.journal(OWN).write(VALUE)
         client.sql(OWN).execute("CREATE TABLE t (a INTEGER)")
         client.graph(OWN).append(VALUE)
         until(lambda: _publishes(client), "the sequence numbers events")
         client.sequence(OWN).publish_many([VALUE] * 100)
+    with Client.connect(cluster.address, identity=identity, timeout=60) as client:
+        prepare_consumers(client)
     return identity
+
+
+def prepare_consumers(client: Client) -> None:
+    """Create consumers with much state: many slots and workers, and a queue with many spans."""
+
+    def tell(*commands: Command) -> None:
+        client._context.run(consumer_calls.tell(OWN, commands))
+
+    for number in range(KEYED_COUNT):
+        name = KEYED if not number else f"{KEYED}{number}"
+        tell(*(_join_of(name, Mode.KEYED) for _ in range(1 if not number else KEYED_WORKERS)))
+    client.journal(OWN).write_many([VALUE] * 2048)
+    tell(_join_of(QUEUE, Mode.QUEUE))
+    token = client.consumer(OWN, QUEUE)["members"][0]["token"]
+    for _ in range(2):
+        tell(*[Fetch(QUEUE, token, 1)] * COMMANDS_MAX)
 
 
 def _publishes(client: Client) -> bool:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from chaplain.client.sync.journal import Reader as Reader
     from chaplain.client.sync.journal import Writer as Writer
     from chaplain.client.sync.listeners import Listener as Listener
+    from chaplain.client.sync.listeners import MemberChannel as MemberChannel
     from chaplain.client.sync.listeners import Pool as Pool
     from chaplain.client.sync.sequence import SequenceStream as SequenceStream
     from chaplain.client.sync.sql import Sql as Sql
@@ -27,8 +28,10 @@ if TYPE_CHECKING:
     from chaplain.client.types.journal import Receipt as Receipt
     from chaplain.client.types.results import Acknowledgement as Acknowledgement
     from chaplain.client.types.results import Answer as Answer
+    from chaplain.client.types.results import Delivery as Delivery
     from chaplain.client.types.results import Event as Event
     from chaplain.client.types.results import Member as Member
+    from chaplain.client.types.results import MemberMessage as MemberMessage
     from chaplain.client.types.results import MemberNews as MemberNews
     from chaplain.client.types.results import PoolMessage as PoolMessage
     from chaplain.client.types.results import Question as Question
@@ -64,7 +67,7 @@ _NAMES = {
     "chaplain.client.sync.cursor": ("Cursor",),
     "chaplain.client.sync.graph": ("Graph",),
     "chaplain.client.sync.journal": ("Journal", "Reader", "Writer"),
-    "chaplain.client.sync.listeners": ("Listener", "Pool"),
+    "chaplain.client.sync.listeners": ("Listener", "MemberChannel", "Pool"),
     "chaplain.client.sync.sequence": ("SequenceStream",),
     "chaplain.client.sync.sql": ("Sql",),
     "chaplain.client.types.consumers": ("ConsumerRecord",),
@@ -72,8 +75,10 @@ _NAMES = {
     "chaplain.client.types.results": (
         "Acknowledgement",
         "Answer",
+        "Delivery",
         "Event",
         "Member",
+        "MemberMessage",
         "MemberNews",
         "PoolMessage",
         "Question",
@@ -119,6 +124,7 @@ __all__ = [
     "Consumer",
     "ConsumerRecord",
     "Cursor",
+    "Delivery",
     "DiskFull",
     "Dropped",
     "Event",
@@ -131,6 +137,8 @@ __all__ = [
     "Listener",
     "Malformed",
     "Member",
+    "MemberChannel",
+    "MemberMessage",
     "MemberNews",
     "Message",
     "Missing",

@@ -2,9 +2,10 @@
 
 Each identity gets `per_second` tokens a second and keeps at most `burst_s` seconds' worth. `spend` refuses an action
 for which the identity has no token. `charge` takes tokens for an action that is already done: an identity may have a
-debt of as many tokens as it may keep.
+debt of `debt_s` seconds' worth.
 
-Bound: an identity whose bucket is full is not stored, so an identity that was idle for twice `burst_s` takes no memory.
+Bound: an identity whose bucket is full is not stored, so an identity that was idle for `burst_s` and `debt_s` takes no
+memory.
 """
 
 from __future__ import annotations
@@ -18,9 +19,10 @@ BURST_S = 2.0
 class Budgets:
     """The token buckets of all identities."""
 
-    def __init__(self, per_second: int, burst_s: float = BURST_S) -> None:
+    def __init__(self, per_second: int, burst_s: float = BURST_S, debt_s: float = 0.0) -> None:
         self._interval_ns = SECOND_NS // per_second
         self._burst_ns = int(burst_s * SECOND_NS)
+        self._charged_ns_max = int((burst_s + debt_s) * SECOND_NS)
         self._full_ns: dict[bytes, int] = {}
         """When each bucket will be full again; roughly in this order."""
 
@@ -34,7 +36,7 @@ class Budgets:
     def charge(self, now_ns: int, key: bytes, tokens: int) -> None:
         """Take this many tokens of the identity, for an action that is already done."""
         full_ns = self._take_out(now_ns, key) + tokens * self._interval_ns
-        self._full_ns[key] = min(full_ns, now_ns + 2 * self._burst_ns)
+        self._full_ns[key] = min(full_ns, now_ns + self._charged_ns_max)
 
     def owes(self, now_ns: int, key: bytes) -> bool:
         """True if the identity was charged more than it had."""

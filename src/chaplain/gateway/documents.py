@@ -79,6 +79,7 @@ class MessageDocument(Frozen, frozen=True):
     regime: int
     index: int
     ingest_node: int
+    type: Annotated[int, Meta(description="The type that its writer gave it: 0 is data, 1 a SQL statement")]
 
 
 class MessagesDocument(Frozen, frozen=True):
@@ -172,6 +173,7 @@ def message_document(message: Message) -> MessageDocument:
         regime=message.regime,
         index=message.index,
         ingest_node=message.ingest_node,
+        type=message.type,
     )
 
 

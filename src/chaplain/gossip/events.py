@@ -157,7 +157,9 @@ class RegisterQuestion(Frozen, frozen=True):
 
 
 class UnregisterQuestion(Frozen, frozen=True):
-    """No application here answers this any more. Askers that wait for an answer are informed at once."""
+    """No application of this node answers this question any more. Nodes that wait for an answer are informed at
+    once.
+    """
 
     question: str
 

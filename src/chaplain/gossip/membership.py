@@ -313,7 +313,7 @@ class Membership:
             self._changed(identifier, MemberState.SUSPECT)
 
     def on_claim(self, identifier: int, incarnation: int) -> None:
-        """Another node's list has this member as lost, at this incarnation."""
+        """Process the claim of another node's list that this member is lost, at this incarnation."""
         if identifier == self._dissemination.identifier:
             self._refute(incarnation, ALL)
         elif not self._dissemination.send(identifier, Accuse(incarnation)):

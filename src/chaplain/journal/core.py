@@ -10,7 +10,7 @@ all parts, and so have log reads and signature checks. The first input is `Conse
 from __future__ import annotations
 
 import random
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from itertools import count
 from typing import assert_never
@@ -131,7 +131,7 @@ class JournalCore:
         self._streams = StreamIndex()
         self._applied: deque[AppliedMessage] = deque()
         """Messages that execution has applied and the serializer has not yet reported as agreed. See `_agreed`."""
-        self.writers: set[int] = set()
+        self._writers: set[int] = set()
         """The lanes whose packs were executed since `take_writers`."""
         self._started = False
         self.removed = False
@@ -229,7 +229,7 @@ class JournalCore:
             for entry in executed.verdict.entries:
                 if isinstance(entry, DataVerdict):
                     for pack in entry.packs:
-                        self.writers.add(pack.client_id)
+                        self._writers.add(pack.client_id)
             if executed.position.index % fingerprints.APART == 0:
                 self.fingerprints.add(executed.position.index)
         elif executed.checkpoint:
@@ -242,17 +242,24 @@ class JournalCore:
         """Numbers of unanswered packs and petitions that clients sent to this node, and the octets of these packs."""
         return self.ingest.waiting + self._config_requests.waiting, self.ingest.waiting_bytes
 
-    def take_writers(self) -> list[bytes]:
-        """The keys of the clients whose packs were executed since the last call."""
-        state, writers = self.execution.state, self.writers
-        self.writers = set()
-        keys: set[bytes] = set()
-        for client_id in writers:
+    @property
+    def has_writers(self) -> bool:
+        """Whether `take_writers` returns anything."""
+        return bool(self._writers or self.ingest.forwarded_cost)
+
+    def take_writers(self) -> list[tuple[bytes, int]]:
+        """The keys of the clients whose packs were executed since the last call, and the cost (`costs`) of their packs
+        that arrived from other nodes.
+        """
+        state, writers, costs = self.execution.state, self._writers, self.ingest.forwarded_cost
+        self._writers, self.ingest.forwarded_cost = set(), Counter()
+        keys: Counter[bytes] = Counter()
+        for client_id in writers.union(costs):
             lane = state.lanes.get(client_id)
             client = None if lane is None else state.clients.get(lane.acl)
             if client is not None:
-                keys.add(client.key)
-        return sorted(keys)
+                keys[client.key] += costs[client_id]
+        return sorted(keys.items())
 
     @property
     def streams(self) -> StreamIndex:

@@ -136,6 +136,7 @@ class NodeCore:
         self._requests: FairQueue[Whispered] = FairQueue(
             bounds.session_bytes_max, bounds.identity_bytes_max, bounds.bytes_max, bounds.light_per_second
         )
+        self._charged = 0
         self.client_counts: Counter[str] = Counter()
         self._out: list[HostEffect] = []
         self._link, self._mesh, self._gossip, self._service = self._lower_slots()
@@ -183,8 +184,13 @@ class NodeCore:
 
     @property
     def contended(self) -> bool:
-        """True if several clients recently used this node, or the journal through any node."""
-        return self._contention.holds(self.now_ns)
+        """True if several clients, a light one among them, recently used this node, or the journal through any node."""
+        return self._contention.has_light(self.now_ns)
+
+    @property
+    def charged(self) -> int:
+        """The cost of all requests that were charged since the start."""
+        return self._charged
 
     @property
     def behind(self) -> bool:
@@ -260,8 +266,8 @@ class NodeCore:
         self._wake()
 
     def _wake(self) -> None:
-        """Wake the layers that were due when the host asked for the deadline last. A layer that was stepped since may
-        be woken in vain. One that is due since then is the reason for the next wake-up.
+        """Wake the layers whose deadlines have passed, as they were when the host last asked for them. A layer that had
+        a step since then may be woken without need. A layer that became due since then is woken in the next wake-up.
         """
         due = self._due()
         if not due:
@@ -301,10 +307,13 @@ class NodeCore:
             while self._requests:
                 self._serve_client()
         journal = self._journal
-        if self.journal is not None and self.journal.writers:
-            # Clients that write through other nodes contend with those that this node serves.
-            for key in self.journal.take_writers():
+        if self.journal is not None and self.journal.has_writers:
+            # Clients that write through other nodes contend with those that this node serves, and cost it as much.
+            for key, units in self.journal.take_writers():
                 self._contention.see(self.now_ns, key)
+                if units and self._contention.holds(self.now_ns):
+                    self._requests.charge(self.now_ns, key, units, elsewhere=True)
+                    self._see_light(key, units)
         ordered = journal is not None and journal.stepped
         for slot in self._upper_slots:
             if slot.stepped or (ordered and slot.follows_journal):
@@ -472,13 +481,20 @@ class NodeCore:
         request = self._requests.take(self.now_ns, light)
         if request is not None:
             self._contention.see(self.now_ns, request.peer.key)
+            charged = self._charged
             self._charge(Charge(request.peer.key, size_cost(len(request.content))))
             self._route_parcel(request)
             self._run()
+            self._see_light(request.peer.key, self._charged - charged)
+
+    def _see_light(self, key: bytes, units: int) -> None:
+        if self._requests.is_modest(self.now_ns, key):
+            self._contention.see_light(self.now_ns, units)
 
     def _charge(self, charge: Charge) -> None:
         """A client costs the cluster this much. That counts only while several clients use it."""
-        if self.contended:
+        self._charged += charge.units
+        if self._contention.holds(self.now_ns):
             self._requests.charge(self.now_ns, charge.key, charge.units)
 
     def _route_parcel(self, event: Whispered) -> None:
@@ -498,6 +514,8 @@ class NodeCore:
             self._work.append((self._service, event))
         elif opened.layer == Layer.GOSSIP:
             self._work.append((self._gossip, GossipParcel(event.peer, opened)))
+        elif opened.layer == Layer.CLIENT:
+            self._work.append((self._service, event))
         elif (slot := self._uppers.get(opened.layer)) is not None:
             self._work.append((slot, GossipParcel(event.peer, opened)))
         else:

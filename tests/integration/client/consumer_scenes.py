@@ -60,6 +60,12 @@ class Workers:
         process.kill()
         process.wait()
 
+    def check(self) -> None:
+        """Workers end only when they are killed."""
+        for number, process in self.running.items():
+            code = process.poll()
+            assert code is None, f"worker {number} ended with {code}: {(self._folder / f'log-{number}').read_text()}"
+
     def notes(self) -> list[Note]:
         """What all workers noted, in the order of time. A line that a kill cut off does not count."""
         found = []
@@ -77,45 +83,50 @@ def write(directory: Path, stream: str, messages: int, keys: int) -> None:
             writer.write(b"message %d" % number, key=b"key-%d" % (number * 7919 % keys))
 
 
-def batter(
-    cluster: Cluster, workers: Workers, seconds: float, rng: random.Random, *, pause_s: float = 2 * LEASE_S
-) -> dict[str, int]:
+KINDS = ("worker killed", "worker stopped", "node killed", "node stopped")
+
+
+def strike(cluster: Cluster, workers: Workers, kind: str, rng: random.Random, pause_s: float) -> None:
+    """Kill or stop one worker or node. It is back when this returns."""
+    number, node = rng.choice(list(workers.running)), rng.choice(list(cluster))
+    match kind:
+        case "worker killed":
+            workers.kill(number)
+            workers.start()
+        case "worker stopped":
+            workers.running[number].send_signal(signal.SIGSTOP)
+            time.sleep(rng.uniform(0, 2 * pause_s))
+            workers.running[number].send_signal(signal.SIGCONT)
+        case "node killed":
+            node.kill()
+            time.sleep(rng.uniform(0, 1))
+            node.start()
+        case _:
+            node.signal(signal.SIGSTOP)
+            time.sleep(rng.uniform(0, pause_s))
+            node.signal(signal.SIGCONT)
+    time.sleep(rng.uniform(0, 1))
+
+
+def batter(cluster: Cluster, workers: Workers, seconds: float, rng: random.Random) -> dict[str, int]:
     """Kill and stop workers and nodes, one at a time, for this long."""
     done: dict[str, int] = defaultdict(int)
     end_s = time.monotonic() + seconds
     while time.monotonic() < end_s:
-        number = rng.choice(list(workers.running))
-        kind = rng.choice(("worker killed", "worker killed", "worker stopped", "node killed", "node stopped"))
+        kind = rng.choice(("worker killed", *KINDS))
         done[kind] += 1
-        if kind == "worker killed":
-            workers.kill(number)
-            workers.start()
-        elif kind == "worker stopped":
-            workers.running[number].send_signal(signal.SIGSTOP)
-            time.sleep(rng.uniform(0, 2 * pause_s))
-            workers.running[number].send_signal(signal.SIGCONT)
-        else:
-            node = rng.choice(list(cluster))
-            if kind == "node killed":
-                node.kill()
-                time.sleep(rng.uniform(0, 1))
-                node.start()
-            else:
-                node.signal(signal.SIGSTOP)
-                time.sleep(rng.uniform(0, pause_s))
-                node.signal(signal.SIGCONT)
-        time.sleep(rng.uniform(0, 1))
+        strike(cluster, workers, kind, rng, 2 * LEASE_S)
     return dict(done)
 
 
-def lag(directory: Path, stream: str) -> int:
-    with Client.connect(directory, timeout=60) as client:
-        (found,) = client.consumers(stream)
-        return found.lag
+def wait_until_done(directory: Path, stream: str, workers: Workers) -> None:
+    def done() -> bool:
+        workers.check()
+        with Client.connect(directory, timeout=60) as client:
+            found = client.consumers(stream)  # nothing until the first worker has joined
+            return bool(found) and found[0].lag == 0
 
-
-def wait_until_done(directory: Path, stream: str) -> None:
-    until(lambda: lag(directory, stream) == 0, "every message is acknowledged", PATIENCE_S, 0.5)
+    until(done, "every message is acknowledged", PATIENCE_S, 0.2)
 
 
 def check_order(notes: list[Note], messages: int, *, in_order: bool) -> dict[str, int]:

@@ -11,11 +11,13 @@ from pathlib import Path
 import pytest
 
 from chaplain import Client, LeaseLost, Misused, Refused
-from tests.integration.client.consumer_scenes import Workers, batter, check_order, wait_until_done, write
+from tests.integration.client.consumer_scenes import KINDS, Workers, check_order, strike, wait_until_done, write
 from tests.support.process_cluster import Cluster, running, until
 
 MESSAGES = 3000
 KEYS = 50
+PAUSE_S = 1.0
+"""A worker is stopped for up to twice this time, which is its lease."""
 
 
 @pytest.fixture(scope="module")
@@ -30,6 +32,11 @@ def client(cluster: Cluster) -> Iterator[Client]:
         yield made
 
 
+def strike_with_all_kinds(cluster: Cluster, workers: Workers, rng: random.Random) -> None:
+    for kind in rng.sample(KINDS, len(KINDS)):
+        strike(cluster, workers, kind, rng, PAUSE_S)
+
+
 @pytest.mark.parametrize("mode", ["single", "keyed", "queue"])
 def test_every_message_is_processed_although_workers_and_nodes_are_killed(
     cluster: Cluster, tmp_path: Path, mode: str
@@ -37,9 +44,9 @@ def test_every_message_is_processed_although_workers_and_nodes_are_killed(
     stream = f"killed-{mode}"
     write(cluster.directory, stream, MESSAGES // 2, KEYS)
     with Workers(cluster.directory, tmp_path / "notes", stream, mode, 3) as workers:
-        batter(cluster, workers, 6, random.Random(mode), pause_s=1.5)
+        strike_with_all_kinds(cluster, workers, random.Random(mode))
         write(cluster.directory, stream, MESSAGES // 2, KEYS)
-        wait_until_done(cluster.directory, stream)
+        wait_until_done(cluster.directory, stream, workers)
         notes = workers.notes()
     check_order(notes, MESSAGES, in_order=mode != "queue")
 
@@ -48,8 +55,8 @@ def test_statements_are_executed_once_for_each_message(cluster: Cluster, client:
     client.sql("main").execute("create table done (place integer)")
     write(cluster.directory, "sql", 300, KEYS)
     with Workers(cluster.directory, tmp_path / "notes", "sql", "sql", 2) as workers:
-        batter(cluster, workers, 4, random.Random(1), pause_s=1.5)
-        wait_until_done(cluster.directory, "sql")
+        strike_with_all_kinds(cluster, workers, random.Random(1))
+        wait_until_done(cluster.directory, "sql", workers)
     (row,) = client.sql("main").query("select count(*) as all_rows, count(distinct place) as places from done")
     assert (row["all_rows"], row["places"]) == (300, 300)
 
@@ -70,19 +77,41 @@ def test_standby_takes_over_and_the_former_holder_cannot_acknowledge(cluster: Cl
     assert client.consumers("taken")[0].position == 1
 
 
+def test_position_reaches_the_end_although_the_last_worker_had_nothing_to_process(
+    cluster: Cluster, client: Client
+) -> None:
+    client.sql("main").execute("create table ended (place integer)")
+    write(cluster.directory, "ended", 5, 5)
+    journal = client.journal("ended")
+    killed = journal.consume("ended", mode="keyed", lease=1, timeout=60)
+    for message in killed:
+        killed._ticker.close()  # as if the process was killed before it looked at the state again
+        message.execute("insert into ended (place) values (?)", [message.offset], database="main")
+        if message.offset == 4:
+            break
+    with journal.consume("ended", mode="keyed", lease=1, timeout=0.1) as successor:
+        until(lambda: list(successor) == [] and client.consumers("ended")[0].lag == 0, "the position is at the end")
+    (row,) = client.sql("main").query("select count(*) as found from ended")
+    assert row["found"] == 5
+
+
 def test_message_that_fails_again_and_again_is_written_to_the_dead_letter_stream(client: Client) -> None:
     client.journal("jobs").write_many([(b"good", b"k"), (b"bad", b"k")])
     seen = []
     with client.journal("jobs").consume(
-        "jobs", mode="queue", max_deliveries=2, dead_letter="dead", timeout=5
+        "jobs", mode="queue", max_deliveries=2, dead_letter="dead", timeout=60
     ) as consumer:
         for message in consumer:
             seen.append((message.value, message.deliveries))
-            if message.value == b"bad":
-                message.nack()
-            else:
+            if message.value != b"bad":
                 message.ack()
-    assert sorted(seen) == [(b"bad", 1), (b"bad", 2), (b"good", 1)]
+            else:
+                message.nack()
+                if message.deliveries == 2:
+                    client.journal("jobs").write(b"last")
+            if message.value == b"last":
+                break
+    assert sorted(seen) == [(b"bad", 1), (b"bad", 2), (b"good", 1), (b"last", 1)]
     (dead,) = client.journal("dead").read()
     assert (dead.value, dead.key, dead.headers["chaplain-dead-offset"]) == (b"bad", b"k", b"1")
     assert client.consumers("jobs")[0].lag == 0

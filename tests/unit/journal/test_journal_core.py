@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from chaplain.costs import REQUEST, STATEMENT
 from chaplain.journal.clients import queries
 from chaplain.journal.messages.client import (
     AskLane,
@@ -24,6 +25,7 @@ from chaplain.journal.messages.client import (
 from chaplain.journal.messages.config import AddIdentity, FenceLane
 from chaplain.journal.messages.peer import ConsensusFrame, Payload, decode
 from chaplain.journal.messages.signing import PackCheck, SignatureType, holds
+from chaplain.journal.messages.write_request import STATEMENTS
 from tests.support.execution_stage import ADMIN, ADMIN_ACL, BOB, CLUSTER, WRAPPING, lease, pack, petition
 from tests.support.journal_cluster import MILLISECOND, Client, Cluster, others, refused
 
@@ -58,8 +60,20 @@ def test_every_node_reports_writing_clients_once(cluster, client):
     cluster.until(lambda: client.runs)
     cluster.agree()
     for node in cluster.nodes.values():
-        assert node.core.take_writers() == [ADMIN.key]
+        assert [key for key, _ in node.core.take_writers()] == [ADMIN.key]
         assert node.core.take_writers() == []
+
+
+def test_packs_are_charged_at_the_nodes_to_which_they_are_forwarded(cluster, client):
+    lane = client.lease()
+    client.write(pack(lane, 1), pack(lane, 2))
+    client.write(pack(lane, 3, (b"INSERT",) * 9, message_type=STATEMENTS))
+    cluster.until(lambda: client.runs)
+    cluster.agree()
+    charged = {number: node.core.take_writers() for number, node in cluster.nodes.items()}
+    served = next(number for number, writers in charged.items() if writers == [(ADMIN.key, 0)])
+    others = [writers for number, writers in charged.items() if number != served]
+    assert others == [[(ADMIN.key, 3 * REQUEST + 9 * STATEMENT)]] * len(others)
 
 
 def test_accepted_packs_are_under_way_until_they_are_executed():

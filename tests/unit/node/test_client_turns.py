@@ -23,6 +23,7 @@ from chaplain.node.settings import ClientSettings, NodeSettings
 from chaplain.wire import parcel
 
 EVE = [Peer(b"eve%013d" % number, 100, b"E" * 32, client="eve") for number in range(3)]
+SECOND = 1_000_000_000
 ANN = Peer(b"a" * 16, 200, b"A" * 32, client="ann")
 
 
@@ -65,12 +66,12 @@ class Node:
             self.core._on_whispered(Whispered(peer, messages.encode(peer.identifier, GetMembers(call), payload)))
         self.core._run()
 
-    def turn(self, requests: int = 1) -> list[bytes]:
+    def turn(self, requests: int = 1, now_ns: int = 1000) -> list[bytes]:
         """One turn of the loop that has time for so many requests; who was answered in it."""
         self.told.clear()
         for _ in range(requests):
-            self.core.step(1000, Serve())
-        self.core.step(1000, Drained())
+            self.core.step(now_ns, Serve())
+        self.core.step(now_ns, Drained())
         return list(self.told)
 
 
@@ -122,6 +123,21 @@ def test_node_with_many_writes_under_way_is_behind(under_way: tuple[int, int], b
     assert not node.core.behind
     node.core.journal = SimpleNamespace(under_way=under_way)  # type: ignore[assignment]
     assert node.core.behind == behind
+
+
+def test_clients_with_large_requests_do_not_hold_each_other_back() -> None:
+    node = Node()
+    for peer in (EVE[0], ANN, EVE[0], ANN):
+        node.ask(peer, payload=bytes(500_000))
+    assert len(node.turn(4)) == 4
+    assert not node.core.contended
+    node.ask(EVE[1])
+    node.turn()
+    assert not node.core.contended, "this client has just sent large requests"
+    for peer in (ANN, EVE[0]):
+        node.ask(peer)
+    node.turn(2, now_ns=5 * SECOND)
+    assert node.core.contended
 
 
 def test_requests_of_a_single_client_are_not_charged() -> None:

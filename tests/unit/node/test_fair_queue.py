@@ -60,6 +60,23 @@ def test_session_with_one_request_waits_for_one_of_each_sister_session() -> None
     assert 1 in [queue.take()[1] for _ in range(2)]
 
 
+def test_queue_searches_for_a_light_client_once_between_two_changes() -> None:
+    queue = filled([(b"%d" % number, 0) for number in range(100)])
+    for number in range(100):
+        queue.charge(0, b"%d" % number, 1_000_000)
+    searched = []
+    is_light = queue.is_light
+    queue.is_light = lambda now_ns, owner: searched.append(owner) or is_light(now_ns, owner)  # type: ignore[method-assign, func-returns-value]
+    assert not queue.has_light(1)
+    assert not queue.has_light(1)
+    assert queue.take(1, light=True) is None
+    assert len(searched) == 100
+    queue.put(b"ann", b"ann0", (b"ann", 0, 100), 100)
+    assert queue.has_light(1)
+    assert queue.take(1, light=True) == (b"ann", 0, 100)
+    assert len(searched) == 201
+
+
 def test_waiting_requests_are_bounded_per_session_client_and_in_total() -> None:
     size = 1000 - ITEM_BYTES
     queue: FairQueue[int] = FairQueue(2000, 3000, 5000)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from chaplain.runtime.request_scheduler import REST_NS_MAX, RequestScheduler
+from chaplain.runtime.request_scheduler import REST_COSTLY_NS_MAX, REST_NS_MAX, REST_UNIT_NS, RequestScheduler
 
 MILLISECOND = 1_000_000
 
@@ -18,7 +18,12 @@ class Loop:
         self.light = 0
         self.contended = True
         self.behind = False
-        self.scheduler = RequestScheduler(self, MILLISECOND, share, lambda: self.now_ns)
+        self.units = 1
+        """What each request is charged."""
+        self.charged = 0
+        self.cpu_ns = 0
+        """Processor time of all threads."""
+        self.scheduler = RequestScheduler(self, MILLISECOND, share, lambda: self.now_ns, lambda: self.cpu_ns)
 
     @property
     def waiting(self) -> bool:
@@ -42,6 +47,7 @@ class Loop:
         else:
             self.heavy -= 1
         self.now_ns += self.cost_ns
+        self.charged += self.units
 
 
 def test_turn_ends_when_its_time_is_over() -> None:
@@ -94,6 +100,53 @@ def test_no_client_starves_while_the_node_is_always_busy() -> None:
     assert served >= 1000 * MILLISECOND // REST_NS_MAX - 1
 
 
+def test_always_busy_node_serves_expensive_requests_less_often() -> None:
+    loop = Loop(MILLISECOND // 10, 1000)
+    loop.units = 500
+    for _ in range(3):
+        loop.turn(other_work_ns=MILLISECOND)
+    began_ns, served = loop.now_ns, 0
+    while loop.now_ns - began_ns < 4000 * MILLISECOND:
+        served += loop.turn(other_work_ns=MILLISECOND)
+    assert served in range(7, 10)
+    assert loop.units * REST_UNIT_NS == 500 * MILLISECOND
+
+
+def test_wait_after_the_most_expensive_request_is_bounded() -> None:
+    loop = Loop(MILLISECOND // 10, 1000)
+    loop.units = 1_000_000
+    loop.behind = True
+    loop.turn()
+    wait_ns = loop.scheduler.wait_ns()
+    assert wait_ns is not None
+    assert MILLISECOND < wait_ns <= REST_COSTLY_NS_MAX
+
+
+def test_work_in_threads_counts_as_busy_time() -> None:
+    loop = Loop(MILLISECOND // 100, 100_000)
+    began_ns = loop.now_ns
+    while loop.now_ns - began_ns < 1000 * MILLISECOND:
+        # A thread works ten times as long as the loop takes to serve the request.
+        loop.cpu_ns += 11 * loop.turn() * loop.cost_ns
+        loop.now_ns += MILLISECOND // 10
+    assert loop.cpu_ns < 550 * MILLISECOND
+
+
+def test_time_with_many_writes_under_way_counts_as_busy_time() -> None:
+    loop = Loop(MILLISECOND // 10, 1000, share=0.5)
+    loop.turn()
+    loop.now_ns += 50 * MILLISECOND  # idle
+    loop.behind = True
+    loop.turn()
+    loop.now_ns += 40 * MILLISECOND
+    loop.behind = False
+    loop.turn()
+    loop.now_ns += 30 * MILLISECOND
+    assert loop.turn() == 0
+    loop.now_ns += 15 * MILLISECOND
+    assert loop.turn() > 0
+
+
 def test_only_light_clients_are_served_while_many_octets_are_under_way() -> None:
     loop = Loop(MILLISECOND // 10, 1000)
     loop.turn()
@@ -105,6 +158,7 @@ def test_only_light_clients_are_served_while_many_octets_are_under_way() -> None
     loop.now_ns += MILLISECOND
     assert loop.turn() == 0
     loop.behind = False
+    loop.now_ns += REST_NS_MAX // 2
     assert loop.turn() > 0
 
 

@@ -7,8 +7,12 @@ from typing import TYPE_CHECKING
 
 import click
 
+from chaplain.cli.support.broken_pipe import stop_on_closed_output
 from chaplain.cli.support.connection_options import cluster_options, connected
-from chaplain.cli.support.output import is_interactive, print_json, print_table, progress
+from chaplain.cli.support.input_bytes import text_or_stdin
+from chaplain.cli.support.output import escaped, is_interactive, print_json, print_table, progress
+from chaplain.client.types.json_values import json_value
+from chaplain.errors import Unreachable
 
 if TYPE_CHECKING:
     from chaplain.client.types.journal import ChangeRecord
@@ -40,6 +44,60 @@ def list_(cluster: str, node: int | None, output: str) -> None:
         print_json(members)
     else:
         print_table(["id", "uri", "state", "incarnation"], members)
+
+
+@member.command(epilog="Example: chaplain member send 2 hello --cluster demo")
+@click.argument("member", metavar="ID", type=click.IntRange(0, 2**32 - 1))
+@click.argument("text")
+@click.option(
+    "--timeout",
+    type=click.FloatRange(0.05, 60),
+    default=5.0,
+    show_default=True,
+    help="Seconds to wait for the member's acknowledgement.",
+)
+@cluster_options
+def send(member: int, text: str, timeout: float, cluster: str, node: int | None, output: str) -> None:
+    """Send TEXT (- reads standard input) to all clients that listen to messages at member ID.
+
+    The command fails if the message was dropped, because nobody listens there, or has expired.
+    """
+    value = text_or_stdin(text)
+    with connected(cluster, node) as client:
+        delivery = client.member(member).send(value, timeout)
+    if output == "json":
+        print_json(dict(delivery))
+    if delivery.outcome != "delivered":
+        raise Unreachable(f"the message to node {member} was {delivery.outcome}: {delivery.reason}")
+
+
+@member.command(epilog="Example: chaplain member listen --node 2 --cluster demo")
+@click.option("--timeout", type=click.FloatRange(0), help="Stop after this many seconds without a message.")
+@click.option("--count", type=click.IntRange(1), help="Stop after this many messages.")
+@cluster_options
+def listen(timeout: float | None, count: int | None, cluster: str, node: int | None, output: str) -> None:
+    """Show the messages that are sent to the clients of one node (`--node`), one per line."""
+    with (
+        connected(cluster, node) as client,
+        stop_on_closed_output(),
+        client.messages(timeout=timeout) as messages,
+    ):
+        for number, each in enumerate(messages, 1):
+            if output == "json":
+                print_json(
+                    {
+                        "value": json_value(each.value),
+                        "sender": each.sender,
+                        "client": each.client,
+                        "missed": each.missed,
+                    }
+                )
+            else:
+                lost = f" ({each.missed} lost before this)" if each.missed else ""
+                text = escaped(each.value.decode(errors="backslashreplace"))
+                click.echo(f"{escaped(each.client)}@{each.sender}: {text}{lost}")
+            if number == count:
+                break
 
 
 @member.command(epilog="Example: chaplain member add --cluster demo")

@@ -13,7 +13,7 @@ from chaplain.client.aio.connection import AsyncConnection
 from chaplain.client.aio.consumer import first_offset_since
 from chaplain.client.aio.graph import AsyncGraph
 from chaplain.client.aio.journal import AsyncJournal
-from chaplain.client.aio.listeners import AsyncListener, AsyncPool, AsyncSubscription
+from chaplain.client.aio.listeners import AsyncListener, AsyncMemberChannel, AsyncPool, AsyncSubscription
 from chaplain.client.aio.sequence import AsyncSequenceStream
 from chaplain.client.aio.sql import AsyncSql
 from chaplain.client.api import admin_calls, calls, consumer_calls, journal_calls, proof_calls
@@ -22,7 +22,7 @@ from chaplain.client.types import validation
 from chaplain.client.types.consumers import ConsumerRecord, ConsumerStart, check_start, full_name, start_offset
 from chaplain.client.types.equivocation_proof import EquivocationProof
 from chaplain.client.types.journal import ClientRecord, ClusterConfigRecord, Receipt, StreamRecord
-from chaplain.client.types.results import Acknowledgement, Answer, Event, Member, MemberNews, Question
+from chaplain.client.types.results import Acknowledgement, Answer, Event, Member, MemberMessage, MemberNews, Question
 from chaplain.errors import Forbidden, Missing
 from chaplain.journal.messages.consumer import Remove, Reset
 from chaplain.proofs.checkpoint import SignedCheckpoint
@@ -34,7 +34,8 @@ class AsyncClient(AsyncConnection):
 
     The client keeps sessions with three nodes (`sessions_warm`), if the cluster has as many. One of them serves the
     requests, the others are ready to take over. When the serving node fails, reads, listeners and journal writes
-    continue at another node. Requests whose repetition could take effect twice are not repeated: they raise `Unknown`.
+    continue at another node. The client does not repeat a request that could take effect twice: such a request raises
+    `Unknown`.
 
     Any method may raise:
 
@@ -144,6 +145,19 @@ class AsyncClient(AsyncConnection):
     async def reply(self, question: Question, value: bytes) -> None:
         """Answer a question that `questions` yielded."""
         await self._context.run(calls.reply(question, value))
+
+    def member(self, id: int) -> AsyncMemberChannel:  # noqa: A002  part of the public API
+        """Return a member, by its id or its 32-bit identifier, to send messages to its clients."""
+        return AsyncMemberChannel(self._context, id)
+
+    def messages(self, timeout: float | None = None) -> AsyncListener[MemberMessage]:
+        """Return an iterator over messages that are sent from now on to the member that serves this client.
+
+        Connect with `node=` to choose that member. The iterator ends after `timeout` seconds without a new message.
+        Needs the right to read `member/` and the node's id.
+        """
+        wait_s = validation.wait_s(timeout)
+        return AsyncListener(AsyncSubscription(self._context, calls.listen_to_messages()), wait_s, owner=True)
 
     def pool(self, name: str) -> AsyncPool:
         """Return the pool of this name. It is joined by `join` or `listen`, not by this call."""
@@ -315,7 +329,8 @@ class AsyncClient(AsyncConnection):
     async def checkpoint(self, through: int | None = None) -> SignedCheckpoint | int:
         """Return the newest checkpoint of the log's tree that a majority of the nodes signed; its `text` is the note.
 
-        Raises `Refused` if there is none yet. With `through`, this is the former name of `snapshot`.
+        Raises `Refused` if there is none yet. With the argument `through` it calls `snapshot`, which had this name
+        before.
         """
         if through is not None:
             return await self.snapshot(through)

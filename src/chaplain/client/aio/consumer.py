@@ -1,9 +1,9 @@
 """Named consumers: `AsyncConsumer` and its messages.
 
-A consumer reads its stream with an ordinary reader. Which messages it delivers and what it acknowledges is decided by
-the cores in `client.protocol.consumers`; this module connects them with the stream. Acknowledgements are packed: while
-some are under way, others wait for the next request. A ticker looks at the consumer's state a few times in each lease.
-It writes only if something has to change.
+A consumer reads its stream with an ordinary reader. The cores in `client.protocol.consumers` decide which messages the
+consumer delivers and acknowledges; this module connects these cores with the stream. While a request with
+acknowledgements is under way, further acknowledgements wait and share the next request. A ticker reads the consumer's
+state a few times in each lease. It sends a command only if the state requires one.
 """
 
 from __future__ import annotations
@@ -106,8 +106,8 @@ class AsyncConsumedMessage:
     async def nack(self, delay: float = 0.0) -> bool:
         """Return the message: it is delivered again after `delay` seconds.
 
-        In the modes `single` and `keyed`, this worker delivers it again, and after it what followed it in its slot.
-        Returns False if it is already known that the lease of the message has ended.
+        In the modes `single` and `keyed`, this worker delivers it again, and then the messages that follow it in its
+        slot. Returns False if it is already known that the lease of the message has ended.
         """
         return self._consumer._give_back(self.message.offset, self._at, delay)
 
@@ -179,7 +179,9 @@ class AsyncConsumer(NotPicklable):
 
     @property
     def token(self) -> int:
-        """The fencing token of this worker. Later workers have higher ones, also this one after it has joined again."""
+        """The fencing token of this worker. Later workers have higher tokens. If this worker joins again, it gets a new
+        one.
+        """
         return self._progress.token if self._progress is not None else 0
 
     # Iteration.
@@ -252,7 +254,7 @@ class AsyncConsumer(NotPicklable):
             await reader.close()
 
     async def _next_of_queue(self, wait_s: float | None) -> AsyncConsumedMessage | None:
-        """As `_next_of_slots`."""
+        """As `_next_of_slots`, for a queue."""
         with self._changed.lock:
             self._stale = False
             progress = self._progress
@@ -385,7 +387,7 @@ class AsyncConsumer(NotPicklable):
             await self._changed.wait_for(lambda: self._closed or None, RETRY_S / 10)
 
     async def _look(self) -> ConsumerState | None:
-        """Read the state and take it over. Joins again if the worker was removed."""
+        """Read the state and apply it to this worker. Joins again if the cluster has removed the worker."""
         progress = self._progress
         assert progress is not None
         described = await self._described(progress.token if self._is_queue else 0)
@@ -411,7 +413,7 @@ class AsyncConsumer(NotPicklable):
             self._joining = False
 
     def _take(self, described: ConsumerState) -> None:
-        """Take over what the cluster has decided. The lock is held."""
+        """Apply the state that the cluster has decided to this worker. The caller holds the lock."""
         progress, doubtful = self._progress, self._doubtful
         self._doubtful = []
         if isinstance(progress, QueueProgress):
@@ -433,7 +435,9 @@ class AsyncConsumer(NotPicklable):
         progress.lost = 0
 
     async def _tick(self) -> float | None:
-        """Look at the state; show that this worker is alive, and challenge those that do not work."""
+        """Read the state; show that this worker is alive, and challenge workers that are silent although messages
+        wait.
+        """
         if self._closed:
             return None
         pause_s: float | None = self._settings.lease_s / LOOKS_PER_LEASE
@@ -443,6 +447,9 @@ class AsyncConsumer(NotPicklable):
                 place = await self._context.run(consumer_calls.tell(self.stream, commands))
                 self._index = max(self._index, place.index)
                 await self._look()
+            with self._changed.lock:
+                if isinstance(self._progress, SlotProgress):
+                    self._progress.report_skipped()
             self._context.hand_over(self._submit)
         except (Forbidden, Missing, Misused, Closed) as error:
             self._error = error
@@ -459,8 +466,10 @@ class AsyncConsumer(NotPicklable):
         """The commands that the state asks for."""
         progress = self._progress
         assert progress is not None
-        me = next(member for member in described.members if member.token == progress.token)
         commands: list[Command] = []
+        me = next((member for member in described.members if member.token == progress.token), None)
+        if me is None:  # the iteration has joined again meanwhile: the next look is about the new worker
+            return commands
         if isinstance(progress, QueueProgress):
             if progress.in_hand:
                 commands.append(Touch(self.name, me.token))
@@ -475,7 +484,7 @@ class AsyncConsumer(NotPicklable):
         return commands
 
     def _waited_s(self, token: int, mark: int, now_s: float) -> float:
-        """For how long this worker has seen the same mark of a worker."""
+        """Seconds since this worker saw another value of `mark` of that worker; 0 if the value is new."""
         seen = self._seen.get(token)
         if seen is None or seen[0] != mark:
             self._seen[token] = (mark, now_s)
@@ -591,7 +600,7 @@ class AsyncConsumer(NotPicklable):
     # For the engine.
 
     def _submit(self) -> None:
-        """Send the commands that wait, unless others are under way."""
+        """Send the waiting commands, unless a request with commands is under way."""
         with self._changed.lock:
             if self._in_flight or self._doubtful or self._closed or self._error is not None:
                 return
@@ -658,7 +667,7 @@ def _changes_slots(command: Command) -> bool:
 
 
 def _why_not(settings: ConsumerSettings, described: ConsumerState | None) -> str:
-    """Why the cluster did not accept a worker."""
+    """The reason for which the cluster did not accept a worker."""
     if described is None:
         return "the cluster has as many consumers as it may have: remove one with `chaplain consumer remove`"
     slots = f" with {len(described.slots)} slots" if described.mode == "keyed" else ""

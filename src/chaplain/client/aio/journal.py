@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -55,22 +55,25 @@ class AsyncJournal:
         headers: Headers | None = None,
         id: Sequence[int] | None = None,  # noqa: A002  part of the public API
         isolated: bool = False,
+        *,
+        type: int = 0,  # noqa: A002  likewise
     ) -> Receipt:
         """Append one message and return its receipt.
 
         Writes that are pending concurrently are packed together: there may be thousands.
 
         With the `id` of an `Unknown`, the request is retried: the message is appended only if neither the original nor
-        another retry of it is in the log. Otherwise the receipt of that one is returned.
+        another retry of it is in the log. Otherwise the receipt of the written request is returned.
 
         Raises `Unknown` if the outcome cannot be determined, `DiskFull` if the nodes have no room, and `Unreachable` if
         the request was not sent in time. After every error but `Unknown`, the message is not and never will be in the
-        log. With `isolated`, a proof of the message never shows other messages.
+        log. With `isolated`, a proof of the message never shows other messages. `type` is a number of the program's
+        own, 0 or 2 to 239, by which readers can select messages; executors execute only statements, whose type is 1.
         """
-        plain = key is None and headers is None and type(value) is bytes and len(value) < CHUNK_BYTES
-        if plain and id is None and not isolated:
+        plain = key is None and headers is None and value.__class__ is bytes and len(value) < CHUNK_BYTES
+        if plain and id is None and not isolated and not type:
             return receipt_from(await self._single_writes.write(value), self._origin)
-        batch = journal_calls.single(self.stream, value, key, headers, isolated=isolated)
+        batch = journal_calls.single(self.stream, value, key, headers, isolated=isolated, message_type=type)
         self._single_writes.submit_batch()  # keep the order: earlier single writes go first
         return receipt_from(await self._context.run(journal_calls.write_one(batch, id)), self._origin)
 
@@ -79,23 +82,34 @@ class AsyncJournal:
         items: Iterable[Item],
         id: Sequence[int] | None = None,  # noqa: A002  likewise
         isolated: bool = False,
+        *,
+        type: int = 0,  # noqa: A002  likewise
     ) -> ReceiptSequence:
         """Append messages as one request: all of them, contiguous and in order, or none. Returns their receipts.
 
         Each item is a value, a tuple of value and key, or a tuple of value, key and headers. `id` retries a request
-        that raised `Unknown`, as for `write`. Raises the errors of `write`.
+        that raised `Unknown`, as for `write`. `type` is the type of all of them, as for `write`. Raises the errors of
+        `write`.
         """
-        batch = journal_calls.many(self.stream, items, isolated=isolated)
+        batch = journal_calls.many(self.stream, items, isolated=isolated, message_type=type)
         self._single_writes.submit_batch()  # keep the order: earlier single writes go first
         return (await self._context.run(journal_calls.write(batch, id))).from_client(self._origin)
 
-    def writer(self, receipts: bool = False, isolated: bool = False) -> AsyncWriter:
+    def writer(
+        self,
+        receipts: bool = False,
+        isolated: bool = False,
+        *,
+        type: int = 0,  # noqa: A002  likewise
+    ) -> AsyncWriter:
         """Return a writer, the fast way to append many messages. Use it in an `async with` statement.
 
         It packs messages and pipelines requests. With `receipts`, it keeps every receipt until `take_receipts` is
-        called. With `isolated`, a proof of one message never shows another.
+        called. With `isolated`, a proof of one message never shows another. `type` is the type of all messages, as for
+        `write`.
         """
-        return AsyncWriter(self._context, self.stream, receipts, isolated=isolated, origin=self._origin)
+        message_type = journal_calls.check_type(type)
+        return AsyncWriter(self._context, self.stream, receipts, message_type, isolated=isolated, origin=self._origin)
 
     def read(
         self,
@@ -103,12 +117,14 @@ class AsyncJournal:
         stop: int | None = None,
         follow: bool = False,
         timeout: float | None = None,
+        types: Collection[int] | None = None,
     ) -> AsyncReader:
         """Return an iterator over messages from offset `start` up to, but excluding, `stop`.
 
         - Without `start`, it begins at the first retained offset; `start=None` begins at the head.
         - Without `stop`, it ends at the head that the stream had when the read began.
         - With `follow`, it continues with new messages; then `timeout` ends it after that many seconds without one.
+        - With `types`, it returns only messages of these types and skips the others.
 
         Messages are contiguous and in order, also when the client changes nodes. Iteration raises:
 
@@ -118,7 +134,8 @@ class AsyncJournal:
         - `Unreachable` if nothing arrives in time.
         """
         prepared = journal_calls.read(self.stream, start, stop, follow)
-        return AsyncReader(self._context, self.stream, prepared, validation.wait_s(timeout))
+        chosen = None if types is None else journal_calls.check_types(types)
+        return AsyncReader(self._context, self.stream, prepared, validation.wait_s(timeout), chosen)
 
     def consume(
         self,
@@ -377,9 +394,15 @@ class AsyncReader(NotPicklable):
     """
 
     def __init__(
-        self, context: AsyncClientContext, stream: str, prepared: PreparedCall[object], timeout_s: float | None
+        self,
+        context: AsyncClientContext,
+        stream: str,
+        prepared: PreparedCall[object],
+        timeout_s: float | None,
+        types: Collection[int] | None = None,
     ) -> None:
         self.stream = stream
+        self._types = types
         self._context = context
         self._timeout_s = timeout_s
         self._changed = AsyncNotifier()
@@ -433,7 +456,7 @@ class AsyncReader(NotPicklable):
             if not (found := self._next_chunk()):
                 return () if found is not None else None
             # The chunk is dropped after it is decoded: an exception of a signal handler may interrupt the decoding.
-            self._messages = iter(messages_of(self.stream, found[0]))
+            self._messages = iter(messages_of(self.stream, found[0], self._types))
             self._drop_chunk()
 
     def _next_chunk(self) -> tuple[ReadChunk] | tuple[()] | None:

@@ -106,6 +106,8 @@ class Message(ResultRecord, frozen=True):
     """Index of the cluster message that contains it."""
     ingest_node: int
     """The node that received it from the client."""
+    type: int = 0
+    """The type that its writer gave it. 0 is data, 1 a statement for the stream's database."""
 
     def __hash__(self) -> int:
         return hash((self.stream, self.offset, self.index))  # a dict is not hashable; these fields identify the message

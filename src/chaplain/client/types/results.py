@@ -160,12 +160,39 @@ class PoolMessage(ResultRecord, frozen=True):
     """True if this client changed nodes since the previous message: messages in between are lost uncounted."""
 
 
-ListenerItem: TypeAlias = Event | MemberNews | PoolMessage | Question
+class MemberMessage(ResultRecord, frozen=True):
+    """A message that a client sent to the clients of the node that serves this client."""
+
+    value: bytes
+    sender: int
+    """The node of the client that sent it."""
+    client: str
+    """The registered name of that client."""
+    missed: int = 0
+    """Items lost before this one, as far as they could be counted."""
+    moved: bool = False
+    """True if this client changed nodes since the previous message: it now gets the messages to another node."""
+
+
+class Delivery(ResultRecord, frozen=True):
+    """The fate of a message to a member."""
+
+    outcome: str
+    """`delivered`: the member passed it to its listeners. `dropped`: it was not sent, or no client listens there.
+    `expired`: the member did not acknowledge it in time; it may have arrived.
+    """
+    listeners: int
+    """How many clients it was passed to."""
+    reason: str = ""
+    """Why it was dropped or expired."""
+
+
+ListenerItem: TypeAlias = Event | MemberNews | PoolMessage | MemberMessage | Question
 
 
 def size_bytes(item: ListenerItem) -> int:
     match item:
-        case PoolMessage():
+        case PoolMessage() | MemberMessage():
             return len(item.value)
         case Event() | Question():
             return len(item.content)

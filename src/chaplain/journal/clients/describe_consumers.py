@@ -1,11 +1,13 @@
 """Describes named consumers for clients: the JSON of the answer to `AskConsumers` (docs/protocol/consumers.md).
 
-A page examines at most `PAGE_CONSUMERS_MAX` consumers, readable for the client or not.
+A page examines at most `PAGE_CONSUMERS_MAX` consumers, readable for the client or not, and ends after the consumer with
+which their slots and spans are more than `PAGE_PARTS_MAX`. So no page takes longer than some 2 ms.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
+from collections import Counter
 from typing import Any, TypedDict
 
 from chaplain.journal.execution.state import ExecutionState
@@ -18,6 +20,8 @@ from chaplain.rights import may_read
 from chaplain.units import MILLISECOND_NS
 
 PAGE_CONSUMERS_MAX = 256
+PAGE_PARTS_MAX = 4096
+"""Slots and spans that are examined for one page. The bound of one consumer is 1,024."""
 
 
 def describe_consumers(
@@ -38,10 +42,18 @@ def _page(state: ExecutionState, ask: AskConsumers) -> tuple[list[ConsumerKey], 
     if ask.name:
         key = (ask.stream, ask.name)
         return [key] if key in state.consumers.consumers else [], ("", "")
-    keys = sorted(key for key in state.consumers.consumers if ask.stream in ("", key[0]))
-    first = bisect_right(keys, ask.after)
-    page = keys[first : first + PAGE_CONSUMERS_MAX]
-    return page, page[-1] if first + len(page) < len(keys) else ("", "")
+    keys = state.consumers.keys
+    first = max(bisect_right(keys, ask.after), bisect_left(keys, (ask.stream, "")))
+    end = bisect_right(keys, ask.stream, key=lambda key: key[0]) if ask.stream else len(keys)
+    page: list[ConsumerKey] = []
+    parts = 0
+    for key in keys[first : min(end, first + PAGE_CONSUMERS_MAX)]:
+        if parts > PAGE_PARTS_MAX:
+            break
+        one = state.consumers.consumers[key]
+        parts += len(one.slots) + len(one.spans)
+        page.append(key)
+    return page, page[-1] if first + len(page) < end else ("", "")
 
 
 class ConsumerSummary(TypedDict):
@@ -88,6 +100,7 @@ def _details(state: ExecutionState, one: Consumer, token: int) -> dict[str, Any]
     clients = state.clients
     spans = [span for span in one.spans if token in (0, span.token)]
     waits = [span.due_ns for span in one.spans if span.token != token]
+    held = Counter(slot.holder for slot in one.slots)
     return {
         "members": [
             {
@@ -96,7 +109,7 @@ def _details(state: ExecutionState, one: Consumer, token: int) -> dict[str, Any]
                 "nonce": worker.nonce.hex(),
                 "active": worker.active_ns,
                 "challenged": bool(worker.challenged_until_ns),
-                "slots": sum(slot.holder == worker.token for slot in one.slots),
+                "slots": held[worker.token],
             }
             for worker in one.workers
         ],

@@ -35,6 +35,7 @@ from chaplain.journal.messages.signing import PackCheck, SignatureType, Wrapping
 from chaplain.journal.messages.write_request import STATEMENTS, Heading, check_stream, read_heading, request_digest
 from chaplain.journal.model import verdict_chain
 from chaplain.journal.model.bootstrap import ClusterBootstrap
+from chaplain.journal.model.cluster_config import ClusterConfig
 from chaplain.journal.model.log_entry import AgreedEntry, Decision
 from chaplain.journal.model.records import (
     AppliedRequest,
@@ -97,7 +98,6 @@ class JournalExecution:
         assert (wrapping.id if wrapping else b"") == bootstrap.wrapping_id, "the cluster has another wrapping key"
         self.state = load(bootstrap, snapshot) if snapshot else ExecutionState(bootstrap, genesis(bootstrap.cluster))
         self.cluster = bootstrap.cluster
-        self.cluster_config = self.state.cluster_config
         self.copies = bootstrap.copies
         self._policy = bootstrap.policy
         self._wrapping = wrapping
@@ -115,6 +115,10 @@ class JournalExecution:
     # The interface of the serializer.
 
     @property
+    def cluster_config(self) -> ClusterConfig:
+        return self.state.cluster_config
+
+    @property
     def applied_index(self) -> int:
         return self.state.position.index
 
@@ -126,7 +130,6 @@ class JournalExecution:
         assert plan.executed.position.hash == message.hash, "a message was applied under another hash than its own"
         self._plan = None
         plan.draft.commit()
-        self.cluster_config = self.state.cluster_config
         executed = plan.executed
         self._payload_cache.clear()
         if executed.clients_changed:

@@ -5,8 +5,8 @@ node.
                                for some packs also: DryRun ─▶ DryRunDone ─▶ the same, or refused
     Payload of a peer ─▶ Drained: Verify ─▶ Verified ─▶ to be ordered
 
-The first few signatures of a round are checked when they arrive, without a `Verify`. So a single payload is there when
-the proposal that refers to it arrives behind it.
+The first few signatures of a round are checked when they arrive, without a `Verify`. A single payload is therefore
+available when the proposal that refers to it arrives directly after it.
 
 Decides the contents of ingest messages and their references. Does not know the contents of packs, the master, or which
 messages are agreed.
@@ -21,10 +21,12 @@ pack stays here until its verdict is known, or its signature check or dry run fa
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TypeAlias, assert_never
 
 from chaplain.core import Drained, Persist, Persisted, Replace, Report, Stopping, Woken
+from chaplain.costs import STATEMENT, size_cost
 from chaplain.errors import Malformed
 from chaplain.journal.consensus.events import ConsensusStarted, DiskSpace, NeedPayload, PeerDown, PeerUp
 from chaplain.journal.events import (
@@ -54,7 +56,7 @@ from chaplain.journal.messages.cluster import Reference
 from chaplain.journal.messages.ingest import AcceptedPack, Arrival, IngestEntry, IngestHeads
 from chaplain.journal.messages.peer import Ack, AskPayload, Payload
 from chaplain.journal.messages.signing import PackCheck
-from chaplain.journal.messages.write_request import Heading, read_heading
+from chaplain.journal.messages.write_request import EXECUTED, Heading, read_heading
 from chaplain.journal.settings import JournalSettings
 from chaplain.journal.storage.verdict import Reason
 
@@ -93,7 +95,7 @@ class IngestCore:
         """The write of the current journal id."""
         self._credit = CreditBook(settings.window_bytes, settings.ingest_bytes_max)
         self._admission = Admission(settings, execution, self._credit)
-        self._replication = PayloadReplication(settings)
+        self._replication = PayloadReplication(settings, lambda: execution.cluster_config.serializers)
         self._signatures: SignatureQueue[_Unchecked] = SignatureQueue(settings.checks_inline_max, tokens)
         self._dry_runs = DryRunQueue()
         self._verified_packs: list[AcceptedPack] = []
@@ -108,11 +110,18 @@ class IngestCore:
         """Digests of messages that a proposal waits for."""
         self._holder_turn = 0
         """Counts requests to data holders, to ask each in turn."""
+        self.forwarded_cost: Counter[int] = Counter()
+        """By lane: the cost of intact packs that arrived from other nodes since this was read last."""
         self._effects: list[IngestEffect] = []
 
     @property
     def journal(self) -> int:
         return self._journal
+
+    @property
+    def received_by_node(self) -> dict[int, tuple[Reference, ...]]:
+        """What this node has received of each ingest journal, and what it knows that others have."""
+        return self._replication.received_by_node()
 
     @property
     def idle(self) -> bool:
@@ -212,6 +221,10 @@ class IngestCore:
         if isinstance(item, Arrival):
             self._checking_digests.discard(item.digest)
             self._execution.cache_checks(item.digest, results, item.opened)
+            if item.opened is not None:
+                for heading, valid in zip(item.opened.headings, results, strict=True):
+                    if valid:
+                        self.forwarded_cost[heading.client_id] += forwarded_cost(heading)
             arrived = self._replication.received(now_ns, item.node, item.reference, item.digest, item.payload)
             self._effects.append(arrived)
         elif results[0]:
@@ -367,17 +380,22 @@ class IngestCore:
             self._needed[event.reference] = event.digest
             if len(self._needed) > WANTED_MAX:
                 del self._needed[next(iter(self._needed))]
-        asked = [event.reference.node, *([event.master, self._next_data_holder()] if event.digest else [])]
+        asked = [event.reference.node]
+        if event.digest:
+            asked += [event.master, self._next_data_holder(event.reference)]
         for node in dict.fromkeys(asked):
             if node not in (0, self._settings.node):
                 self._effects.append(ToPeer(node, ask))
 
-    def _next_data_holder(self) -> int:
-        """With index-only serializers: a data holder that may have an ordered payload, each in turn; else 0."""
+    def _next_data_holder(self, reference: Reference) -> int:
+        """With index-only serializers: a data holder that may have an ordered payload, each in turn; else 0. Those that
+        are known to have received it come first.
+        """
         config = self._execution.cluster_config
         if not self._execution.copies:
             return 0
         holders = [node for node in config.members if node != self._settings.node and config.holds_data(node)]
+        holders = [node for node in holders if self._replication.view.has(node, reference)] or holders
         self._holder_turn += 1
         return holders[self._holder_turn % len(holders)] if holders else 0
 
@@ -387,6 +405,12 @@ class IngestCore:
             payload = self._execution.cached_payload(ask.reference, ask.digest)
         if payload is not None:
             self._effects.append(ToPeer(node, Payload(payload)))
+
+
+def forwarded_cost(heading: Heading) -> int:
+    """What a pack costs a node that gets it from another one, in units (`costs`)."""
+    statements = heading.messages if heading.message_type in EXECUTED else 0
+    return size_cost(heading.size_bytes) + STATEMENT * statements
 
 
 def _open(payload: bytes) -> IngestHeads | None:

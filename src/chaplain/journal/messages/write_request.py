@@ -38,8 +38,6 @@ REQUEST_ID_MAX = 0xFFFFFFFF
 _COUNT_AT = 4
 _CLIENT_ID_AT = 8
 _TYPE_AT = 21
-_EXECUTED = (b"\1", b"\xf3")
-"""Types of packs whose messages every node executes one by one: statements, and commands to consumers."""
 COLUMNS_AT = 23
 """Position of the octet in a pack that lists its columns."""
 RESERVED = "_"
@@ -49,8 +47,12 @@ RESERVED = "_"
 PYTHON_SUM_MAX = 64
 """Up to this many messages, `check_pack` adds up the sizes in Python: that is faster than numpy's first call."""
 
+TYPE_MAX = 239
+"""Larger types belong to the cluster: two-phase writes and commands to consumers."""
 STATEMENTS = 1
 """Type of packs whose messages are statements for the stream's database."""
+EXECUTED = (STATEMENTS, 0xF3)
+"""Types of packs whose messages every node executes one by one: statements, and commands to consumers."""
 
 
 class Heading(Frozen, frozen=True):
@@ -78,7 +80,7 @@ def client_id_of(raw: bytes) -> int:
 
 def statements_in(raw: bytes) -> int:
     """The number of statements, or of commands to consumers, that the pack claims; 0 for a pack of anything else."""
-    executed = raw[_TYPE_AT : _TYPE_AT + 1] in _EXECUTED
+    executed = len(raw) > _TYPE_AT and raw[_TYPE_AT] in EXECUTED
     return int.from_bytes(raw[_COUNT_AT : _COUNT_AT + 4], "little") if executed else 0
 
 

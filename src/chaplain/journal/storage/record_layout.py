@@ -8,8 +8,8 @@
     message  = opaque 1 | front size 4 | front | loose pack …
 
 The batches are in the order of their ingest messages. The batches of one ingest message are in the order in which its
-streams first appear. A pack that is too small to be one is loose: it stays in the skeleton, and adds no batch. An
-opaque message cannot be decoded; its front is all of it.
+streams first appear. An entry with fewer octets than the head of a pack is loose: it stays in the skeleton, and adds no
+batch. An opaque message cannot be decoded; its front is all of it.
 
 The layout follows from the octets alone, so a node can store a message before execution decides about it.
 `applied_batches` states later which octets of the batches were applied.

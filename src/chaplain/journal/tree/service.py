@@ -1,8 +1,8 @@
 """The tree over the log as the rest of the journal sees it: its tiles, signed checkpoints, and answers to questions.
 
 Combines `tiles`, which writes the tree, with `signer`, which signs checkpoints of it. Decides only which of these two
-parts receives an input. An applied message usually gives neither of them anything to do: tiles become full once in 256
-leaves, and checkpoints are signed at most once in `sign_ns`.
+parts receives an input. Most applied messages cause no work in either part: tiles become full once in 256 leaves, and
+checkpoints are signed at most once in `sign_ns`.
 """
 
 from __future__ import annotations
@@ -127,7 +127,9 @@ class TreeService:
 
     @property
     def wants_to_sign(self) -> bool:
-        """True if a checkpoint waits until messages are on disk here. Then each finished write may allow it."""
+        """True if a checkpoint waits until its messages are on disk here. Each finished write may then make it
+        possible.
+        """
         return self.signer.wants_to_sign
 
     def on_timer(self, now_ns: int) -> None:
@@ -150,23 +152,27 @@ class TreeService:
 
     # Questions.
 
-    def ask(self, name: str, answer: Answer, index: int = 0) -> None:
+    def ask(self, name: str, answer: Answer, index: int = 0) -> bool:
         """Answer with a tile, at once or after a read of the disk; or with the newest complete checkpoint, when it
-        covers message `index`. Raises `Malformed` if the name is neither that of a tile nor `CHECKPOINT`.
+        covers message `index`. Return False, without an answer, if too many tiles are being read. Raises `Malformed` if
+        the name is neither that of a tile nor `CHECKPOINT`.
         """
         if name == CHECKPOINT:
             if index <= self.covers or len(self._waiting) >= WAITING_MAX:
                 self._answer_checkpoint(answer)
             else:
                 self._waiting.append((index, answer))
-            return
+            return True
         found = self.find(name)
-        if not isinstance(found, OnDisk) or len(self._reads) >= READS_MAX:
-            answer(None if isinstance(found, OnDisk) else found)
-            return
+        if not isinstance(found, OnDisk):
+            answer(found)
+            return True
+        if len(self._reads) >= READS_MAX:
+            return False
         self._token += 1
         self._reads[self._token] = (found.tile, answer)
         self._read_effects.append(ReadFile(self._token, found.file))
+        return True
 
     def find(self, name: str) -> bytes | OnDisk | None:
         """The newest complete checkpoint, a tile, or the file that contains the tile; None if this node has none of

@@ -32,7 +32,7 @@ BUFFERED_BYTES_MAX = 2 * PIECE_BYTES_MAX
 """Bytes that ZeroMQ may buffer of a connection without delivering a message."""
 CHECK_EVERY_NS = 100_000_000
 _TIME_SHARE = 50
-"""All checks together take at most this fraction (one part in so many) of the time."""
+"""All checks together take at most one part in this many of the time."""
 _ROUND_MESSAGES = 65_536
 """ZeroMQ serves connections in turns: after this many messages each had one, even if the socket never gets empty."""
 _ROUNDS = 2

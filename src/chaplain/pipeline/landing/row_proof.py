@@ -13,7 +13,6 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 from pyarrow import fs
 
@@ -86,6 +85,8 @@ def _rows(files: Sequence[str], wanted: Any) -> Any:
     remote = "://" in files[0]
     system = fs.FileSystem.from_uri(files[0])[0] if remote else fs.LocalFileSystem()
     paths = [fs.FileSystem.from_uri(file)[1] if remote else file for file in files]
+    import pyarrow.dataset as ds  # noqa: PLC0415  it imports pandas, which every Python worker of Spark would pay for
+
     found = ds.dataset(paths, filesystem=system, format="parquet").to_table(columns=list(COLUMNS), filter=wanted)
     return found.sort_by("offset").combine_chunks()
 

@@ -23,7 +23,7 @@ REMOTE_S = 3.0
 _OF_NODE = ("state", "roles", "master", "members", "standing", "disk_full", "reserved", "index_only")
 _DOWN = {"state": "down", "roles": [], "master": False, "members": 0}
 """Shown for a node that does not answer. It has the fields that programs read for every node."""
-_IF_TOLD = ("sequence", "log", "databases", "keys", "used_twice", "clock_error_seconds")
+_IF_TOLD = ("sequence", "log", "received", "databases", "keys", "used_twice", "clock_error_seconds")
 """Fields that a node reports only if it is up and has the layer."""
 
 Status = Mapping[str, Any]

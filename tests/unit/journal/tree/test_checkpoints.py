@@ -13,7 +13,7 @@ from chaplain.journal.messages.peer import TreeSignature
 from chaplain.journal.model.bootstrap import ExecutionPolicy
 from chaplain.journal.snapshots import checkpoint
 from chaplain.journal.snapshots.checkpoint import checkpoint_name
-from chaplain.journal.tree import signed_record
+from chaplain.journal.tree import service, signed_record
 from chaplain.journal.tree.signed_record import SLOT_BYTES, SignedRecord
 from chaplain.mesh.events import Whisper
 from chaplain.proofs import checkpoint as checkpoints
@@ -407,6 +407,18 @@ def test_restart_from_a_snapshot_serves_the_same_tiles():
     for number, name in enumerate(("tile/0/003", "tile/7/000", "tile/0/0", "../signed", "tile/entries/002"), 10):
         message, _ = asker.ask(AskTree(number, name))
         assert isinstance(message, Failed), name
+
+
+def test_tile_is_refused_as_busy_and_not_as_missing_while_many_are_read(monkeypatch):
+    monkeypatch.setattr(service, "READS_MAX", 0)
+    cluster, client, lane = started()
+    write(cluster, client, lane, 1, 300)
+    covered(cluster, 300)
+    cluster.rest(2 * SECOND)
+    asker = Client(cluster).connect(cluster.master)
+    message, _ = asker.ask(AskTree(1, "tile/0/000"))
+    assert isinstance(message, Failed)
+    assert message.kind == "busy"
 
 
 def test_question_for_a_checkpoint_waits_until_it_covers_the_message():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from chaplain.client.protocol.consumers.slot_progress import PAIR_GAP, SKIPPED_MAX, SlotProgress, slot_of
+from chaplain.client.protocol.consumers.slot_progress import PAIR_GAP, SlotProgress, slot_of
 from chaplain.client.protocol.consumers.state import ConsumerState
 from chaplain.journal.messages.consumer import Acknowledge
 
@@ -66,13 +66,22 @@ def test_slot_far_ahead_of_the_others_is_acknowledged_by_itself() -> None:
     assert acknowledged(made) == (0, ((1, 2 * PAIR_GAP),))
 
 
-def test_messages_for_others_are_acknowledged_seldom() -> None:
+def test_position_passes_messages_for_others_only_when_it_is_reported() -> None:
     made = progress((0, ME, ME, 1), (0, OTHER, OTHER, 1))
-    for offset in range(1, SKIPPED_MAX - 1, 2):
+    for offset in range(1, 99, 2):
         made.offer(None, offset)
     assert acknowledged(made) is None
-    made.offer(None, SKIPPED_MAX + 1)
-    assert acknowledged(made) == (SKIPPED_MAX + 2, ())
+    made.report_skipped()
+    assert acknowledged(made) == (98, ())
+    made.report_skipped()
+    assert acknowledged(made) is None, "an idle worker sends nothing"
+
+
+def test_position_reaches_the_end_although_a_former_worker_processed_the_last_messages() -> None:
+    made = progress((5, ME, ME, 3), (4, ME, ME, 3))
+    assert deliver(made, 4) == []
+    made.report_skipped()
+    assert acknowledged(made) == (5, ())
 
 
 def test_new_slot_is_read_from_its_position_and_others_are_not_delivered_again() -> None:
