@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import http.client
+import ipaddress
 import json
 import socket
+import ssl
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
 
 from chaplain.errors import ConfigError
 from chaplain.gateway.server import check_exposure, make_server
@@ -20,13 +27,12 @@ from tests.support.process_cluster import until
 from tests.unit.gateway.scenes import Scene
 
 PATIENCE_S = 60.0
-Serve = Callable[..., tuple[Scene, int]]
 
 
 @contextmanager
-def served(scene: Scene) -> Iterator[int]:
+def served(scene: Scene, tls: tuple[Path, Path] | None = None) -> Iterator[int]:
     listening = listen("127.0.0.1", 0)
-    server = make_server(scene.app, scene.settings, None)
+    server = make_server(scene.app, scene.settings, tls)
     thread = threading.Thread(target=server.run, args=([listening],))
     thread.start()
     try:
@@ -133,6 +139,34 @@ def test_follower_that_leaves_is_noticed(tmp_path: Path) -> None:
         answer.close()
         connection.close()
         until(lambda: scene.gateway.followers.total == 0, "the follower's place is free")
+
+
+def make_certificate(folder: Path) -> tuple[Path, Path]:
+    """A certificate for 127.0.0.1, and its key."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "gateway")])
+    names = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
+    builder = x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+    start = datetime.now(UTC) - timedelta(days=1)
+    dated = builder.not_valid_before(start).not_valid_after(start + timedelta(days=3))
+    signed = dated.add_extension(names, critical=False).sign(key, hashes.SHA256())
+    (folder / "cert.pem").write_bytes(signed.public_bytes(serialization.Encoding.PEM))
+    plain = (serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    (folder / "key.pem").write_bytes(key.private_bytes(serialization.Encoding.PEM, *plain))
+    return folder / "cert.pem", folder / "key.pem"
+
+
+def test_tls_serves_verified_clients_and_no_plain_ones(tmp_path: Path) -> None:
+    certificate, key = make_certificate(tmp_path)
+    with served(Scene(tmp_path / "gateway"), (certificate, key)) as port:
+        trusting = ssl.create_default_context(cafile=str(certificate))
+        connection = http.client.HTTPSConnection("127.0.0.1", port, timeout=PATIENCE_S, context=trusting)
+        connection.request("GET", "/healthz")
+        assert connection.getresponse().read() == b'{"status":"ok"}'
+        connection.close()
+        with connect(port) as plain:
+            plain.sendall(b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n")
+            assert b"200 OK" not in read_all(plain)
 
 
 def test_plain_http_beyond_loopback_needs_an_explicit_option() -> None:
