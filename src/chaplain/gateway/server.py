@@ -108,8 +108,9 @@ class GatewayProtocol(H11Protocol):
         self.transport.close()
 
     def _connections_of_address(self) -> int:
-        own = self.client and self.client[0]
-        return sum(one.client is not None and one.client[0] == own for one in self.connections)
+        address = self.client and self.client[0]
+        others = (one.client for one in self.connections if isinstance(one, GatewayProtocol))
+        return sum(client is not None and client[0] == address for client in others)
 
     def _bound_header(self) -> None:
         self._header_timer = self.loop.call_later(self.settings.header_seconds, self.transport.abort)

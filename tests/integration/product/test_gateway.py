@@ -96,55 +96,61 @@ def new_token(cluster: Path, name: str, *options: str) -> str:
 TEXT = {"Content_Type": "text/plain"}
 
 
-def test_gateway_serves_tokens_with_the_rights_of_their_clients(tmp_path: Path) -> None:
-    with running(tmp_path / "one", 1) as cluster:
-        directory = cluster.directory
-        shop = new_token(directory, "shop", "--write", "orders*", "--read", "orders*")
-        with gateway(directory) as served:
-            auditor = new_token(directory, "auditor", "--read", "*")  # while the gateway runs
-            until(lambda: served.send(auditor, "GET", "/v1/health").status == 200, "the new token counts")
-            written = served.send(shop, "POST", "/v1/streams/orders/messages?key=k", b"apples", **TEXT)
-            assert written.status == 201
-            assert served.send(shop, "POST", "/v1/streams/other/messages", b"x", **TEXT).problem == "forbidden"
-            assert served.send(auditor, "POST", "/v1/streams/orders/messages", b"x", **TEXT).problem == "forbidden"
-            page = served.send(auditor, "GET", "/v1/streams/orders/messages").json
-            assert [(one["key"], one["value"]) for one in page["messages"]] == [("k", "apples")]
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The directory of a cluster of one node, which the tests of this module share."""
+    with running(tmp_path_factory.mktemp("one") / "demo", 1) as cluster:
+        yield cluster.directory
 
-            once = {**TEXT, "Idempotency_Key": "one"}
-            with ThreadPoolExecutor(4) as pool:
-                sent = pool.map(
-                    lambda _: served.send(shop, "POST", "/v1/streams/orders/messages", b"once", **once), range(8)
-                )
-                assert {one.status for one in sent} <= {201, 409}
-            assert served.send(shop, "GET", "/v1/streams").json["streams"][0]["next_offset"] == 2
 
-            receipt = written.json["receipts"][0]
-            resolved = served.send(shop, "POST", f"/v1/requests/{receipt['request']}/resolve").json
-            assert (resolved["written"], resolved["receipt"]["offset"]) == (True, 0)
-            retried = served.send(
-                shop, "POST", "/v1/streams/orders/messages?key=k", b"apples", Chaplain_Retry=receipt["request"], **TEXT
+def test_gateway_serves_tokens_with_the_rights_of_their_clients(directory: Path) -> None:
+    shop = new_token(directory, "seller", "--write", "sales*", "--read", "sales*")
+    with gateway(directory) as served:
+        auditor = new_token(directory, "auditor", "--read", "*")  # while the gateway runs
+        until(lambda: served.send(auditor, "GET", "/v1/health").status == 200, "the new token counts")
+        written = served.send(shop, "POST", "/v1/streams/sales/messages?key=k", b"apples", **TEXT)
+        assert written.status == 201
+        assert served.send(shop, "POST", "/v1/streams/other/messages", b"x", **TEXT).problem == "forbidden"
+        assert served.send(auditor, "POST", "/v1/streams/sales/messages", b"x", **TEXT).problem == "forbidden"
+        page = served.send(auditor, "GET", "/v1/streams/sales/messages").json
+        assert [(one["key"], one["value"]) for one in page["messages"]] == [("k", "apples")]
+
+        once = {**TEXT, "Idempotency_Key": "one"}
+        with ThreadPoolExecutor(4) as pool:
+            sent = pool.map(
+                lambda _: served.send(shop, "POST", "/v1/streams/sales/messages", b"once", **once), range(8)
             )
-            assert retried.json["receipts"][0]["offset"] == 0
+            assert {one.status for one in sent} <= {201, 409}
+        assert served.send(shop, "GET", "/v1/streams").json["streams"][0]["next_offset"] == 2
 
-            text = served.send(auditor, "GET", "/v1/streams/orders/messages/0/proof").body
-            trusted = policy.parse(served.send(auditor, "GET", "/v1/policy").body)
-            assert proof.check(proof.parse(text), trusted, stream="orders", offset=0).value == b"apples"
-            assert served.send(auditor, "GET", "/v1/checkpoint").body.startswith(b"chaplain/")
-            assert served.send(auditor, "GET", "/v1/members").json["members"][0]["state"] == "alive"
-            assert served.send(auditor, "GET", "/v1/status").json["status"]["roles"]
-            assert served.send(auditor, "GET", "/v1/streams/none/messages").problem == "missing"
+        receipt = written.json["receipts"][0]
+        resolved = served.send(shop, "POST", f"/v1/requests/{receipt['request']}/resolve").json
+        assert (resolved["written"], resolved["receipt"]["offset"]) == (True, 0)
+        retried = served.send(
+            shop, "POST", "/v1/streams/sales/messages?key=k", b"apples", Chaplain_Retry=receipt["request"], **TEXT
+        )
+        assert retried.json["receipts"][0]["offset"] == 0
 
-            arguments = Path(f"/proc/{served.process.pid}/cmdline").read_bytes()
-            assert shop.encode() not in arguments
-            shell("token", "remove", "shop", "--cluster", directory)
-            until(lambda: served.send(shop, "GET", "/v1/streams").status == 401, "the removed token is refused")
-        listed = json.loads(shell("token", "list", "--cluster", directory, "--output", "json"))
-        assert [one["name"] for one in listed] == ["auditor"]
-        clients = json.loads(shell("client", "list", "--cluster", directory, "--output", "json"))
-        assert {one["name"]: one["status"] for one in clients}["shop"] == "removed"
-        assert not (directory / "gateway/shop.identity").exists()
-        wrong = shell("token", "new", "auditor", "--cluster", directory, code=1)
-        assert "exists" in wrong
+        text = served.send(auditor, "GET", "/v1/streams/sales/messages/0/proof").body
+        trusted = policy.parse(served.send(auditor, "GET", "/v1/policy").body)
+        assert proof.check(proof.parse(text), trusted, stream="sales", offset=0).value == b"apples"
+        assert served.send(auditor, "GET", "/v1/checkpoint").body.startswith(b"chaplain/")
+        assert served.send(auditor, "GET", "/v1/members").json["members"][0]["state"] == "alive"
+        assert served.send(auditor, "GET", "/v1/status").json["status"]["roles"]
+        assert served.send(auditor, "GET", "/v1/streams/none/messages").problem == "missing"
+
+        arguments = Path(f"/proc/{served.process.pid}/cmdline").read_bytes()
+        assert shop.encode() not in arguments
+        shell("token", "remove", "seller", "--cluster", directory)
+        until(lambda: served.send(shop, "GET", "/v1/streams").status == 401, "the removed token is refused")
+    listed = json.loads(shell("token", "list", "--cluster", directory, "--output", "json"))
+    assert "auditor" in [one["name"] for one in listed]
+    assert "seller" not in [one["name"] for one in listed]
+    clients = json.loads(shell("client", "list", "--cluster", directory, "--output", "json"))
+    assert {one["name"]: one["status"] for one in clients}["seller"] == "removed"
+    assert not (directory / "gateway/seller.identity").exists()
+    wrong = shell("token", "new", "auditor", "--cluster", directory, code=1)
+    assert "exists" in wrong
 
 
 def test_writes_and_followers_continue_when_the_master_is_killed(tmp_path: Path) -> None:
@@ -175,12 +181,12 @@ def test_writes_and_followers_continue_when_the_master_is_killed(tmp_path: Path)
         ]
 
 
-def test_flood_without_tokens_and_slow_clients_do_not_grow_memory(tmp_path: Path) -> None:
+def test_flood_without_tokens_and_slow_clients_do_not_grow_memory(directory: Path) -> None:
     """Slow clients send a part of a header or of a body, or do not read an answer."""
-    with running(tmp_path / "one", 1) as cluster, ExitStack() as stack:
-        token = new_token(cluster.directory, "shop")
+    with ExitStack() as stack:
+        token = new_token(directory, "flooded")
         settings = "header_seconds = 60\nbody_seconds = 60\nstalled_seconds = 60\n"
-        served = stack.enter_context(gateway(cluster.directory, settings))
+        served = stack.enter_context(gateway(directory, settings))
         assert served.send(token, "POST", "/v1/streams/a/messages", b"x" * 500_000, **TEXT).status == 201
         before_mib = served.memory_mib()
         start = f"Host: a\r\nAuthorization: Bearer {token}\r\n".encode()
@@ -219,15 +225,19 @@ def only_user_of_the_port() -> Iterator[None]:
 
 
 @pytest.mark.timeout(280)
-def test_walk_of_the_page_works_as_printed(tmp_path: Path) -> None:
+def test_walk_of_the_page_works_as_printed(directory: Path) -> None:
     """The second block runs in another terminal while the rest is typed."""
     page = (ROOT / "docs/howto/http.md").read_text()
     blocks = re.findall(r"^```sh\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
-    typed = Shell(tmp_path)
-    with running(tmp_path / "demo", 1), only_user_of_the_port():
+    typed = Shell(directory.parent)
+    with only_user_of_the_port():
         typed.worked(blocks[0])
         served = subprocess.Popen(
-            ["bash", "-c", f"exec {blocks[1]}"], cwd=tmp_path, env=typed.environment, stdout=subprocess.PIPE, text=True
+            ["bash", "-c", f"exec {blocks[1]}"],
+            cwd=typed.folder,
+            env=typed.environment,
+            stdout=subprocess.PIPE,
+            text=True,
         )
         try:
             assert served.stdout is not None

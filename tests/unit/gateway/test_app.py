@@ -463,7 +463,7 @@ def known(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     return folder, Scene(folder).token
 
 
-@settings(max_examples=300, deadline=None, derandomize=True)
+@settings(max_examples=120, deadline=None, derandomize=True)
 @given(data=st.data())
 def test_random_requests_get_documented_answers_and_no_server_error(
     known: tuple[Path, str], data: st.DataObject
