@@ -27,7 +27,7 @@ ROOT = Path(__file__).parents[3]
 PORT = 7490
 """The default port, which the printed walk uses."""
 SLOW_CLIENTS = 200
-FLOOD = 3000
+FLOOD = 1600
 GROWTH_MIB_MAX = 48
 """What a flood and slow clients may add to the memory of the gateway. Without bounds it would be hundreds of MiB."""
 
