@@ -71,6 +71,8 @@ EXTRAS = {
     **dict.fromkeys(("psycopg", "pglast"), "postgres"),
     **dict.fromkeys(("starlette", "uvicorn"), "console"),
     "h11": "gateway",
+    "pyarrow": "tables",
+    "eventsourcing": "eventsourcing",
 }
 """The extra of chaplain that installs each optional package."""
 
