@@ -55,12 +55,12 @@ FORMS = ("application/x-www-form-urlencoded", "multipart/form-data")
 """What curl and browsers send unless told otherwise: hardly ever what was meant as a value."""
 HEADERS = {"x-content-type-options": "nosniff", "cache-control": "no-store"}
 CLOSE = {"connection": "close"}
-_TOKEN, _NOBODY = "chaplain.token", ""
+_TOKEN, _NO_NAME = "chaplain.token", ""
 Report: TypeAlias = Callable[[str], object]
 
 
 class _Disconnected(Exception):
-    """The client is gone: nobody reads an answer."""
+    """The client has disconnected, so no answer is sent."""
 
 
 class Gateway:
@@ -187,7 +187,7 @@ class _Gate:
         path = scope["raw_path"].decode("ascii", "replace")
         try:
             token = self._gateway.admit(path, Headers(scope=scope).get("authorization", ""))
-            owner = _NOBODY if token is None else token.id
+            owner = _NO_NAME if token is None else token.id
             with self._gateway.requests.hold(owner):
                 await self._app({**scope, "path": path, _TOKEN: token}, receive, send)
         except Problem as problem:
@@ -241,7 +241,7 @@ class _Endpoint:
 
     def _call(self, given: Any, body: bytes, content_type: str, token: TokenRecord | None) -> Call:
         gateway = self._gateway
-        known = token or TokenRecord(name=_NOBODY, id=_NOBODY, sha256="", identity="")
+        known = token or TokenRecord(name=_NO_NAME, id=_NO_NAME, sha256="", identity="")
         return Call(
             parameters=given,
             body=body,
@@ -259,7 +259,7 @@ class _Endpoint:
             return await operation.handler(call)
         except Problem:
             raise
-        except ConfigError as error:  # the file of the identity is missing or unreadable: the client cannot help it
+        except ConfigError as error:  # the file of the identity is missing or unreadable, and its path is not for users
             self._gateway.report(f"{operation.name}: {error}")
             raise Problem(problems.INTERNAL, "the gateway cannot use the identity of this token") from None
         except ChaplainError as error:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
 
-from chaplain.gateway.problems import Problem, ProblemKind
+from chaplain.gateway.problems import Problem
 
 
 class TokenBucket:
@@ -61,11 +61,6 @@ class InUse:
             self._by_owner[owner] -= amount
             if not self._by_owner[owner]:
                 del self._by_owner[owner]  # owners come and go
-
-
-def bound(kind: ProblemKind, what: str) -> Problem:
-    """The problem at a bound."""
-    return Problem(kind, what)
 
 
 def _again(problem: Problem) -> Problem:

@@ -171,7 +171,7 @@ def remove(name: str, cluster: str, node: int | None, output: str) -> None:
         with connected(cluster, node) as admins:
             try:
                 admins.remove_client(record.client)
-            except Missing:  # somebody has removed it
+            except Missing:  # removed by `chaplain client remove`
                 progress(f"there is no client {record.client}")
         Path(record.identity).unlink(missing_ok=True)
     if output == "json":
