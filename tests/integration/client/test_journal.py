@@ -48,6 +48,10 @@ def test_written_messages_are_read_back(directory: Path) -> None:
         assert list(journal.read(None)) == list(journal.read(4)) == []
         assert client.resolve(first.id) == first
         assert {"plain": 4}.items() <= {stream.stream: stream.next_offset for stream in client.streams()}.items()
+        names = [stream.stream for stream in client.streams()]
+        assert names == sorted(names)
+        assert [stream.stream for stream in client.streams(limit=1)] == names[:1]
+        assert [stream.stream for stream in client.streams(names[0])] == names[1:]
         with pytest.raises(Missing, match="ends before offset 4"):
             next(journal.read(5))
         with pytest.raises(Missing, match="there is no stream"):

@@ -68,6 +68,9 @@ NO_CLUSTER = [
     Wrong("chaplain drill --minutes 0 --cluster c", "is not in the range", 2),
     Wrong("chaplain drill --cluster nowhere", "no cluster at nowhere"),
     Wrong("chaplain console --cluster nowhere", "no cluster at nowhere"),
+    Wrong("chaplain gateway --cluster nowhere", "no cluster at nowhere"),
+    Wrong("chaplain token new shop --cluster nowhere", "no cluster at nowhere"),
+    Wrong("chaplain token list --cluster nowhere", "no cluster at nowhere"),
     Wrong("chaplain demo --out mine/file", "is a file", 2),
     Wrong("chaplain pipeline verify", "give either --cluster or --path", 2),
     Wrong("chaplain pipeline verify --cluster nowhere", "cannot read nowhere: No such file", 4),
@@ -147,6 +150,11 @@ DEAD_CLUSTER = [
     Wrong("chaplain node run --config open/node-1/node.toml", "can be read by others .mode 644.; run `chmod 600"),
     Wrong("chaplain node run --config keyless/node-1/node.toml", "make one with `chaplain key new --kind keyring"),
     Wrong("chaplain console --host 0.0.0.0 --cluster c", "give --token-file, --tls-cert and --tls-key"),
+    Wrong("chaplain gateway --bind 0.0.0.0 --cluster c", "give --tls-cert and --tls-key"),
+    Wrong("chaplain gateway --tls-cert c/cluster.toml --cluster c", "go together", 2),
+    Wrong("chaplain gateway --settings c/cluster.toml --cluster c", "cluster.toml: .*unknown field"),
+    Wrong("chaplain token new ../shop --cluster c", "a token's name has"),
+    Wrong("chaplain token remove shop --cluster c", "no token 'shop'"),
 ]
 
 

@@ -18,8 +18,8 @@ from unittest import mock
 
 import pytest
 
-from chaplain.cli.commands.streams.journal import timestamp
 from chaplain.cli.main import main
+from chaplain.client.types.json_values import timestamp
 
 
 class Done(NamedTuple):

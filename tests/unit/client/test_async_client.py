@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from random import Random
 
 import pytest
@@ -221,5 +222,18 @@ def test_pool_whose_join_failed_can_be_joined_later() -> None:
             [ListeningBegan(call), Yielded(call, PoolItem(call, "p", 1, "alice", 0), b"hi", 0, False)]
         )
         assert (await anext(again)).value == b"hi"
+
+    run(work())
+
+
+def test_journals_that_are_no_longer_used_leave_nothing_in_the_client(cluster) -> None:
+    async def work() -> None:
+        async with AsyncClient.connect(**cluster.how) as client:
+            used = client.journal("used")
+            for number in range(100):
+                client.journal(f"stream-{number}")
+            gc.collect()  # a journal and its receipts' origin refer to each other
+            assert client._context.single_writes("used") is used._single_writes
+            assert len(client._context._single_writes) == 1
 
     run(work())

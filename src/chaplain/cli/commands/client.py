@@ -10,6 +10,7 @@ from random import SystemRandom
 import click
 
 from chaplain.cli.support.connection_options import cluster_options, connected
+from chaplain.cli.support.new_client import add_with_identity, rights
 from chaplain.cli.support.output import print_json, print_table
 
 _COLUMNS = ["name", "status", "admin", "writes", "reads", "lanes", "signature", "key"]
@@ -54,37 +55,24 @@ def add(
     Without --key the command creates an identity and writes it to a file. The client connects with this file: keep it
     secret and keep it safe.
     """
-    from chaplain.client.connect.identity_file import format_identity_file  # noqa: PLC0415
     from chaplain.config import load_cluster  # noqa: PLC0415
     from chaplain.journal.messages.signing import SECRET_BYTES  # noqa: PLC0415
-    from chaplain.link.auth.identity import KEY_BYTES, Identity, from_text, to_text  # noqa: PLC0415
     from chaplain.link.settings import HMAC  # noqa: PLC0415
-    from chaplain.runtime.secret_files import write_secret  # noqa: PLC0415
 
     if signature == "hmac" and key is not None:
         raise click.UsageError("--signature hmac makes a secret, which goes into the identity file: leave out --key")
     if signature == "hmac" and load_cluster(cluster).seal == HMAC:
         raise click.UsageError(f"this cluster seals with {HMAC}, and its secret would travel readable: use ed25519")
-    everything = ("*",) if not writes and not reads else ()
     file = None if key is not None else out or Path(f"{name}.identity")
     with connected(cluster, node) as admins:
-        public_key = key or ""
-        secret = SystemRandom().randbytes(SECRET_BYTES) if signature == "hmac" else b""
-        if file is not None:
-            identity = Identity.generate(SystemRandom())
-            known = load_cluster(cluster)
-            nodes = [from_text(one.key, KEY_BYTES, "a node's key") for one in known.nodes]
-            write_secret(file, format_identity_file(identity, known.cluster, known.seal, nodes, secret))
-            public_key = to_text(identity.key)
-        try:
-            acl = admins.add_client(name, public_key, writes or everything, reads or everything, admin, secret=secret)
-        except ValueError as wrong:
-            _remove(file)
-            raise click.UsageError(str(wrong)) from None
-        except BaseException as failure:
-            if _is_certain(failure):
-                _remove(file)
-            raise
+        if file is None:
+            public_key = key or ""
+            acl = admins.add_client(name, public_key, *rights(writes, reads), admin)
+        else:
+            secret = SystemRandom().randbytes(SECRET_BYTES) if signature == "hmac" else b""
+            acl, public_key = add_with_identity(
+                admins, load_cluster(cluster), name, file, rights(writes, reads), admin=admin, secret=secret
+            )
     if output == "json":
         print_json({"name": name, "acl": acl, "key": public_key, "file": None if file is None else str(file)})
     else:
@@ -143,15 +131,3 @@ def proof(name: str, cluster: str, node: int | None, output: str) -> None:
         print_table(
             ["stream", "client_id", "first_id", "requests", "digest"], rows, f"{says}: key {to_text(found.key)}"
         )
-
-
-def _remove(file: Path | None) -> None:
-    if file is not None:
-        file.unlink(missing_ok=True)
-
-
-def _is_certain(failure: BaseException) -> bool:
-    """Return whether the client was certainly not added. Otherwise its identity file must not be deleted."""
-    from chaplain.errors import ConfigError, Refused  # noqa: PLC0415
-
-    return isinstance(failure, Refused | ConfigError)

@@ -15,17 +15,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from chaplain.cli.commands.streams.journal import timestamp
 from chaplain.cli.support.compression import compress_options, drop_verified
 from chaplain.cli.support.log_source import cluster_folder, log_source, one_source
 from chaplain.cli.support.output import (
     F,
     escaped,
-    json_value,
     print_json,
     progress,
 )
 from chaplain.cli.support.verification import check_log, print_result, read_tree, verify_options
+from chaplain.client.types.json_values import json_value, timestamp
 from chaplain.errors import ConfigError, Missing
 from chaplain.verification.verify import signing
 

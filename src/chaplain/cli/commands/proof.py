@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from chaplain.cli.support.connection_options import cluster_options, connected, named
-from chaplain.cli.support.output import BREAK_FOUND, cluster_option, escaped, json_value, output_option, print_json
+from chaplain.cli.support.output import BREAK_FOUND, cluster_option, escaped, output_option, print_json
+from chaplain.client.types.json_values import json_value
 from chaplain.errors import ConfigError, Malformed, Unproven
 
 if TYPE_CHECKING:
@@ -218,7 +219,7 @@ def print_policy(
     """
     from chaplain.proofs.note import parse_key  # noqa: PLC0415
 
-    text = _policy_text(cluster, nodes, enough, [parse_key(one) for one in witnesses])
+    text = policy_text(cluster, nodes, enough, [parse_key(one) for one in witnesses])
     if output == "json":
         print_json({"policy": text})
     else:
@@ -306,7 +307,7 @@ def _read_policy(file: Path) -> Policy:
 def _policy_of(cluster: str | None) -> Policy | None:
     from chaplain.proofs import policy  # noqa: PLC0415
 
-    return None if cluster is None else policy.parse(_policy_text(cluster, (), None, ()).encode())
+    return None if cluster is None else policy.parse(policy_text(cluster, (), None, ()).encode())
 
 
 def _tile_source(tiles: Path | None, cluster: str | None, only: int | None) -> TileSource | None:
@@ -322,7 +323,10 @@ def _tile_source(tiles: Path | None, cluster: str | None, only: int | None) -> T
     return http_source([node.http for node in choose_nodes(load_cluster(cluster).nodes, only) if node.http])
 
 
-def _policy_text(cluster: str, nodes: Sequence[int], enough: int | None, witnesses: Sequence[VerifierKey]) -> str:
+def policy_text(
+    cluster: str, nodes: Sequence[int] = (), enough: int | None = None, witnesses: Sequence[VerifierKey] = ()
+) -> str:
+    """The policy of a cluster: by default, more than half of its nodes have to sign."""
     from chaplain.config import load_cluster  # noqa: PLC0415
     from chaplain.proofs import policy  # noqa: PLC0415
     from chaplain.runtime.secret_files import read_public_key  # noqa: PLC0415

@@ -6,7 +6,6 @@ before it reaches a terminal.
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 import sys
@@ -57,14 +56,6 @@ def _output_option(command: F, default: str) -> F:
 
 def print_json(value: object) -> None:
     click.echo(json.dumps(value))
-
-
-def json_value(value: bytes) -> str | dict[str, str]:
-    """Return bytes as JSON shows them: a string if they are UTF-8, otherwise `{"base64": …}`."""
-    try:
-        return value.decode()
-    except UnicodeDecodeError:
-        return {"base64": base64.b64encode(value).decode()}
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Mapping[str, object]], caption: str = "") -> None:

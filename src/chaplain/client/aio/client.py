@@ -206,14 +206,19 @@ class AsyncClient(AsyncConnection):
         """
         return await self._context.run(journal_calls.resolve(id))
 
-    async def streams(self) -> list[StreamRecord]:
-        """Return the journal streams that this client may read, with their lengths."""
+    async def streams(self, after: str = "", limit: int | None = None) -> list[StreamRecord]:
+        """Return the journal streams that this client may read, with their lengths, ordered by name.
+
+        With `after` and `limit`, it returns at most `limit` streams: the first ones whose names follow `after`.
+        """
+        most = None if limit is None else validation.number("a limit", limit, 1)
         found: list[StreamRecord] = []
-        page = await self._context.run(journal_calls.streams())
-        while page.after:
+        while True:
+            page = await self._context.run(journal_calls.streams(after))
             found += page.streams
-            page = await self._context.run(journal_calls.streams(page.after))
-        return found + page.streams
+            after = page.after
+            if not after or (most is not None and len(found) >= most):
+                return found[:most]
 
     async def consumers(self, stream: str = "") -> list[ConsumerRecord]:
         """Return the named consumers of a stream, with their lag; without a stream, those of all streams that this

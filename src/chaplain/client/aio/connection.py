@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from typing import Any, Self, TypeVar
+from weakref import WeakValueDictionary
 
 from chaplain.client.api import calls
 from chaplain.client.api.calls import PreparedCall
@@ -36,12 +37,16 @@ class AsyncClientContext(NotPicklable):
         self.loop = asyncio.get_running_loop()
         self.engine = LoopEngine(*options.build())
         self.registry: CallRegistry = AsyncioCallRegistry(self.engine.submit, self.loop)
-        self._single_writes: dict[str, WriteCoalescer] = {}
+        self._single_writes: WeakValueDictionary[str, WriteCoalescer] = WeakValueDictionary()
+        """Those in use, or with pending writes: a program may use any number of streams."""
         self.engine.start(self.registry)
 
     def single_writes(self, stream: str) -> WriteCoalescer:
         """Writes single messages to this stream. It packs those of one turn of the loop together."""
-        return self._single_writes.get(stream) or self._single_writes.setdefault(stream, WriteCoalescer(self, stream))
+        found = self._single_writes.get(stream)
+        if found is None:
+            self._single_writes[stream] = found = WriteCoalescer(self, stream)
+        return found
 
     def hand_over(self, act: Callable[[], None]) -> None:
         """Call a function, and process the inputs that it submits at once.

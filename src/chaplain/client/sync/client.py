@@ -207,14 +207,19 @@ class Client(Connection):
         """
         return self._context.run(journal_calls.resolve(id))
 
-    def streams(self) -> list[StreamRecord]:
-        """Return the journal streams that this client may read, with their lengths."""
+    def streams(self, after: str = "", limit: int | None = None) -> list[StreamRecord]:
+        """Return the journal streams that this client may read, with their lengths, ordered by name.
+
+        With `after` and `limit`, it returns at most `limit` streams: the first ones whose names follow `after`.
+        """
+        most = None if limit is None else validation.number("a limit", limit, 1)
         found: list[StreamRecord] = []
-        page = self._context.run(journal_calls.streams())
-        while page.after:
+        while True:
+            page = self._context.run(journal_calls.streams(after))
             found += page.streams
-            page = self._context.run(journal_calls.streams(page.after))
-        return found + page.streams
+            after = page.after
+            if not after or (most is not None and len(found) >= most):
+                return found[:most]
 
     def consumers(self, stream: str = "") -> list[ConsumerRecord]:
         """Return the named consumers of a stream, with their lag; without a stream, those of all streams that this

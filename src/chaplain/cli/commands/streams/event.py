@@ -9,7 +9,8 @@ import click
 from chaplain.cli.support.broken_pipe import stop_on_closed_output
 from chaplain.cli.support.connection_options import cluster_options, connected
 from chaplain.cli.support.input_bytes import text_or_stdin
-from chaplain.cli.support.output import escaped, json_value, print_json, print_table
+from chaplain.cli.support.output import escaped, print_json, print_table
+from chaplain.client.types.json_values import json_value
 
 if TYPE_CHECKING:
     from chaplain.client.types.results import Event, MemberNews

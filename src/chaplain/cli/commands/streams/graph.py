@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from chaplain.cli.commands.streams.journal import timestamp
 from chaplain.cli.support.broken_pipe import stop_on_closed_output
 from chaplain.cli.support.connection_options import (
     cluster_options,
@@ -16,7 +15,8 @@ from chaplain.cli.support.connection_options import (
     wait_for_replication,
 )
 from chaplain.cli.support.input_bytes import split_lines, text_or_stdin
-from chaplain.cli.support.output import json_value, print_json, print_rows, refuse_table_with_follow
+from chaplain.cli.support.output import print_json, print_rows, refuse_table_with_follow
+from chaplain.client.types.json_values import json_value, timestamp
 from chaplain.errors import Missing
 
 if TYPE_CHECKING:

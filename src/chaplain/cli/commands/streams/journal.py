@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, BinaryIO
 
 import click
@@ -14,7 +13,6 @@ from chaplain.cli.support.broken_pipe import discard_output, stop_on_closed_outp
 from chaplain.cli.support.connection_options import cluster_options, connected, named, reader_options
 from chaplain.cli.support.input_bytes import to_bytes
 from chaplain.cli.support.output import (
-    json_value,
     print_json,
     print_rows,
     print_table,
@@ -22,6 +20,7 @@ from chaplain.cli.support.output import (
     refuse_table_with_follow,
     table_requested,
 )
+from chaplain.client.types.json_values import json_value, timestamp
 from chaplain.errors import Unreachable
 
 if TYPE_CHECKING:
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
     from chaplain.client.sync.journal import Journal
     from chaplain.client.types.journal import Message, Receipt
 
-_NS = 1_000_000_000
 _PROGRESS_EVERY = 50_000
 """Lines between two progress reports of `--lines`; receipts are printed as often."""
 _ONE_SOURCE = "give either TEXT, or --file, or - for standard input"
@@ -223,12 +221,6 @@ def message_json(message: Message) -> dict[str, object]:
     else:
         del shown["headers"]
     return shown
-
-
-def timestamp(time_ns: int) -> str:
-    """Return UTC text with nanoseconds. As a number it would lose its last digits in JSON parsers that use doubles."""
-    seconds, rest = divmod(time_ns, _NS)
-    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{rest:09d}Z"
 
 
 def _for_people(output: str) -> bool:

@@ -19,11 +19,11 @@ from chaplain.cli.support.input_bytes import split_lines, text_or_stdin
 from chaplain.cli.support.output import (
     BREAK_FOUND,
     escaped,
-    json_value,
     print_json,
     print_rows,
     refuse_table_with_follow,
 )
+from chaplain.client.types.json_values import json_value
 from chaplain.errors import Missing, Unproven
 
 _EVENT = ["number", "value", "publisher", "hash"]

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from chaplain.cli.commands.streams.journal import timestamp
 from chaplain.cli.support.connection_options import cluster_options, connected
-from chaplain.cli.support.output import BREAK_FOUND, F, json_value, print_json, print_table, progress
+from chaplain.cli.support.output import BREAK_FOUND, F, print_json, print_table, progress
+from chaplain.client.types.json_values import json_value, timestamp
 from chaplain.errors import Missing
 
 if TYPE_CHECKING:
