@@ -165,12 +165,12 @@ def is_repeatable(request: ClientRequest) -> bool:
 
 
 def is_spread(request: ClientRequest) -> bool:
-    """True if every node of the cluster has to act on the request, so that its cost exceeds that at this node."""
+    """True if every node of the cluster has to act on the request, so that it costs more than its work on this node."""
     return isinstance(request, AskQuestion | FireEvent | FireAndWait | JoinAPool | AnswerQuestions)
 
 
 def extra_cost(request: ClientRequest) -> int:
-    """How much more than its size says the request costs the cluster (`chaplain.costs`)."""
+    """The cost of the request to the cluster, in addition to the cost of its size (`chaplain.costs`)."""
     if isinstance(request, Instruct) and request.layer == Layer.GRAPH:
         return APPEND
     return SPREAD if is_spread(request) else 0
@@ -194,7 +194,7 @@ class Failed(Reply, frozen=True):
 
 
 class Started(Reply, frozen=True):
-    """The subscription has started: whatever happens from now on is sent as items."""
+    """The subscription has started: from now on, the node sends its items."""
 
 
 class EventItem(Reply, frozen=True):

@@ -197,8 +197,8 @@ class GraphReaders:
         self._send(one.call, stream, chosen, lambda rows: Page(rows, log, position, 0, (), done))
 
     def _next_unpruned(self, stream: Stream, arrived: Sequence[int], start: int) -> list[int]:
-        """The next events that are not pruned: one more than fits in a page, so that the caller knows whether the page
-        is the last.
+        """The next events that are not pruned. The list has one event more than fits in a page if further events
+        follow, so the caller knows whether the page is the last one.
         """
         most, model = self._context.settings.page_events_max + 1, stream.model
         found: list[int] = []

@@ -77,8 +77,8 @@ class GraphSettings(Frozen, frozen=True):
     """
     work_burst: int = 20_000
     work_per_s: int = 5_000
-    """Signatures of unrequested events and confirmations verified for one peer, after a burst of `work_burst`. More are
-    dropped without verification.
+    """Signatures of unrequested events and confirmations that are verified a second for one peer, after a burst of
+    `work_burst`. Further ones are dropped without verification.
     """
     strikes_max: int = 128
     """Strikes for invalid or excessive messages before the peer is ignored for `ban_ns`."""

@@ -181,7 +181,7 @@ def verify(cluster: str, path: str, node: int | None, output: str, tables: str, 
 
 
 def _print_note(text: str) -> None:
-    """Print on standard error even if it is no terminal: a result without breaks must say what was not verified."""
+    """Print on standard error even if that is no terminal: a result without breaks must state what was not verified."""
     click.echo(escaped(text), err=True)
 
 
@@ -332,7 +332,9 @@ def _check_writable(tables: str) -> None:
 
 
 def _check_sources(cluster: str, path: str, landed: str) -> None:
-    """Raise if the sources do not exist. The segments alone suffice for a cluster, as restored from a backup."""
+    """Raise if the sources do not exist. For a cluster, a node's `segments` directory is enough, for example one that
+    was restored from a backup.
+    """
     from chaplain.segment.files import refuse_other_versions  # noqa: PLC0415
 
     folders = list(cluster_folder(cluster).glob("node-*/segments")) if cluster else [Path(path)] if path else []

@@ -20,7 +20,7 @@ from chaplain.executor.statement import SQL_TYPE
 from chaplain.journal.messages.consumer import Acknowledge, Finish
 
 
-class SqlWriter(Writer):
+class SqlWriter(Writer[bytes]):
     """Executes many statements in order, each its own transaction, without waiting for each result."""
 
     def __init__(self, context: ClientContext, stream: str, executors: ExecutorCalls) -> None:
@@ -58,7 +58,7 @@ class Sql:
 
         Raises `StatementFailed` if the statement fails; then nothing has changed on any node. With the `id` of an
         `Unknown`, the request is retried: it is executed only if neither the original nor another retry of it is in the
-        log. Otherwise the result of that one is returned.
+        log. Otherwise the result of the executed request is returned.
         """
         return self.transaction([(sql, parameters or ())], id)
 

@@ -5,8 +5,8 @@ node.
                                for some packs also: DryRun ─▶ DryRunDone ─▶ the same, or refused
     Payload of a peer ─▶ Drained: Verify ─▶ Verified ─▶ to be ordered
 
-The first few signatures of a round are checked when they arrive, without a `Verify`. So a single payload is there when
-the proposal that refers to it arrives behind it.
+The first few signatures of a round are checked when they arrive, without a `Verify`. A single payload is therefore
+available when the proposal that refers to it arrives directly after it.
 
 Decides the contents of ingest messages and their references. Does not know the contents of packs, the master, or which
 messages are agreed.

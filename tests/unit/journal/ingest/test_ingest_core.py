@@ -433,6 +433,16 @@ def test_credit_is_withheld_from_all_while_too_much_waits():
     assert book.take_announcements() == [(b"b", 160), (b"a", 160)]
 
 
+def test_credit_is_announced_once_an_eighth_of_the_window_was_answered() -> None:
+    book = CreditBook(800, 8000)
+    book.open(b"a")
+    book.spend(b"a", 800)
+    book.release(b"a", 99)
+    assert book.take_announcements() == []
+    book.release(b"a", 1)
+    assert book.take_announcements() == [(b"a", 900)]
+
+
 def test_first_signatures_of_a_round_are_checked_at_once_unless_others_wait():
     checking: SignatureQueue[int] = SignatureQueue(2)
     check = PackCheck(1, b"", "", "", b"")
