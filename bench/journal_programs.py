@@ -10,6 +10,7 @@ import asyncio
 import cProfile
 import json
 import os
+import select
 import socket
 import statistics
 import time
@@ -23,11 +24,17 @@ STREAM = "bench"
 WRITES_IN_FLIGHT = 4000
 MANY = 100
 MANIES_IN_FLIGHT = 400
+MANIES_BYTES = 40_000_000
+"""Values in flight with `write_many`: the client refuses more than 64 MiB."""
 NATS_IN_FLIGHT = 4096
 NATS_BURST = 256
+NATS_BATCHES_IN_FLIGHT = 40
+"""The server refuses more than 50 open batches of a stream."""
 NATS_PY_IN_FLIGHT = 1000
 PUTS_IN_FLIGHT = 1000
 TRANSACTIONS_IN_FLIGHT = 64
+BATCHES_SINCE = (2, 12)
+"""The first version of the NATS server with atomic batches."""
 PATIENCE_S = 30.0
 _TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -118,7 +125,8 @@ class ChaplainClient:
         return asyncio.run(self._async(bytes(size_bytes), seconds, WRITES_IN_FLIGHT))
 
     def many(self, size_bytes: int, seconds: float) -> int:
-        return asyncio.run(self._async([bytes(size_bytes)] * MANY, seconds, MANIES_IN_FLIGHT)) * MANY
+        in_flight = min(MANIES_IN_FLIGHT, MANIES_BYTES // (MANY * size_bytes))
+        return asyncio.run(self._async([bytes(size_bytes)] * MANY, seconds, in_flight)) * MANY
 
     async def _async(self, value: Any, seconds: float, in_flight: int) -> int:
         from chaplain import AsyncClient  # noqa: PLC0415
@@ -137,6 +145,8 @@ class NatsClient:
 
     def __init__(self, address: str) -> None:
         self._ports = [int(port) for port in address.split(",")]
+        self._batches = 0
+        """Batches that were sent, for their names."""
         self._connect(self._ports[0])
         leader = self._make_stream()
         self._socket.close()
@@ -147,8 +157,10 @@ class NatsClient:
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._socket.settimeout(PATIENCE_S)
         self._inbox = f"_INBOX.{os.urandom(8).hex()}"
-        self._socket.sendall(f'CONNECT {{"verbose":false}}\r\nSUB {self._inbox} 1\r\nPING\r\n'.encode())
-        self._until(b"PONG\r\n")
+        options = '{"verbose":false,"headers":true}'
+        self._socket.sendall(f"CONNECT {options}\r\nSUB {self._inbox} 1\r\nPING\r\n".encode())
+        hello = self._until(b"PONG\r\n").partition(b"\r\n")[0].removeprefix(b"INFO ")
+        self._has_batches = tuple(map(int, json.loads(hello)["version"].split(".")[:2])) >= BATCHES_SINCE
 
     def _until(self, sign: bytes) -> bytes:
         heard = b""
@@ -157,13 +169,22 @@ class NatsClient:
         return heard
 
     def _make_stream(self) -> str:
-        wanted = json.dumps({"name": STREAM, "subjects": [STREAM], "num_replicas": 3, "storage": "file"})
+        """Create the stream and return the name of its leader."""
+        stream = {"name": STREAM, "subjects": [STREAM], "num_replicas": 3, "storage": "file"}
+        wanted = json.dumps(stream | {"allow_atomic": True} if self._has_batches else stream)
         ask = f"PUB $JS.API.STREAM.CREATE.{STREAM} {self._inbox} {len(wanted)}\r\n{wanted}\r\n"
-        self._socket.sendall(ask.encode())
-        answer = json.loads(self._until(b"}\r\n").partition(b"\r\n")[2].strip())
+        answer = json.loads(self._answer_to(ask.encode()).partition(b"\r\n")[2].strip())
         if "error" in answer:
             raise SystemExit(f"NATS: {answer['error']}")
         return str(answer["cluster"]["leader"])
+
+    def _answer_to(self, ask: bytes) -> bytes:
+        """Ask until there is an answer: a cluster without a leader answers nothing."""
+        for _ in range(int(PATIENCE_S)):
+            self._socket.sendall(ask)
+            if select.select([self._socket], [], [], 1)[0]:
+                return self._until(b"}\r\n")
+        raise SystemExit(f"NATS: no answer for {PATIENCE_S:g} s")
 
     def _publication(self, size_bytes: int) -> bytes:
         return b"PUB %b %b %d\r\n%b\r\n" % (STREAM.encode(), self._inbox.encode(), size_bytes, bytes(size_bytes))
@@ -193,6 +214,33 @@ class NatsClient:
         while count < sent:
             count += self._acknowledged()
         return count
+
+    def many(self, size_bytes: int, seconds: float) -> int:
+        """Atomic batches of `MANY` messages, each with one acknowledgement."""
+        if not self._has_batches:
+            raise SystemExit("NATS: atomic batches need a server of version 2.12 or later")
+        sent = count = 0
+        end_s = time.monotonic() + seconds
+        while time.monotonic() < end_s:
+            while sent - count < NATS_BATCHES_IN_FLIGHT:
+                sent += 1
+                self._socket.sendall(self._batch(size_bytes, f"{self._inbox[-16:]}{self._batches + sent}"))
+            count += self._acknowledged()
+        while count < sent:
+            count += self._acknowledged()
+        self._batches += sent
+        return count * MANY
+
+    def _batch(self, size_bytes: int, name: str) -> bytes:
+        pieces: list[bytes] = []
+        value = bytes(size_bytes)
+        for number in range(1, MANY + 1):
+            last = number == MANY
+            commit = "Nats-Batch-Commit: 1\r\n" if last else ""
+            heads = f"NATS/1.0\r\nNats-Batch-Id: {name}\r\nNats-Batch-Sequence: {number}\r\n{commit}\r\n".encode()
+            to = f"HPUB {STREAM} {self._inbox + ' ' if last else ''}{len(heads)} {len(heads) + size_bytes}\r\n"
+            pieces += (to.encode(), heads, value, b"\r\n")
+        return b"".join(pieces)
 
     def one(self, size_bytes: int, seconds: float) -> list[float]:
         publication, times = self._publication(size_bytes), []

@@ -98,8 +98,8 @@ BUGS = [
     _bug(
         "refuse old events in a sync, too",
         "admission",
-        "        if first and abs(event.timestamp_ns - now_ns) > context.settings.valid_ns:",
-        "        if abs(event.timestamp_ns - now_ns) > context.settings.valid_ns:",
+        "            refused = old and (first or any(link.id in self.refused for link in event.links))",
+        "            refused = old",
         mode="liveness",
     ),
     _bug(

@@ -74,7 +74,7 @@ class Graph(Workload):
         self.settings = GraphSettings(
             CLUSTER,
             segment_bytes=64 * 1024,
-            valid_ns=8 * SECOND_NS,
+            past_ns=8 * SECOND_NS,
             page_events_max=3 if small else 64,
             push_max=2 if small else 16,
             recent_bytes_max=2000 if small else 1 << 20,
@@ -125,6 +125,12 @@ class Graph(Workload):
         world.after(SECOND_NS // 10, self._write, world)
         for follower in self.followers:
             world.after(SECOND_NS, follower.ask, world)
+        # A node whose clock was behind has events that others refuse until it writes with the right time.
+        clocks_were_wrong = any(fault.kind in CLOCK for fault in self.plan.faults)
+        for name in self.names if clocks_were_wrong else ():
+            for stream in STREAMS:
+                world.after(self.plan.heal_ns + SECOND_NS, self.append, world, name, stream)
+                world.after(self.plan.heal_ns + 3 * SECOND_NS, self.append, world, name, stream)
 
     @property
     def last_write_ns(self) -> int:
@@ -137,10 +143,10 @@ class Graph(Workload):
         self.append(world, self.rng.choice(self.names))
         world.after(self.rng.randrange(1, self._pace_ns), self._write, world)
 
-    def append(self, world: World, name: str) -> None:
+    def append(self, world: World, name: str, stream: str = "") -> None:
         call = self.next_call()
         self.appends[call] = name
-        body = client.encode(Append(self.rng.choice((STREAMS[0], STREAMS[0], STREAMS[1]))))
+        body = client.encode(Append(stream or self.rng.choice((STREAMS[0], STREAMS[0], STREAMS[1]))))
         content = b"%d " % call + bytes(self.rng.choice((0, 10, 200)))
         world.tell(world.hosts[name], Requested(call, "ann", body, content))
 

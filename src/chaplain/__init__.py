@@ -7,6 +7,18 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from chaplain.client.aio import AsyncClient as AsyncClient
+    from chaplain.client.aio.consumer import AsyncConsumedMessage as AsyncConsumedMessage
+    from chaplain.client.aio.consumer import AsyncConsumer as AsyncConsumer
+    from chaplain.client.aio.cursor import AsyncCursor as AsyncCursor
+    from chaplain.client.aio.graph import AsyncGraph as AsyncGraph
+    from chaplain.client.aio.journal import AsyncJournal as AsyncJournal
+    from chaplain.client.aio.journal import AsyncReader as AsyncReader
+    from chaplain.client.aio.journal import AsyncWriter as AsyncWriter
+    from chaplain.client.aio.listeners import AsyncListener as AsyncListener
+    from chaplain.client.aio.listeners import AsyncMemberChannel as AsyncMemberChannel
+    from chaplain.client.aio.listeners import AsyncPool as AsyncPool
+    from chaplain.client.aio.sequence import AsyncSequenceStream as AsyncSequenceStream
+    from chaplain.client.aio.sql import AsyncSql as AsyncSql
     from chaplain.client.api.graph_calls import GraphEvent as GraphEvent
     from chaplain.client.api.sequence_calls import Published as Published
     from chaplain.client.api.sequence_calls import SequenceEvent as SequenceEvent
@@ -19,20 +31,26 @@ if TYPE_CHECKING:
     from chaplain.client.sync.journal import Reader as Reader
     from chaplain.client.sync.journal import Writer as Writer
     from chaplain.client.sync.listeners import Listener as Listener
+    from chaplain.client.sync.listeners import MemberChannel as MemberChannel
     from chaplain.client.sync.listeners import Pool as Pool
     from chaplain.client.sync.sequence import SequenceStream as SequenceStream
     from chaplain.client.sync.sql import Sql as Sql
+    from chaplain.client.types.codecs import Codec as Codec
     from chaplain.client.types.consumers import ConsumerRecord as ConsumerRecord
     from chaplain.client.types.journal import Message as Message
     from chaplain.client.types.journal import Receipt as Receipt
     from chaplain.client.types.results import Acknowledgement as Acknowledgement
     from chaplain.client.types.results import Answer as Answer
+    from chaplain.client.types.results import Delivery as Delivery
     from chaplain.client.types.results import Event as Event
     from chaplain.client.types.results import Member as Member
+    from chaplain.client.types.results import MemberMessage as MemberMessage
     from chaplain.client.types.results import MemberNews as MemberNews
     from chaplain.client.types.results import PoolMessage as PoolMessage
     from chaplain.client.types.results import Question as Question
     from chaplain.client.types.sql import Result as Result
+    from chaplain.embedded import EmbeddedClient as EmbeddedClient
+    from chaplain.embedded import open as open  # noqa: A004  part of the public API
     from chaplain.errors import Busy as Busy
     from chaplain.errors import ChaplainError as ChaplainError
     from chaplain.errors import Closed as Closed
@@ -49,6 +67,7 @@ if TYPE_CHECKING:
     from chaplain.errors import Refused as Refused
     from chaplain.errors import StatementFailed as StatementFailed
     from chaplain.errors import StorageError as StorageError
+    from chaplain.errors import Undecodable as Undecodable
     from chaplain.errors import Unknown as Unknown
     from chaplain.errors import Unproven as Unproven
     from chaplain.errors import Unreachable as Unreachable
@@ -57,6 +76,13 @@ __version__ = "0.1.0"
 
 _NAMES = {
     "chaplain.client.aio": ("AsyncClient",),
+    "chaplain.client.aio.consumer": ("AsyncConsumedMessage", "AsyncConsumer"),
+    "chaplain.client.aio.cursor": ("AsyncCursor",),
+    "chaplain.client.aio.graph": ("AsyncGraph",),
+    "chaplain.client.aio.journal": ("AsyncJournal", "AsyncReader", "AsyncWriter"),
+    "chaplain.client.aio.listeners": ("AsyncListener", "AsyncMemberChannel", "AsyncPool"),
+    "chaplain.client.aio.sequence": ("AsyncSequenceStream",),
+    "chaplain.client.aio.sql": ("AsyncSql",),
     "chaplain.client.api.graph_calls": ("GraphEvent",),
     "chaplain.client.api.sequence_calls": ("Published", "SequenceEvent"),
     "chaplain.client.sync": ("Client",),
@@ -64,21 +90,25 @@ _NAMES = {
     "chaplain.client.sync.cursor": ("Cursor",),
     "chaplain.client.sync.graph": ("Graph",),
     "chaplain.client.sync.journal": ("Journal", "Reader", "Writer"),
-    "chaplain.client.sync.listeners": ("Listener", "Pool"),
+    "chaplain.client.sync.listeners": ("Listener", "MemberChannel", "Pool"),
     "chaplain.client.sync.sequence": ("SequenceStream",),
     "chaplain.client.sync.sql": ("Sql",),
+    "chaplain.client.types.codecs": ("Codec",),
     "chaplain.client.types.consumers": ("ConsumerRecord",),
     "chaplain.client.types.journal": ("Message", "Receipt"),
     "chaplain.client.types.results": (
         "Acknowledgement",
         "Answer",
+        "Delivery",
         "Event",
         "Member",
+        "MemberMessage",
         "MemberNews",
         "PoolMessage",
         "Question",
     ),
     "chaplain.client.types.sql": ("Result",),
+    "chaplain.embedded": ("EmbeddedClient", "open"),
     "chaplain.errors": (
         "Busy",
         "ChaplainError",
@@ -96,6 +126,7 @@ _NAMES = {
         "Refused",
         "StatementFailed",
         "StorageError",
+        "Undecodable",
         "Unknown",
         "Unproven",
         "Unreachable",
@@ -110,17 +141,32 @@ __all__ = [
     "Acknowledgement",
     "Answer",
     "AsyncClient",
+    "AsyncConsumedMessage",
+    "AsyncConsumer",
+    "AsyncCursor",
+    "AsyncGraph",
+    "AsyncJournal",
+    "AsyncListener",
+    "AsyncMemberChannel",
+    "AsyncPool",
+    "AsyncReader",
+    "AsyncSequenceStream",
+    "AsyncSql",
+    "AsyncWriter",
     "Busy",
     "ChaplainError",
     "Client",
     "Closed",
+    "Codec",
     "ConfigError",
     "ConsumedMessage",
     "Consumer",
     "ConsumerRecord",
     "Cursor",
+    "Delivery",
     "DiskFull",
     "Dropped",
+    "EmbeddedClient",
     "Event",
     "Forbidden",
     "Graph",
@@ -131,6 +177,8 @@ __all__ = [
     "Listener",
     "Malformed",
     "Member",
+    "MemberChannel",
+    "MemberMessage",
     "MemberNews",
     "Message",
     "Missing",
@@ -149,6 +197,7 @@ __all__ = [
     "Sql",
     "StatementFailed",
     "StorageError",
+    "Undecodable",
     "Unknown",
     "Unproven",
     "Unreachable",

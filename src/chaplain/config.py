@@ -69,8 +69,21 @@ SETTINGS: tuple[Setting, ...] = (
     Setting(
         "mesh.heartbeat_seconds", 1.0, "Send a heartbeat to a node after sending it nothing for this long.", 0.01, 60
     ),
-    Setting("mesh.ping_after_seconds", 5.0, "Ping a peer that was silent for this long.", 0.02, 600),
-    Setting("mesh.gone_after_seconds", 30.0, "Treat a peer that was silent for this long as dead.", 0.05, 3600),
+    Setting(
+        "mesh.ping_after_seconds",
+        5.0,
+        "Ping a peer whose session was silent for this long; beacons do not count.",
+        0.02,
+        600,
+    ),
+    Setting(
+        "mesh.gone_after_seconds",
+        30.0,
+        "End the session with a client or node that was silent for this long; gossip removes a member after 2 T, if "
+        "that is earlier.",
+        0.05,
+        3600,
+    ),
     Setting(
         "gossip.silence_seconds",
         5.0,
@@ -136,6 +149,26 @@ SETTINGS: tuple[Setting, ...] = (
         1,
         86400,
     ),
+    Setting("graph.valid_past_seconds", 0.0, "The end of this window in the past; 0: `graph.valid_seconds`.", 0, 86400),
+    Setting(
+        "graph.valid_future_seconds", 0.0, "The end of this window in the future; 0: `graph.valid_seconds`.", 0, 86400
+    ),
+    Setting(
+        "graph.max_confirms",
+        0,
+        "Number of confirmations that make an event read (`MAX_CONFIRMS`); 0: half of the number of members, rounded "
+        "down. The author does not confirm its own event. Set it equally on all nodes.",
+        0,
+        254,
+    ),
+    Setting(
+        "graph.resend_seconds",
+        2.0,
+        "Interval at which unread events are sent to all nodes again (`SEND_UNREAD_EVENTS_INTERVAL`).",
+        0.1,
+        600,
+    ),
+    Setting("graph.sync_seconds", 2.0, "Interval at which a node sends its leaves to all others.", 0.1, 600),
     Setting(
         "postgres.host", "", "This node's server: a host name, or the directory of its socket; empty: the local socket."
     ),

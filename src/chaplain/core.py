@@ -83,7 +83,7 @@ class Serve(Frozen, frozen=True):
     """Serve the next waiting client request, if there is one. Sent before `Drained`, as often as the host has time."""
 
     light: bool = False
-    """Only of a client that caused little cost lately: the node is too busy for others."""
+    """True: only a request of a client that caused little cost lately, because the node is too busy for the others."""
 
 
 class Knocked(Frozen, frozen=True):
@@ -170,7 +170,9 @@ class WriteAt(Frozen, frozen=True):
     position: int
     data: bytes
     lazy: bool = False
-    """`Persisted` does not wait for this write. It survives a crash of the process at once, a power loss only later."""
+    """`Persisted` does not wait for the sync of this write. The written data survives a crash of the process at once,
+    and a power loss only after a later sync.
+    """
 
 
 class Replace(Frozen, frozen=True):

@@ -1,4 +1,4 @@
-"""The cost of a client's request to the whole cluster, as far as its kind and size say.
+"""Estimates from the kind and size of a client's request what it costs the whole cluster.
 
 The node that serves a request measures only its own step. But an event, a question, an append to a graph, a
 configuration request and a statement make every node work, mostly later. So a request has a cost in units: a small
@@ -23,14 +23,15 @@ READ = 20
 costs as much as `SPREAD`.
 """
 STATEMENT = 2
-"""A statement of a pack, which may contain thousands: every node executes each. An honest writer beside a flood of
-statements keeps as much of its rate as with 4 units."""
+"""A statement of a pack, which may contain thousands: every node executes each. With 4 units, an honest writer beside a
+flood of statements would keep no more of its rate than with this value.
+"""
 UNIT_BYTES = 4096
 """Octets of a request that cost as much as a request."""
 
 
 class Charge(Frozen, frozen=True):
-    """Effect: a request of the client with this key costs so much more than its size says."""
+    """Effect: a request of the client with this key costs this much in addition to the cost of its size."""
 
     key: bytes
     units: int

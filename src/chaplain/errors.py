@@ -1,7 +1,8 @@
 """The errors that a user of chaplain may meet. Each message says what happened and what to do.
 
-Some are built-in errors, too, where a program may expect them. `Unknown` is none: programs repeat what ends in a
-`ConnectionError` or a `TimeoutError`, and a write whose outcome is unknown must not be repeated without its id.
+Some also inherit from the built-in exception that a program may expect. `Unknown` does not: programs repeat a call that
+ends in a `ConnectionError` or a `TimeoutError`, but a write with an unknown outcome must not be repeated without its
+id.
 """
 
 from __future__ import annotations
@@ -13,12 +14,19 @@ ASSERTIONS_OFF = (
 """The error for a program that starts Python without assertions."""
 
 
+PYARROW_MISSING = "pyarrow is not installed: pip install 'chaplain[tables]'"
+
+
 class ChaplainError(Exception):
     """Base of all errors that chaplain raises on purpose."""
 
 
 class Malformed(ChaplainError, ValueError):
     """Bytes that do not follow their format. Decoders raise no other error, whatever their input."""
+
+
+class Undecodable(ChaplainError, ValueError):
+    """The codec of a journal cannot decode a message. The reader continues; `raw` has the message's bytes."""
 
 
 class Unproven(ChaplainError):

@@ -10,6 +10,7 @@ the pool of that name. This module does not know how identities are authenticate
 | graph | append | either order of reading |
 | sequence | publish | read |
 | pool | broadcast | join |
+| messages to node N, under the name `member/N` | send | listen |
 """
 
 from __future__ import annotations
@@ -27,6 +28,11 @@ NOT_EXECUTOR = "not_executor"
 """The `kind` of a refusal by a node that executes no statements. Programs then ask another node."""
 NO_ROLE = "this node is no executor: go to another"
 """The text of that refusal, for people, from a node that could be an executor."""
+
+
+def message_stream(node_id: int) -> str:
+    """The name under which the rights to messages to the clients of a node are granted."""
+    return f"member/{node_id}"
 
 
 class Right(StrEnum):

@@ -17,7 +17,9 @@ from chaplain.client_service.messages import (
     GetStatus,
     JoinAPool,
     ListenEvents,
+    ListenMessages,
     ListenNews,
+    MessageItem,
     NewsItem,
     PoolItem,
     QuestionItem,
@@ -41,6 +43,7 @@ _REPLIES = (
     Started(2),
     EventItem(2, "a-1-1", "deployed", 1),
     PoolItem(3, "chat", 1, "ann", 2),
+    MessageItem(6, 1, "ann", 2),
     QuestionItem(4, "a-1-1", "load", 1),
     NewsItem(5, "join", 1, "chat"),
 )
@@ -100,7 +103,14 @@ class _OpenLink:
         return None
 
 
-_REQUESTS = (GetStatus(1), ListenEvents(2), JoinAPool(3, "chat"), AnswerQuestions(4, "load"), ListenNews(5))
+_REQUESTS = (
+    GetStatus(1),
+    ListenEvents(2),
+    JoinAPool(3, "chat"),
+    AnswerQuestions(4, "load"),
+    ListenNews(5),
+    ListenMessages(6),
+)
 
 
 def make_target_client_command() -> Callable[[bytes], None]:
@@ -117,7 +127,7 @@ def make_target_client_command() -> Callable[[bytes], None]:
             core.step(now_ns, ClientCall(request, b"", 10**9))
         effects = core.step(now_ns + 1, Arrived(1, data))
         for effect in effects:
-            assert not isinstance(effect, Yielded | ListeningBegan) or effect.call in (2, 3, 4, 5)
+            assert not isinstance(effect, Yielded | ListeningBegan) or effect.call in (2, 3, 4, 5, 6)
         assert core.deadline() is not None
         if next(turns) % 10 == 0:  # whoever has not been answered by then
             now_ns += 5 * 10**9

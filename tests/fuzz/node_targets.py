@@ -24,10 +24,12 @@ from chaplain.client_service.messages import (
     Instruct,
     JoinAPool,
     ListenEvents,
+    ListenMessages,
     ListenNews,
     LookUp,
     NodeReply,
     RotateKeys,
+    SendToMember,
     ShoutToPool,
     Started,
 )
@@ -54,7 +56,7 @@ T = TypeVar("T")
 NOW_NS = 10**12
 CONTENT_BYTES_MAX = 50
 CONTENT_OF_MESH = 12_000
-OPENED = (AskQuestion, FireAndWait, RotateKeys, LookUp, Instruct)
+OPENED = (SendToMember, AskQuestion, FireAndWait, RotateKeys, LookUp, Instruct)
 """Requests that another layer answers, now or later."""
 _OWN, _OTHER = Identity(b"o" * 32), Identity(b"p" * 32)
 _NODE = Peer(b"p" * 16, _OTHER.identifier, _OTHER.key, "tcp://127.0.0.1:7001")
@@ -108,6 +110,8 @@ _BUILDS: tuple[Callable[[int, _Choice], ClientRequest], ...] = (
     lambda call, _: ListenNews(call),
     lambda call, of: JoinAPool(call, of.of(_NAMES)),
     lambda call, of: ShoutToPool(call, of.of(_NAMES)),
+    lambda call, of: SendToMember(call, of.of(_NUMBERS), of.of(_NUMBERS)),
+    lambda call, _: ListenMessages(call),
     lambda call, of: AnswerQuestions(call, of.of(_NAMES)),
     lambda call, of: GiveAnAnswer(call, of.of(_QUERIES)),
     lambda call, _: RotateKeys(call),

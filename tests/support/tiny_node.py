@@ -22,11 +22,14 @@ from chaplain.client_service.messages import (
     GiveAnAnswer,
     JoinAPool,
     ListenEvents,
+    ListenMessages,
     ListenNews,
+    MessageItem,
     NewsItem,
     PoolItem,
     QuestionItem,
     RotateKeys,
+    SendToMember,
     ShoutToPool,
     Started,
 )
@@ -134,7 +137,10 @@ class TinyNode:
                 name = self._clients[instance]
                 self._tell(JoinAPool, lambda number: PoolItem(number, request.pool, 1, name, 0), payload)
                 self._reply(instance, Done(call))
-            case ListenEvents() | ListenNews() | JoinAPool() | AnswerQuestions():
+            case SendToMember():
+                self._tell(ListenMessages, lambda number: MessageItem(number, 1, self._clients[instance], 0), payload)
+                self._reply(instance, Done(call), b'{"outcome":"delivered","listeners":1,"reason":""}')
+            case ListenEvents() | ListenNews() | ListenMessages() | JoinAPool() | AnswerQuestions():
                 self._listening[instance, call] = request
                 self._reply(instance, Started(call))
                 if isinstance(request, AnswerQuestions):

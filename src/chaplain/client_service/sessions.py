@@ -6,9 +6,11 @@ from typing import Literal, NamedTuple
 
 
 class Topic(NamedTuple):
-    """The topic of a subscription: events, events together with changes of nodes, a pool, or a question."""
+    """The topic of a subscription: events, events together with changes of nodes, a pool, messages to this node,
+    or a question.
+    """
 
-    kind: Literal["events", "news", "pool", "question"]
+    kind: Literal["events", "news", "pool", "messages", "question"]
     name: str = ""
 
 

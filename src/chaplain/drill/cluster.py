@@ -22,7 +22,7 @@ from chaplain.link.auth.identity import Identity
 TIMEOUT_S = 60.0
 """Bound for every single wait of the drill's clients: to connect, to catch up, to end."""
 READABLE_S = 120.0
-"""A node that cannot be read for this long after the last fault is a break: `unreadable`."""
+"""If a node cannot be read for this long after the last fault, the drill reports the break `unreadable`."""
 RETRY_S = 0.5
 """Pause between two connection attempts. Nodes limit the rate of attempts, and refuse clients that exceed it."""
 T = TypeVar("T")

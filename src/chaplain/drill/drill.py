@@ -30,7 +30,7 @@ from chaplain.runtime.cluster.probe import get_status
 from chaplain.runtime.cluster.status import describe
 
 PROGRESS = {JOURNAL: 20, GRAPH: 5, SEQUENCE: 5, POOL: 5}
-"""So many operations that begin after a fault must be acknowledged before the next fault, by kind of stream."""
+"""By kind of stream: the number of operations that must begin after a fault and be acknowledged before the next one."""
 PAUSE_S = (1.0, 5.0)
 """Shortest and longest duration of a pause or a cut."""
 DOWN_S = (0.0, 1.0)

@@ -61,7 +61,9 @@ class GraphLoad(_EntryLoad):
     def judge(self, faults: Sequence[Fault]) -> KindVerdict:
         self._wait_until(self._has_converged)
         stream = self._cluster.stream
-        readings, unread = self._cluster.read(self.stream_kind, lambda client: list(client.graph(stream).read()))
+        readings, unread = self._cluster.read(
+            self.stream_kind, lambda client: list(client.graph(stream).read(unread=True))
+        )
         attempts = self._writers.attempts
         return KindVerdict(self.stream_kind, *counted(attempts), (*unread, *judge_graph(attempts, readings)))
 

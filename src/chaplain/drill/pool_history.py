@@ -25,7 +25,7 @@ class PoolHeard(Frozen, frozen=True):
     speaker: int
     number: int
     gap_reported: bool
-    """With this broadcast, the listener was informed that it had missed something before."""
+    """True if this broadcast informed the listener that it had missed earlier ones."""
 
 
 Sent = Mapping[int, Sequence[float]]

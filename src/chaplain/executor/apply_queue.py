@@ -103,7 +103,7 @@ class ApplyQueue:
 
     @property
     def has_room(self) -> bool:
-        """True if it is worth reading more of the log."""
+        """True if the queue has room for more messages of the log."""
         return self._queued_bytes <= QUEUE_BYTES_MAX // 2
 
     def next_needed(self) -> int | None:
@@ -170,7 +170,7 @@ class ApplyQueue:
         self._queued_bytes = 0
 
     def mark_damaged(self, damage: str) -> None:
-        """Discard what is known of the database: it starts again with the database that is opened next."""
+        """Discard the queue's knowledge of the database: it is valid again for the database that is opened next."""
         self.stop("")
         self.phase, self.damage, self.keeping = ApplyPhase.DAMAGED, damage, False
         self.applied = self._queued_through = 0

@@ -1,10 +1,11 @@
-"""Claims: the bound of the log that is retained for stopped executors, and the record that is written at that bound.
+"""Claims of stopped executors on the log: how much of it the node retains for them, and the note that it writes when it
+gives a claim up.
 
 A node drops no part of its log that one of its databases still has to execute. An executor that stopped, or that waits
 for another node's copy, executes nothing, so without a bound the log would grow until the disk is full. When its claim
 retains more than `bytes_max` of segments that could otherwise be dropped, the claim is given up: this core writes a
-note to disk, and then the log may be dropped. Such a database continues only from a copy of another node that contains
-at least these messages.
+note to disk, and then the log may be dropped. Such a database can continue only from another node's copy, which must
+contain at least the dropped messages.
 
 Decides when a claim is given up. Does not know segments or retention rules: the journal reports how many bytes a
 message retains.

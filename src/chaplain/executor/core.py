@@ -75,7 +75,7 @@ DATABASES_MAX = 64
 READ_BYTES_MAX = 1024 * 1024
 """Bytes of the log read at a time."""
 ANNOUNCE_NS = 1_000_000_000
-"""How often fingerprints are sent to other executors while messages are applied."""
+"""Interval at which fingerprints are sent to other executors while messages are applied."""
 PAUSE_NS = 1_000_000_000
 """Pause after a read of the log that brought no progress."""
 NO_DATABASE = "this node has no databases: ask another"

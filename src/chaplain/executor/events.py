@@ -162,13 +162,13 @@ class DatabaseOpened(Frozen, frozen=True):
     read: tuple[tuple[bytes, int, int], ...] = ()
     """Identities and lanes whose results were read, with the last such id of each."""
     damage: str = ""
-    """The defect of the database that was here before; this one was built in its place."""
+    """The damage of the previous database, which this one replaces; empty if there was none."""
     doubtful_rows: int = 0
     """The database's number of rows if it was not closed properly; else 0."""
 
 
 class DatabaseChecked(Frozen, frozen=True):
-    """Without `damage` the database is intact, or that could not be determined."""
+    """If `damage` is empty, the database is intact, or its state could not be determined."""
 
     stream: str
     damage: str = ""

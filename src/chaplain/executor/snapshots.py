@@ -36,7 +36,7 @@ class _IncomingCopy(msgspec.Struct):
     due_ns: int
     position: int = 0
     name: tuple[int, int, bytes] | None = None
-    """Index, size and digest of the copy. A piece with others belongs to another copy: start again."""
+    """Index, size and digest of the copy. A piece with other values belongs to another copy: start again."""
     writing: bool = False
 
 

@@ -86,7 +86,7 @@ class GossipMessage(Frozen, frozen=True):
 
 
 class LeaveMessage(Frozen, frozen=True):
-    """`id.origin` announces that `subject` has left: itself, or a silent member on its behalf."""
+    """`id.origin` announces that `subject` has left. `subject` is the origin itself, or a silent member."""
 
     hops: int
     id: EventId

@@ -6,8 +6,9 @@ without saying good-bye is dialled again with growing pauses: for a day, and wit
 So the sides of a partition find each other after any time. Then they compare their lists. Each member that the other
 side lists as lost is informed and refutes this.
 
-Invariant: `_wanted` and the seeds are exactly what the mesh was asked to keep, beside lost members. A URI is forgotten
-before its member's new one is dialled, and never while another member is wanted there.
+Invariant: the mesh was asked to keep exactly the endpoints in `_wanted`, the seeds and those of lost members that are
+dialled again. If a member has a new URI, the old one is forgotten before the new one is dialled. A URI is never
+forgotten while another wanted member has it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Dissemination: sends messages to sessions, forwards them, and repairs losses.
 
 With up to `flood_max` members a message is sent to all sessions (flooding, as in gossip.txt). With more members it is
-sent to `fanout` random sessions, and a node that it missed learns of it from a HAVE of another node and fetches it. A
-message for one node is sent directly to it if there is a session, to the two sessions nearest to it on the ring if it
+sent to `fanout` random sessions. A node that did not receive it learns of it from another node's HAVE, and fetches it.
+A message for one node is sent directly to it if there is a session, to the two sessions nearest to it on the ring if it
 is a member, and to all sessions otherwise.
 
 This module does not know what messages mean. It collects the effects of one step in `out`, in order.

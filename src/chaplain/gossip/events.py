@@ -43,6 +43,8 @@ class MemberView(Frozen, frozen=True):
     heard_ns: int | None = None
     """When this node last knew it to be alive, on gossip's own monotonic clock; None if it is not watched."""
     version: tuple[int, int] = (0, 0)
+    failed: bool = False
+    """True if it has left because it was silent: it neither announced its leave nor was removed from the cluster."""
 
 
 class EventId(Frozen, frozen=True, order=True):
@@ -157,7 +159,9 @@ class RegisterQuestion(Frozen, frozen=True):
 
 
 class UnregisterQuestion(Frozen, frozen=True):
-    """No application here answers this any more. Askers that wait for an answer are informed at once."""
+    """No application of this node answers this question any more. Nodes that wait for an answer are informed at
+    once.
+    """
 
     question: str
 

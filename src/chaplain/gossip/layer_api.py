@@ -1,7 +1,8 @@
 """The interface between a node and a layer above gossip.
 
 Such a layer exchanges parcels with the same layer on other nodes, and answers client requests. The node routes inputs
-and effects; what a layer needs beyond those of every layer, it declares in class attributes of `LayerCore`.
+and effects. In class attributes of `LayerCore`, a layer declares the inputs and effects that it has in addition to
+those of every layer.
 """
 
 from __future__ import annotations

@@ -137,7 +137,7 @@ class MemberList:
         return self._change_state(identifier, MemberState.SUSPECT, MemberState.ALIVE)
 
     def lose(self, identifier: int, incarnation: int, now_ns: int) -> None:
-        """The member is silent: mark it as left, on its behalf."""
+        """Mark a silent member as left: it cannot announce its leave itself."""
         record = self._records[identifier]
         assert record.card.incarnation == incarnation, "a leave on behalf counts only at the incarnation it is about"
         assert record.state is not MemberState.LEFT

@@ -14,8 +14,8 @@ current membership. With n members present, of whom m have not answered yet:
 A node's newest answer replaces its earlier one. Answers of nodes that are not members (any more) do not count. The
 answer "I do not know this question" counts as an answer, but not as a vote.
 
-A decided query waits `late_answers_ns` for answers that are on their way. The members listed as missing were therefore
-silent, and not only slower than others. Late answers do not change the decision.
+A decided query waits `late_answers_ns` for answers that are on their way. The result then lists a member as missing
+only if it was silent, not if it was slightly slower than others. Late answers do not change the decision.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
 """Rotation of the cluster key without downtime: install everywhere, use everywhere, remove everywhere.
 
 One node coordinates. Any node can, and a repeated request at any node resumes where a dead coordinator stopped. Every
-member announces each step to *all* members, so that no member has to trust the coordinator. It starts to use a key only
-when it has itself seen all members confirm that they have it. It removes a key only when it has seen all members
-confirm that they use the successor. "All" means present members and absent ones that belong to the cluster. So a
-malicious coordinator cannot cut off members by rotating only half of the cluster, or while some are away.
+member announces each step to *all* members, so that no member has to trust the coordinator. A member starts to use a
+key only after it has received confirmations from all members that they have the key. It removes a key only after it has
+received confirmations from all members that they use the successor. "All" means present members and absent ones that
+belong to the cluster. So a malicious coordinator cannot cut off members by rotating only half of the cluster, or while
+some are away.
 
 Of two coordinators with different keys, the one with the smaller key id continues. It does not install the key of the
 other, so no member can start to use the other key.

@@ -20,6 +20,7 @@ from chaplain.graph.future_events import FutureEvents
 from chaplain.graph.messages.event import SignedEvent, decode, signed_part
 from chaplain.graph.messages.peer import AGAIN, FIRST, GetData, Item
 from chaplain.graph.orphans import Orphan, Orphans
+from chaplain.graph.refused_events import RefusedEvents
 from chaplain.graph.stream import EventRef, Stream
 from chaplain.units import SECOND_NS
 
@@ -50,6 +51,7 @@ class EventAdmission:
         """Called when a peer is far ahead: use bulk sync."""
         self.orphans = Orphans(settings.orphans_max, settings.orphans_per_author, settings.orphan_bytes_max)
         self.future = FutureEvents(settings.ahead_max)
+        self.refused = RefusedEvents(settings.refused_max)
         self._checking: dict[bytes, None] = {}
         """Ids of events whose signatures are being verified."""
         self._requested: dict[bytes, dict[bytes, int]] = {}
@@ -122,8 +124,11 @@ class EventAdmission:
             self._defer(event_id, due_ns)
             refusal = "timestamp too far in the future"
         else:
-            refusal = self._refusal(now_ns, event, bool(flags & FIRST))
+            refusal = self._refusal(now_ns, event, bool(flags & FIRST)) or self._lateness(
+                now_ns, sender, event, bool(flags & FIRST)
+            )
         if refusal:
+            self._clear_request(sender, event_id)
             context.count_refusal(refusal)
             return None
         return event
@@ -135,11 +140,32 @@ class EventAdmission:
             return "content too large"
         if event.stream not in context.streams and len(context.streams) >= context.settings.streams_max:
             return "too many streams"
-        if first and abs(event.timestamp_ns - now_ns) > context.settings.valid_ns:
-            return "timestamp too far from now"
         if first and event.author not in context.known:
             return "unknown author"
         return ""
+
+    def _lateness(self, now_ns: int, sender: bytes, event: SignedEvent, first: bool) -> str:
+        """Why the event is refused as too old; empty if it is not.
+
+        Only a first broadcast is too old, and then each repetition by its author, and each old event that its author
+        built on it. An event that was away with its node was never in a first broadcast to this node.
+        """
+        old = event.timestamp_ns < now_ns - self._context.settings.past_ns
+        if self._context.peers[sender].key != event.author:
+            self.refused.forget(event.id)  # another member has accepted it
+            refused = old and first
+        elif event.id in self.refused:
+            refused = True
+        else:
+            refused = old and (first or any(link.id in self.refused for link in event.links))
+            if refused and not self._context.was_paused(now_ns):
+                self.refused.put(event.id, event.author)
+        return "timestamp too far in the past" if refused else ""
+
+    def is_refused(self, now_ns: int, sender: bytes, event_id: bytes) -> bool:
+        """True if this node would refuse the event from this peer: requesting it is useless."""
+        peer = self._context.peers.get(sender)
+        return self.future.is_early(now_ns, event_id) or (peer is not None and self.refused.refuses(event_id, peer.key))
 
     def _due_ns(self, event: SignedEvent) -> int:
         """When the event may be accepted: once its own timestamp and those of its deferred ancestors are close enough
@@ -206,6 +232,8 @@ class EventAdmission:
 
     def _orphan(self, now_ns: int, stream: Stream, one: Orphan, missing: list[bytes]) -> None:
         self._context.counts["orphans"] += 1
+        for parent in missing:
+            self.refused.forget_author_of(parent)  # a valid event follows it
         dropped = self.orphans.add(one, missing)
         if dropped:
             self._context.counts["orphans_dropped"] += dropped
@@ -229,14 +257,14 @@ class EventAdmission:
         room = self._context.settings.asked_max - len(asked)
         if room <= 0:
             return
-        wanted = [one for one in ids if self._may_request(now_ns, one)][:room]
+        wanted = [one for one in ids if self._may_request(now_ns, instance, one)][:room]
         if wanted:
             asked.update(dict.fromkeys(wanted, now_ns))
             self._context.counts["getdata_sent"] += len(wanted)
             self._context.send(instance, GetData(stream, tuple(wanted)))
 
-    def _may_request(self, now_ns: int, event_id: bytes) -> bool:
-        if event_id in self._checking or event_id in self.orphans or self.future.is_early(now_ns, event_id):
+    def _may_request(self, now_ns: int, instance: bytes, event_id: bytes) -> bool:
+        if event_id in self._checking or event_id in self.orphans or self.is_refused(now_ns, instance, event_id):
             return False
         return all(
             now_ns - of_peer.get(event_id, -_REQUEST_AGAIN_NS) >= _REQUEST_AGAIN_NS

@@ -55,14 +55,14 @@ class AntiEntropy:
         now_ns: int,
         *,
         receive: Callable[..., None],
-        is_future: Callable[[int, bytes], bool],
+        is_refused: Callable[[int, bytes, bytes], bool],
         adopt_floor: Callable[[int, Stream], None],
     ) -> None:
         self._context = context
         self._dissemination = dissemination
         self._receive = receive
-        self._is_future = is_future
-        """True if the event's timestamp is too far in the future: fetching it is useless."""
+        self._is_refused = is_refused
+        """True if the event would be refused from this peer: fetching it is useless."""
         self._adopt_floor = adopt_floor
         self._sync_ns = now_ns + context.rng.randrange(context.settings.sync_ns)
         self._fetches: dict[str, BulkFetch] = {}
@@ -152,7 +152,7 @@ class AntiEntropy:
             self._send_children(now_ns, instance, stream, numbers)
 
     def _fetch_lacking(self, now_ns: int, instance: bytes, name: str, leaves: Sequence[bytes]) -> None:
-        if any(not self._is_future(now_ns, leaf) for leaf in leaves):
+        if any(not self._is_refused(now_ns, instance, leaf) for leaf in leaves):
             self.fetch(now_ns, instance, name)
 
     def _send_children(self, now_ns: int, instance: bytes, stream: Stream, numbers: Sequence[int]) -> None:

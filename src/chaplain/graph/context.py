@@ -73,16 +73,30 @@ class GraphContext:
         self._ticket = 0
         self._reads: dict[int, Callable[[Sequence[bytes]], None]] = {}
         self._token = 0
+        self._stepped_ns = 0
+        self._paused_until_ns = 0
+
+    # Time.
+
+    def note_step(self, now_ns: int) -> None:
+        """Notice a pause of the process: what it receives next may have waited as long as the pause lasted."""
+        pause_ns = max(self.settings.pause_ns, 2 * self.settings.sync_ns)
+        if self._stepped_ns and now_ns - self._stepped_ns > pause_ns:
+            self._paused_until_ns = now_ns + pause_ns
+        self._stepped_ns = now_ns
+
+    def was_paused(self, now_ns: int) -> bool:
+        return now_ns < self._paused_until_ns
 
     # Members.
 
     @property
     def read_at(self) -> int:
-        """The number of confirmations that make an event read (MAX_CONFIRMS of graph.txt): half of the number of
-        members, rounded down. The author does not confirm its own event, so these members and the author are more than
-        half of the members.
+        """The number of confirmations that make an event read (MAX_CONFIRMS of graph.txt). By default, half of the
+        number of members, rounded down. The author does not confirm its own event, so these members and the author are
+        more than half of the members.
         """
-        return len(self.members) // 2
+        return self.settings.max_confirms or len(self.members) // 2
 
     def member_changed(self, event: MemberChanged) -> None:
         """Record a membership change from gossip.

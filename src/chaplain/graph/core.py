@@ -92,7 +92,7 @@ class GraphCore(LayerCore):
             self.dissemination,
             now_ns,
             receive=self.admission.receive,
-            is_future=self.admission.future.is_early,
+            is_refused=self.admission.is_refused,
             adopt_floor=self._adopt_floor,
         )
         self.readers = GraphReaders(context)
@@ -137,12 +137,14 @@ class GraphCore(LayerCore):
             "graph_leaves": sum(len(stream.leaves) for stream in streams),
             "graph_waiting_orphans": len(self.admission.orphans),
             "graph_events_ahead": len(self.admission.future),
+            "graph_events_refused": len(self.admission.refused),
         }
 
     def deadline(self) -> int | None:
         return soonest((self.dissemination.deadline(), self.anti_entropy.deadline(), self.readers.deadline()))
 
     def step(self, now_ns: int, event: GraphInput, /) -> list[GraphEffect]:
+        self.context.note_step(now_ns)
         self._refresh_members(now_ns)
         match event:
             case GossipParcel():
@@ -362,6 +364,7 @@ class GraphCore(LayerCore):
                 self.context.counts["appends"] += 1
                 self.context.out.append(Settled(call, client.encode(Appended(stream.model.id_of(number)))))
         if new:
+            stream.changed_ns = now_ns
             self.dissemination.on_durable(now_ns, stream, new)
         read = [one for number in written.confirmed_enough for one in stream.model.mark_read(number)]
         self.context.counts["events_read"] += len(read)

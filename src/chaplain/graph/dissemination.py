@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Sequence
 from chaplain.core import soonest
 from chaplain.graph.context import GraphContext
 from chaplain.graph.events import SignatureCheck
-from chaplain.graph.messages.event import SignedEvent
+from chaplain.graph.messages.event import SignedEvent, timestamp_of
 from chaplain.graph.messages.peer import AGAIN, CONFIRMATIONS_MAX, FIRST, Confirmation, EventBatch, Inv, Item
 from chaplain.graph.stream import EventRef, Stream
 
@@ -72,18 +72,24 @@ class EventDissemination:
     def on_durable(self, now_ns: int, stream: Stream, numbers: range) -> None:
         """Confirm these events, which are now on our disk, and broadcast those that this node wrote."""
         own = self._context.identity.key
-        mine: list[Item] = []
+        mine: dict[int, list[Item]] = {}
         for number in numbers:
             self._confirm(stream, own, number)
             if stream.model.author_of(number) == own:
                 raw = self._context.recent(stream.model.id_of(number))
                 if raw is not None:
-                    mine.append(Item(raw))
-        for part in _split(mine, self._context.settings.page_bytes_max):
-            self._context.broadcast(EventBatch(part, FIRST))
+                    mine.setdefault(self._first_flag(now_ns, raw), []).append(Item(raw))
+        for flags, items in mine.items():
+            for part in _split(items, self._context.settings.page_bytes_max):
+                self._context.broadcast(EventBatch(part, flags))
         self._unconfirmed_streams[stream.name] = None
         if self._confirm_ns is None:
             self._confirm_ns = now_ns + self._context.settings.confirm_ns
+
+    def _first_flag(self, now_ns: int, raw: bytes) -> int:
+        """FIRST, unless this node's own disk kept the event back so long that others would refuse it as too old."""
+        late_ns = now_ns - self._context.settings.past_ns // 2
+        return FIRST if timestamp_of(raw) > late_ns else 0
 
     def _confirm(self, stream: Stream, member: bytes, number: int) -> None:
         read_at = self._context.read_at

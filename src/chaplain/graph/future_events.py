@@ -26,7 +26,7 @@ class FutureEvents:
             del self._due[next(iter(self._due))]
 
     def due_ns(self, event_id: bytes) -> int:
-        """When the event becomes acceptable; 0 if it is not deferred."""
+        """The time from which the event is acceptable; 0 if it is not deferred."""
         return self._due.get(event_id, 0)
 
     def is_early(self, now_ns: int, event_id: bytes) -> bool:

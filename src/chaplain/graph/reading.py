@@ -19,6 +19,10 @@ from chaplain.units import SECOND_NS
 
 WAIT_NS_MAX = 30 * SECOND_NS
 """Longest wait of a call, even if the client requests a longer one."""
+CONFIRMED_NS_MAX = SECOND_NS
+"""A snapshot of read events waits this long for the newest event to become read. Members confirm it within
+milliseconds, so an append by the same client is part of the snapshot.
+"""
 EXCLUDED_CACHED = 4
 """Snapshots of other nodes whose excluded events are cached."""
 
@@ -33,17 +37,20 @@ def _incomplete_page(request: ReadSnapshot | ReadArrivals) -> Page:
 class WaitingRead:
     """A client's call that may wait until `due_ns`."""
 
-    __slots__ = ("call", "due_ns", "request")
+    __slots__ = ("call", "due_ns", "expected", "request")
 
     def __init__(self, call: int, request: ReadSnapshot | ReadArrivals, due_ns: int) -> None:
         self.call = call
         self.request = request
         self.due_ns = due_ns
+        self.expected: list[int] | None = None
+        """The unread events that a new snapshot of read events waits for; None until it is tried first."""
 
 
 class GraphReaders:
     def __init__(self, context: GraphContext) -> None:
         self._context = context
+        self._readers_max = context.settings.readers_max
         self.name_of: Callable[[int], int] = lambda identifier: identifier
         self._waiting: dict[int, WaitingRead] = {}
         self._reading: dict[int, None] = {}
@@ -83,7 +90,8 @@ class GraphReaders:
         elif numbers is None or stream is None:
             self._wait_or_answer(one, last, Settled(one.call, encode(_incomplete_page(one.request))))
         elif isinstance(one.request, ReadSnapshot):
-            self._snapshot(one, stream, one.request, numbers)
+            if not self._awaits_confirmations(one, stream, one.request, now_ns):
+                self._snapshot(one, stream, one.request, numbers)
         else:
             self._arrivals(one, stream, one.request, numbers, last)
 
@@ -104,12 +112,24 @@ class GraphReaders:
 
     def _wait_or_answer(self, one: WaitingRead, last: bool, settled: Settled) -> None:
         """Keep the call waiting; if it is due, or `readers_max` calls wait, settle it with this answer."""
-        if last or len(self._waiting) >= self._context.settings.readers_max:
+        if last or len(self._waiting) >= self._readers_max:
             self._context.out.append(settled)
         else:
             self._waiting[one.call] = one
 
     # The agreed order.
+
+    def _awaits_confirmations(self, one: WaitingRead, stream: Stream, request: ReadSnapshot, now_ns: int) -> bool:
+        """Keep a new snapshot of read events waiting while the newest event has just been written and is unread."""
+        if not request.only_read or request.leaves or request.limit or len(self._waiting) >= self._readers_max:
+            return False
+        if one.expected is None:
+            one.expected = list(stream.leaves)
+            one.due_ns = min(one.due_ns, stream.changed_ns + CONFIRMED_NS_MAX)
+        if now_ns >= one.due_ns or all(map(stream.model.is_read, one.expected)):
+            return False
+        self._waiting[one.call] = one
+        return True
 
     def _snapshot(self, one: WaitingRead, stream: Stream, request: ReadSnapshot, numbers: list[int]) -> None:
         model = stream.model
@@ -177,8 +197,8 @@ class GraphReaders:
         self._send(one.call, stream, chosen, lambda rows: Page(rows, log, position, 0, (), done))
 
     def _next_unpruned(self, stream: Stream, arrived: Sequence[int], start: int) -> list[int]:
-        """The next events that are not pruned: one more than fits in a page, so that the caller knows whether the page
-        is the last.
+        """The next events that are not pruned. The list has one event more than fits in a page if further events
+        follow, so the caller knows whether the page is the last one.
         """
         most, model = self._context.settings.page_events_max + 1, stream.model
         found: list[int] = []

@@ -16,6 +16,8 @@ class GraphSettings(Frozen, frozen=True):
     keep_events: int = 0
     """Older events than the newest `keep_events` of a stream are pruned once every member has them. 0: never prune."""
 
+    max_confirms: int = 0
+    """Confirmations that make an event read (`MAX_CONFIRMS`); 0: half of the number of members, rounded down."""
     sync_ns: int = 2 * SECOND_NS
     """Interval at which this node sends its leaves to every neighbour."""
     resend_ns: int = 2 * SECOND_NS
@@ -24,9 +26,15 @@ class GraphSettings(Frozen, frozen=True):
     """After this time, an event that is still unread is forwarded to peers that are not known to have it."""
     confirm_ns: int = 5 * MILLISECOND_NS
     """Confirmations are batched for this long: one signature covers all ancestors."""
-    valid_ns: int = 300 * SECOND_NS
-    """A first broadcast is refused if its timestamp differs from the local clock by more. A sync may still deliver the
-    event.
+    past_ns: int = 300 * SECOND_NS
+    """A first broadcast whose timestamp is further behind the local clock is refused, and so is each repetition by its
+    author.
+    """
+    refused_max: int = 1 << 16
+    """Ids of such events that are remembered. At the bound the oldest id is dropped."""
+    pause_ns: int = 10 * SECOND_NS
+    """A node without an input for this long was paused: for as long again it refuses old first broadcasts without
+    remembering them, because they may be as old as the pause.
     """
     ahead_ns: int = 24 * 3600 * SECOND_NS
     """An event whose timestamp is further ahead of the local clock is refused, whether broadcast or fetched. It is
@@ -69,8 +77,8 @@ class GraphSettings(Frozen, frozen=True):
     """
     work_burst: int = 20_000
     work_per_s: int = 5_000
-    """Signatures of unrequested events and confirmations verified for one peer, after a burst of `work_burst`. More are
-    dropped without verification.
+    """Signatures of unrequested events and confirmations that are verified a second for one peer, after a burst of
+    `work_burst`. Further ones are dropped without verification.
     """
     strikes_max: int = 128
     """Strikes for invalid or excessive messages before the peer is ignored for `ban_ns`."""

@@ -33,6 +33,8 @@ class Stream:
         self.unread = UnreadMessages(self.model, bits, watched_max)
         self.durable = 0
         """Number of events on disk."""
+        self.changed_ns = 0
+        """When the newest event was on disk."""
         self.leaves: dict[int, None] = {}
         self.offset = 0
         """Offset of the next event in the log."""

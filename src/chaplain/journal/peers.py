@@ -62,7 +62,7 @@ class PeerTable:
         return {key: node for key, node in self._last_known.items() if not known & {key, node}}
 
     def _update_instances(self) -> None:
-        """Removed nodes keep their entry: the mark for the message that removed a node is the last one sent to it."""
+        """Removed nodes keep their entry, because this node still sends them the mark that confirms their removal."""
         known = {**self._removed, **self._members}
         self._instances = {known[key]: peer.instance for key, peer in self._sessions.items() if key in known}
 

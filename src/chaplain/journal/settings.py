@@ -126,7 +126,7 @@ class JournalSettings(Frozen, frozen=True):
 
     batch_bytes_max: int = MIB
     """Octets of packs in one ingest message. A larger pack gets a message of its own."""
-    window_bytes: int = 4 * MIB
+    window_bytes: int = 8 * MIB
     """Octets that one client may send before it is answered."""
     ingest_bytes_max: int = 128 * MIB
     """Octets of packs of all clients that wait to be ordered. Beyond this bound, packs are refused as busy."""

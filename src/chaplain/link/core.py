@@ -265,9 +265,7 @@ class LinkCore:
         return out
 
     def _dial_back(self, now_ns: int, channel: Channel) -> None:
-        """The peer still uses a session that has ended here, because it did not learn of the end. Dial the peer, so
-        that it learns of the end from our greeting.
-        """
+        """The peer still uses a session that has ended here. Dial the peer: our greeting informs it of the end."""
         tables = self._tables
         endpoint = tables.ended_endpoints.get(channel, "")
         if endpoint and tables.call_of(endpoint) is None and len(tables.calls) < tables.settings.calls_max:

@@ -69,7 +69,7 @@ class Dismiss(Frozen, frozen=True):
 class Introduce(Frozen, frozen=True):
     """The content of our greetings from now on, beside the link's own headers.
 
-    A session may rest on an earlier greeting. So the layer above also announces each change in every session.
+    A session may be based on an earlier greeting, so the layer above also announces each change in every session.
     """
 
     pools: tuple[str, ...]

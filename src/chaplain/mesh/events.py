@@ -102,7 +102,7 @@ class Shouted(Frozen, frozen=True):
 
 
 class Gapped(Frozen, frozen=True):
-    """`count` commands were lost between this node and the peer."""
+    """`count` commands were lost, in the direction that `outgoing` states."""
 
     peer: Peer
     count: int

@@ -88,7 +88,7 @@ class Liveness:
             yield first
 
     def deadline(self) -> int | None:
-        """When to look for due peers: at that time or later, one may be due."""
+        """When to look for due peers. No peer is due before this time."""
         if self._due_ns is None and self._heard:
             due = [_head(self._heard_or_pinged).heard_or_pinged_ns + self._ping_after_ns]
             if self._sent_to:

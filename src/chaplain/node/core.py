@@ -266,8 +266,8 @@ class NodeCore:
         self._wake()
 
     def _wake(self) -> None:
-        """Wake the layers that were due when the host asked for the deadline last. A layer that was stepped since may
-        be woken in vain. One that is due since then is the reason for the next wake-up.
+        """Wake the layers whose deadlines have passed, as they were when the host last asked for them. A layer that had
+        a step since then may be woken without need. A layer that became due since then is woken in the next wake-up.
         """
         due = self._due()
         if not due:
@@ -514,6 +514,8 @@ class NodeCore:
             self._work.append((self._service, event))
         elif opened.layer == Layer.GOSSIP:
             self._work.append((self._gossip, GossipParcel(event.peer, opened)))
+        elif opened.layer == Layer.CLIENT:
+            self._work.append((self._service, event))
         elif (slot := self._uppers.get(opened.layer)) is not None:
             self._work.append((slot, GossipParcel(event.peer, opened)))
         else:

@@ -1,7 +1,8 @@
 """A fair queue of client requests: clients take turns, and so do the sessions of one client.
 
-It decides which request is next. A client with a thousand waiting requests gets one served before all other clients
-have their turn. So a client with one request waits for one request of each other client, not for all of them.
+It decides which request is next. The node serves one request of a client, then the other clients have their turn, even
+if the client has a thousand waiting requests. A client with one request therefore waits for at most one request of each
+other client.
 
 A client is light unless it was charged more than `light_per_second` units of cost (`costs`) lately. A client that waits
 for at most one request at a time, and does not write through other nodes, may cost `MODEST_FACTOR` times as much: its

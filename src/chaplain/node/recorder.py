@@ -26,7 +26,7 @@ RECORD_BYTES = 4 << 20
 """Messages share a record up to this size; a larger one (at most a frame) gets its own record.
 A record fits in a segment."""
 ROW_BYTES = 16
-"""More than the overhead of a message beside its value and its key."""
+"""Upper bound of the octets that a message takes in addition to its value and its key."""
 Row: TypeAlias = tuple[bytes, bytes | None]
 """A message and its key."""
 

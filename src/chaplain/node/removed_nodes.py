@@ -1,8 +1,9 @@
 """Tracks connected nodes that the cluster has removed, and which layers may still exchange messages with them.
 
 The journal supplies the keys of removed nodes. A removed node may connect, so that it learns of its removal, but only
-the journal sees it. A node that is connected when it is removed lingers until its session ends, for layers that have to
-agree on continuing without it (`serves_removed_nodes`). In a cluster without a journal no node is ever removed.
+the journal sees it. If a node is connected when it is removed, some layers have to agree on continuing without it
+(`serves_removed_nodes`). They exchange messages with it until its session ends; the node *lingers*. In a cluster
+without a journal no node is ever removed.
 """
 
 from __future__ import annotations

@@ -103,6 +103,10 @@ def of_journal(node: NodeCore, journal: JournalCore) -> dict[str, object]:
         "reserved": list(journal.settings.reserved),
         "order": str(role.role),
         "standing": journal.serializer.voting_status,
+        "received": {
+            str(one): {str(place.node): [place.journal, place.index] for place in reached}
+            for one, reached in sorted(journal.ingest.received_by_node.items())
+        },
         "disk_full": journal.serializer.disk_full,
         "master": role.role is Role.MASTER,
         "master_id": role.master or None,
@@ -172,6 +176,7 @@ def of_members(node: NodeCore) -> list[dict[str, object]]:
             "uri": member.uri,
             "state": str(member.state),
             "incarnation": member.incarnation,
+            "failed": member.failed,
             **({"headers": said} if (said := headers.get(member.identifier)) else {}),
         }
         for member in node.gossip.members()

@@ -1,8 +1,8 @@
 """The Merkle tree inside a pack: its leaves are groups of consecutive messages.
 
-A proof of one message shows the octets of its group, so a group is small: the longest run of at most 16 messages and
-1 KiB of values, keys and headers. A message that is larger is a group by itself. In a pack that is marked as isolated
-every message is one.
+A proof of one message shows the octets of its group, so a group is small: the longest run of at most 16 messages and 1
+KiB of values, keys and headers. A message that is larger is a group by itself. In a pack that is marked as isolated,
+every message is a group of its own.
 
 The octets of a group are the position of its first message and its count, then the parts of the pack for these
 messages: their sizes from each table, then their values, keys and headers. Because the octets contain the position, a

@@ -37,6 +37,7 @@ GAUGES: Mapping[str, str] = {
     "graph_leaves": "Events of the graph without a successor.",
     "graph_waiting_orphans": "Events of the graph that wait on this node for their parents.",
     "graph_events_ahead": "Events of the graph that wait because their time is ahead of this node's clock.",
+    "graph_events_refused": "Events of the graph that are refused because their author broadcast them too late.",
 }
 
 COUNTERS: Mapping[str, str] = {

@@ -195,9 +195,9 @@ def _read_start(path: Path, size_bytes: int) -> bytes:
 class LogReader:
     """Reads the agreed records of one log, segment by segment, and continues where it stopped at the last call.
 
-    `findings` collects the damage of segments that are no longer written to; at the live end a record may be half
-    written.
-    An unreadable stretch is skipped. The hash chain prevents later records from replacing the missing ones.
+    `findings` collects the damage of segments that are complete. In the segment that the node still writes, an invalid
+    record counts as no damage, because it may be half written. An unreadable stretch is skipped. The hash chain
+    prevents later records from replacing the missing ones.
     """
 
     def __init__(self, folder: Path | str, log: str) -> None:

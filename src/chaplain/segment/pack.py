@@ -97,9 +97,9 @@ def encode_pack(pack: Pack) -> bytes:
     _check(pack)
     count, tabled = len(pack.values), len(pack.request_counts or ())
     table, data = _table_and_data(pack)
-    body = b"".join((table, padding(len(table)), data, padding(len(data))))
+    table_padding, data_padding = padding(len(table)), padding(len(data))
     signature = pack.signature + padding(len(pack.signature))
-    size = PACK_HEAD_BYTES + len(signature) + len(body)
+    size = PACK_HEAD_BYTES + len(signature) + len(table) + len(table_padding) + len(data) + len(data_padding)
     if size > PACK_BYTES_MAX:
         raise ValueError(f"a pack has at most {PACK_BYTES_MAX} octets, not {size}")
     head = _HEAD.pack(
@@ -118,7 +118,7 @@ def encode_pack(pack: Pack) -> bytes:
         bytes(HASH_BYTES),
     )[:_DIGEST_AT]
     digest = pack_digest(head, table[: 4 * tabled], _root_of(table[4 * tabled :], data, count, _flags(pack)))
-    return b"".join((head, digest, signature, body))
+    return b"".join((head, digest, signature, table, table_padding, data, data_padding))
 
 
 def _root_of(sizes: bytes | memoryview, data: bytes | memoryview, count: int, columns: int) -> bytes:
@@ -170,7 +170,8 @@ def with_signature(raw: bytes, signature: bytes) -> bytes:
     slot_bytes = _HEAD.unpack_from(raw)[_SLOT_FIELD]
     if len(signature) != slot_bytes:
         raise ValueError(f"the slot has {slot_bytes} octets, the signature {len(signature)}")
-    return b"".join((raw[:PACK_HEAD_BYTES], signature, raw[PACK_HEAD_BYTES + len(signature) :]))
+    view = memoryview(raw)  # a pack may be large: copy it once
+    return b"".join((view[:PACK_HEAD_BYTES], signature, view[PACK_HEAD_BYTES + len(signature) :]))
 
 
 def digest_of(raw: Bytes, head: PackHead | None = None) -> bytes:

@@ -43,7 +43,7 @@ class ScanVerdict(StrEnum):
 
 
 class ScanTail(StrEnum):
-    """How the scan ended."""
+    """The end of a scan."""
 
     OPEN = "open"
     SEALED = "sealed"

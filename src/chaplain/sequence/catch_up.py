@@ -1,8 +1,8 @@
 """Catch-up: a node without a seat copies the window of a member, then asks for a seat.
 
 It starts from the window base of the member that answered SEQRES, its source, and requests page after page, one at a
-time, so that the source has time for its other work. If the source does not answer or exits, the next one follows.
-Pages taken so far stay valid, because decided entries are the same on every node.
+time, so that the source has time for its other work. If the source does not answer or exits, the node continues with
+the next member. Pages received so far stay valid, because decided entries are the same on every node.
 
 Decides which member is asked, and when to give up. Does not know what a page contains.
 

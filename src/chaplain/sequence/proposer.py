@@ -50,7 +50,7 @@ class Proposer:
         return self._change_due_ns is not None
 
     def check_for_change(self) -> None:
-        """Find out whether a change of the work set is due."""
+        """Check whether a change of the work set is due."""
         context = self._context
         due = context.is_member and due_change(context) is not None
         self._change_due_ns = (

@@ -1,8 +1,8 @@
 """Records delivered events in a log that Spark can read. The record is local, and nothing waits for it.
 
-A row's `client_message_id` is the event's number, its key the publisher. A record contains one run, and its header the
-stream's hash before and after it, so that a record that was changed later is found. While more than 16 MiB wait for
-the disk, further events are left out and their count is reported; gaps in the numbers show where.
+A row's `client_message_id` is the event's number, its key the publisher. A record contains one run. Its header has the
+stream's hash before and after the run, so a verification finds a record that was changed later. While more than 16 MiB
+wait for the disk, further events are left out and their count is reported; gaps in the numbers show where.
 """
 
 from __future__ import annotations

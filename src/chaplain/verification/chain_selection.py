@@ -208,7 +208,9 @@ class ChainSelection:
         yield from self._close(hole)
 
     def _close(self, hole: list[int]) -> Iterator[SelectedMessage]:
-        """Report a hole once. `checker` reports a single message that lacks only parts, with more detail."""
+        """Report a hole once. If only parts of a single message are missing, `checker` reports them, with more
+        detail.
+        """
         if not hole:
             return
         alone = len(hole) == 1 and hole[0] in self._chosen

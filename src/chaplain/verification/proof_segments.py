@@ -33,7 +33,9 @@ class StreamLink(Frozen, frozen=True, array_like=True):
 
 
 class StreamTail(Frozen, frozen=True, array_like=True):
-    """The next offset of a stream, and the hashes that its next link may continue. No hashes mean that any will do."""
+    """The next offset of a stream, and the hashes that its next link may continue. If there are none, any hash is
+    right.
+    """
 
     next_offset: int
     chains: list[bytes]
@@ -44,7 +46,7 @@ class Point(Frozen, frozen=True, array_like=True):
 
     index: int
     hashes: list[bytes]
-    """The hashes that the next message may continue. An empty list means that any will do."""
+    """The hashes that the next message may continue. If the list is empty, any hash is right."""
     regime: int
     timestamp_ns: int
 

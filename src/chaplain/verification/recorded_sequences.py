@@ -3,9 +3,9 @@
     record    one run of events of one publisher; its header has the stream's hash before and after the run
 
 A run is intact if its hash follows from the hash before it, its number, publisher and values. It continues the run
-before it if the numbers are consecutive and its hash before is the other's hash after. A recording may lack events: a
-node leaves out events while its disk is too slow, or while it is down. Then the numbers show the gap, and it is no
-break. A stream may begin with 1 again, in a new history of the sequence.
+before it if the numbers are consecutive, and if its hash before equals that run's hash after. A recording may lack
+events: a node leaves out events while its disk is too slow, or while it is down. The numbers then show a gap, which is
+no break. A stream may begin with 1 again, in a new history of the sequence.
 """
 
 from __future__ import annotations

@@ -170,7 +170,7 @@ class LeafChecker:
             self.subtrees.append(Subtree(level, index, _root(hashes[start : start + (1 << level)])))
 
     def add_pack(self, stream: str, offset: int, shape: tuple[int, int, int, bytes]) -> None:
-        """A pack of the present message, at this offset: its messages, client id, first request id and digest."""
+        """Add a pack of the current message at this offset: its messages, client id, first request id and digest."""
         self._packs[stream, offset] = shape
 
     def check(self, index: int, body: Body | None) -> list[Break]:
@@ -197,7 +197,7 @@ class LeafChecker:
         return breaks
 
     def check_end(self) -> list[Break]:
-        """Leaves of messages that the task did not have."""
+        """Report leaves of messages that the task did not have."""
         return [
             Break(LOG, index, KIND, f"a message with {len(found)} leaves", "no such message")
             for index, found in self._by_message.items()
@@ -227,7 +227,7 @@ def compare_root(source: TreeSource, subtrees: Iterable[Subtree]) -> list[Break]
 
 
 def join_subtrees(size: int, subtrees: Iterable[Subtree]) -> bytes:
-    """The root over aligned subtrees. Raises `Malformed` unless they are the whole tree, once."""
+    """The root over aligned subtrees. Raises `Malformed` unless the subtrees cover the whole tree, each part once."""
     stack: list[Subtree] = []
     end = 0
     for one in sorted(subtrees, key=lambda one: (one.index << one.level, -one.level)):

@@ -49,7 +49,7 @@ class TrustAnchor(Frozen, frozen=True):
 def read_anchor(folder: Path) -> TrustAnchor | None:
     """Read the checkpoint in a folder of segments; None if there is none or it is damaged.
 
-    Raises `OSError` if there is one that cannot be read: without it, the log would seem to lack its beginning.
+    Raises `OSError` if the checkpoint exists and cannot be read: without it, the log would seem to lack its beginning.
     """
     try:
         data = (folder / f"{LOG}.checkpoint").read_bytes()

@@ -122,6 +122,26 @@ def test_pool_connects_clients_of_different_nodes(directory: Path) -> None:
         assert (message.value, message.sender, message.client) == (b"hi", 3, "default")
 
 
+def test_message_to_a_member_reaches_a_client_of_that_member(directory: Path) -> None:
+    with (
+        Client.connect(directory, node=1) as sender,
+        Client.connect(directory, node=2) as receiver,
+    ):
+        eventually(lambda: everyone_is_here(sender))
+        dropped = sender.member(2).send(b"early")
+        assert (dropped.outcome, dropped.listeners) == ("dropped", 0)
+        assert "no client listens" in dropped.reason
+        with receiver.messages(timeout=30) as messages:
+            delivery = sender.member(2).send(b"hello")
+            assert (delivery.outcome, delivery.listeners, delivery.reason) == ("delivered", 1, "")
+            message = next(iter(messages))
+            assert (message.value, message.sender, message.missed) == (b"hello", 1, 0)
+            chaplain("member", "send", "2", "from the shell", "--node", "3", "--cluster", directory)
+            assert next(iter(messages)).value == b"from the shell"
+        with pytest.raises(AssertionError, match=r"the message to node 2 was dropped: no client listens"):
+            chaplain("member", "send", "2", "late", "--cluster", directory)
+
+
 def test_member_events_arrive_between_events(directory: Path) -> None:
     with (
         Client.connect(directory, node=1) as one,

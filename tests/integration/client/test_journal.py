@@ -73,6 +73,25 @@ def test_writer_packs_messages_and_waits_for_all_receipts_at_its_end(directory: 
             writer.write(b"late")
 
 
+def test_messages_have_types_by_which_readers_select(directory: Path) -> None:
+    with Client.connect(directory) as client:
+        typed = client.journal("typed")
+        typed.write(b"plain")
+        typed.write(b"two", type=2)
+        typed.write_many([b"three", b"three again"], type=3)
+        with typed.writer(type=2) as writer:
+            for number in range(100):
+                writer.write(b"%d" % number)
+        assert [(m.value, m.type) for m in typed.read(types=[0, 3])] == [
+            (b"plain", 0),
+            (b"three", 3),
+            (b"three again", 3),
+        ]
+        assert [m.offset for m in typed.read(types={2})] == [1, *range(4, 104)]
+        assert list(typed.read(types=(7,))) == []
+        assert [m.type for m in typed.read(follow=True, types=[3], timeout=1)] == [3, 3]
+
+
 def test_writer_waits_for_receipts_beyond_its_window(directory: Path) -> None:
     with Client.connect(directory) as client, client.journal("large").writer() as writer:
         for _ in range(40):

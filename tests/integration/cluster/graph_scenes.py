@@ -32,9 +32,9 @@ def append(node: Node, cluster: Cluster, stream: str, values: Sequence[bytes]) -
         return [client.graph(stream).append(value).id for value in values]
 
 
-def read(node: Node, cluster: Cluster, stream: str, *, only_read: bool = False) -> list[str]:
+def read(node: Node, cluster: Cluster, stream: str) -> list[str]:
     with node.inside(), Client.connect(cluster.directory, node=node.number, timeout=60) as client:
-        return [event.id for event in client.graph(stream).read(only_read=only_read)]
+        return [event.id for event in client.graph(stream).read(unread=True)]
 
 
 def equal(nodes: Sequence[Node], stream: str, count: int) -> bool:

@@ -58,7 +58,7 @@ def _both_faces(cluster: Cluster) -> None:
 def _command_line(cluster: Cluster) -> None:
     where = ("--stream", "lines", "--cluster", cluster.directory)
     written = json.loads(shell("graph", "append", "hello", *where))
-    until(lambda: bool(shell("graph", "read", "--only-read", "--node", "3", *where)), "node 3 shows it as read")
+    until(lambda: bool(shell("graph", "read", "--node", "3", *where)), "node 3 shows it as read")
     (line,) = shell("graph", "read", "--node", "3", *where, "--output", "json").splitlines()
     shown = json.loads(line)
     assert shown["id"] == written["id"]

@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from chaplain.client.sync import Client
+from chaplain.errors import Unknown
 from chaplain.runtime.cluster.create import NodeSplit
 from tests.integration.journal.support.history import read_chain
 from tests.integration.journal.support.scenes import find_master, status, wait_until_same
-from tests.support.process_cluster import Cluster, founded, until
+from tests.support.process_cluster import Cluster, founded, shell, until
 
 pytestmark = pytest.mark.timeout(400)
 SERIALIZERS, HOLDERS = (1, 2, 3), (4, 5)
@@ -37,6 +38,17 @@ def kill(cluster: Cluster, *numbers: int) -> None:
         cluster[number].kill()
 
 
+def _messages_name_the_cause(cluster: Cluster) -> None:
+    """One of two data nodes is down, and both must have a payload."""
+    where = ("--cluster", cluster.directory)
+    with Client.connect(cluster.directory, timeout=2) as client, pytest.raises(Unknown, match="too few data nodes"):
+        client.journal("waiting").write(b"x")
+    shown = shell("cluster", "status", *where)
+    assert "too few data nodes are up: 2 must store a payload before it is ordered, and only node 5 is up" in shown
+    said = shell("journal", "write", "x", "--stream", "waiting", "--node", "1", *where, code=1)
+    assert "node 1 accepts no writes, because it is no ingest node: omit --node, or name 4, 5" in said
+
+
 def test_index_only_cluster_keeps_all_messages_after_kills(tmp_path: Path) -> None:
     values = [b"order %d of those who hold data" % number for number in range(30)]
     with founded(tmp_path / "five", 5, split=NodeSplit(3, 2)) as cluster:
@@ -46,6 +58,7 @@ def test_index_only_cluster_keeps_all_messages_after_kills(tmp_path: Path) -> No
         hashes = write(cluster, values[:20])
         kill(cluster, 4)
         assert values_at(cluster, 5) == values[:20]
+        _messages_name_the_cause(cluster)
         cluster[4].start()
         hashes |= write(cluster, values[20:25])
         kill(cluster, *SERIALIZERS)

@@ -243,7 +243,7 @@ def test_threads_that_share_a_reader_receive_every_message_once(monkeypatch: pyt
         with suppress(threading.BrokenBarrierError):
             barrier.wait(limit_s)
 
-    def slowly(stream: str, given: ReadChunk) -> list:
+    def slowly(stream: str, given: ReadChunk, types: object) -> list:
         """Who has a portion waits for the other to have one, too, if that can be."""
         meet(portions, 0.1)
         return messages_of(stream, given)

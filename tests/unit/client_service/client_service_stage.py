@@ -40,7 +40,7 @@ class CoreHost:
             status=lambda: b'{"id":1}',
             members=lambda: b'[{"id":1}]',
             node_id=lambda identifier: identifier,
-            identifier={1: 4711}.__getitem__,
+            identifier=lambda number: {1: 4711}.get(number, number),
             layers=frozenset({LAYER}),
             required_right=lambda layer, body: (
                 RequiredRight(Right.WRITE, body.decode()) if body.startswith(b"to-") else None

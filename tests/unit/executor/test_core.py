@@ -45,9 +45,10 @@ def test_agreed_statements_are_applied_one_batch_at_a_time() -> None:
     assert stage.core.status()["databases"]["main"]["position"] == 1  # type: ignore[index]
 
 
-def test_plain_data_is_not_applied() -> None:
+@pytest.mark.parametrize("message_type", [0, 2, 239])
+def test_plain_data_is_not_applied(message_type: int) -> None:
     stage = Stage()
-    stage.agree(message_type=0)
+    stage.agree(message_type=message_type)
     assert not stage.step(Drained())
 
 

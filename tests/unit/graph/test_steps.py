@@ -7,7 +7,7 @@ import pytest
 from chaplain.core import Halt, PersistFailed, Report, Requested, Withdrawn, Woken
 from chaplain.graph.messages import client
 from chaplain.graph.messages.client import Append, ReadArrivals, ReadSnapshot, decode_request
-from chaplain.graph.messages.event import confirm_label, decode
+from chaplain.graph.messages.event import SignedEvent, confirm_label, decode
 from chaplain.graph.messages.peer import (
     AGAIN,
     FIRST,
@@ -184,13 +184,153 @@ def test_both_sides_of_a_partition_become_equal(sides):
     assert stage.nodes[1].model.id_of(next(iter(stage.nodes[1].model.leaves))) == joined
 
 
-def test_old_event_is_refused_in_a_first_broadcast_and_accepted_by_sync():
+def test_event_that_was_away_with_its_node_is_accepted_by_sync():
     node, old = Node(1, 3), make(2, b"old", time_ns=START_NS - 3600 * SECOND_NS)
     node.enter(2)
-    node.hear(START_NS, 2, EventBatch((Item(old.raw),), FIRST))
-    assert "notes" not in node.core.streams or not len(node.model)
     node.hear(START_NS, 2, EventBatch((Item(old.raw),), AGAIN))
     assert node.model.find(old.id) == 0
+
+
+def _refused_at_first(node: Node) -> SignedEvent:
+    """An event that is too old, after its author's first broadcast of it."""
+    old = make(2, b"old", time_ns=START_NS - 3600 * SECOND_NS)
+    node.enter(2, 3)
+    node.hear(START_NS, 2, EventBatch((Item(old.raw),), FIRST))
+    assert not node.core.streams
+    assert node.core.counts["refused_timestamp_too_far_in_the_past"] == 1
+    node.heard()
+    return old
+
+
+def test_too_old_event_stays_refused_when_its_author_sends_it_again():
+    node = Node(1, 3)
+    old = _refused_at_first(node)
+    child = make(2, b"child", old, time_ns=START_NS - 3600 * SECOND_NS)
+    for flags in (AGAIN, 0, FIRST):
+        node.hear(START_NS, 2, EventBatch((Item(old.raw), Item(child.raw)), flags))
+    node.hear(START_NS + SECOND_NS, 2, SyncEvent((Leaves("notes", 0, 2, (child.id,)),)))
+    assert not node.heard(), "the node requests neither"
+    assert not node.core.streams
+    assert (len(node.core.admission.refused), len(node.core.admission.orphans)) == (2, 0)
+
+
+def test_too_old_event_is_accepted_from_another_member_that_has_it():
+    node = Node(1, 3)
+    old = _refused_at_first(node)
+    node.hear(START_NS, 3, SyncEvent((Leaves("notes", 0, 1, (old.id,)),)))
+    [fetch] = node.heard()
+    assert isinstance(fetch, FetchMissing)
+    node.hear(START_NS, 3, Fetched("notes", fetch.token, 1, True, 0, (Item(old.raw),)))
+    assert node.model.find(old.id) == 0
+    assert not len(node.core.admission.refused)
+
+
+def test_valid_event_brings_the_too_old_event_that_it_follows():
+    node = Node(1, 3)
+    old = _refused_at_first(node)
+    late = make(2, b"late", old, time_ns=START_NS)
+    node.hear(START_NS, 2, EventBatch((Item(late.raw),), FIRST))
+    [request] = node.heard()
+    assert request == GetData("notes", (old.id,))
+    node.hear(START_NS, 2, EventBatch((Item(old.raw),)))
+    assert [node.model.find(one.id) for one in (old, late)] == [0, 1]
+
+
+def test_node_that_was_paused_refuses_an_old_broadcast_once_and_accepts_its_repetition():
+    node, event = Node(1, 2), make(2, b"waited in a queue", time_ns=START_NS)
+    node.enter(2)
+    resumed_ns = START_NS + 3600 * SECOND_NS
+    node.hear(resumed_ns, 2, EventBatch((Item(event.raw),), FIRST))
+    assert not node.core.streams
+    node.hear(resumed_ns + SECOND_NS, 2, EventBatch((Item(event.raw),), AGAIN))
+    assert node.model.find(event.id) == 0
+
+
+def test_event_that_its_own_disk_kept_back_is_no_first_broadcast():
+    node = Node(1, 2)
+    node.enter(2)
+    node.stalled = True
+    node.step(START_NS, Requested(1, "ann", client.encode(client.Append("notes")), b"late"))
+    node.heard()
+    node.step(START_NS + 3600 * SECOND_NS, node.synced())
+    [batch] = [one for one in node.heard() if isinstance(one, EventBatch)]
+    assert (len(batch.items), batch.flags) == (1, 0)
+
+
+def test_events_of_a_node_with_a_clock_behind_stay_with_it_until_it_writes_with_the_right_time():
+    stage = Stage(3)
+    stage.nodes[2].skew_ns = -3600 * SECOND_NS
+    stage.nodes[2].start(stage.now_ns)
+    stage.connect(2)
+    old = [stage.append(2, b"old %d" % number) for number in range(3)]
+    stage.run(30 * SECOND_NS)
+    assert not stage.nodes[1].core.streams
+    assert not stage.nodes[3].core.streams
+    assert not len(stage.nodes[2].model.read_order)
+    stage.nodes[2].skew_ns = 0
+    stage.nodes[2].start(stage.now_ns)
+    stage.connect(2)
+    stage.run(10 * SECOND_NS)
+    assert not stage.nodes[1].core.streams
+    late = stage.append(2, b"in time")
+    stage.run(5 * SECOND_NS)
+    for node in stage.nodes.values():
+        assert all(node.model.is_read(node.model.find(one)) for one in [*old, late])
+
+
+def test_snapshot_of_read_events_waits_until_the_newest_event_is_read():
+    stage = Stage(3)
+    first = stage.append(1, b"first")
+    node = stage.nodes[1]
+    request = client.encode(ReadSnapshot("notes", only_read=True, wait_ns=SECOND_NS))
+    node.step(stage.now_ns, Requested(99, "ann", request, b""))
+    assert 99 not in node.settled
+    stage.run(20 * MILLISECOND_NS)
+    page = client.decode_answer(node.settled[99].payload, client.Page)
+    assert [decode(row.raw).id for row in page.rows] == [first]
+
+
+def test_snapshot_of_read_events_waits_at_most_a_second_and_not_for_old_events():
+    stage = Stage(3)
+    stage.append(1, b"confirmed")
+    stage.run(SECOND_NS)
+    stage.part({1})
+    stage.append(1, b"alone")
+    node = stage.nodes[1]
+    request = client.encode(ReadSnapshot("notes", only_read=True, wait_ns=30 * SECOND_NS))
+    node.step(stage.now_ns, Requested(99, "ann", request, b""))
+    assert 99 not in node.settled
+    stage.run(SECOND_NS + MILLISECOND_NS)
+    page = client.decode_answer(node.settled[99].payload, client.Page)
+    assert [decode(row.raw).content for row in page.rows] == [b"confirmed"]
+    assert len(stage.pages(1, ReadSnapshot("notes", only_read=True, wait_ns=30 * SECOND_NS)).rows) == 1
+    assert len(stage.pages(1, ReadSnapshot("notes")).rows) == 2
+
+
+def test_max_confirms_decides_how_many_confirmations_make_an_event_read():
+    stage = Stage(4, max_confirms=3)
+    stage.part({4})
+    first = stage.append(1, b"first")
+    stage.run(10 * SECOND_NS)
+    model = stage.nodes[1].model
+    assert stage.nodes[1].core.streams["notes"].unread.counts[0] == 2
+    assert not model.is_read(model.find(first))
+    stage.heal()
+    stage.run(5 * SECOND_NS)
+    assert model.is_read(model.find(first))
+
+
+def test_unread_leaf_is_sent_again_at_each_interval_until_it_is_read():
+    node = Node(1, 3, resend_ns=7 * SECOND_NS)
+    node.enter(2)
+    node.step(START_NS, Requested(1, "ann", client.encode(client.Append("notes")), b"alone"))
+    sent_s = []
+    for tenth in range(1, 260):
+        now_ns = START_NS + tenth * SECOND_NS // 10
+        node.step(now_ns, Woken())
+        again = [one for one in node.heard() if isinstance(one, EventBatch) and one.flags == AGAIN]
+        sent_s += [tenth / 10] * len(again)
+    assert [round(when) for when in sent_s] == [0, 7, 14, 21], "at the start it looks for unread events of its log"
 
 
 def test_first_broadcast_of_a_non_member_is_refused_until_a_member_forwards_it():
@@ -243,7 +383,7 @@ def test_event_too_far_in_the_future_is_refused_however_often_it_arrives(flags):
 
 @pytest.mark.parametrize("ahead_max", [1000, 3])
 def test_node_with_a_clock_ahead_has_its_events_delayed_and_none_lost(ahead_max):
-    stage = Stage(4, valid_ns=8 * SECOND_NS, ahead_ns=8 * SECOND_NS, ahead_max=ahead_max)
+    stage = Stage(4, past_ns=8 * SECOND_NS, ahead_ns=8 * SECOND_NS, ahead_max=ahead_max)
     stage.nodes[2].skew_ns = 60 * SECOND_NS
     early = [stage.append(2, b"early %d" % number) for number in range(20)]
     stage.run(SECOND_NS)

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from random import Random
 from typing import get_args
 
+import pytest
+
 from chaplain.client_service import messages
 from chaplain.client_service.events import ClientServiceEffect, ForLayer, RotationWanted
 from chaplain.client_service.messages import LookUp
@@ -41,8 +43,11 @@ class Cluster:
     uppers: Mapping[Layer, LayerCore] = {}
     """What the next node is made with."""
 
-    def __init__(self, beacon: bool = False) -> None:
+    def __init__(
+        self, beacon: bool = False, mesh: MeshSettings | None = None, gossip: GossipSettings | None = None
+    ) -> None:
         self.beacon = beacon
+        self.mesh, self.gossip = mesh, gossip or GossipSettings()
         self.keys = {name: Identity.generate(Random(name)) for name in NAMES}
         self.ids = {identity.identifier: number for number, identity in enumerate(self.keys.values(), 1)}
         self.trace = Trace()
@@ -56,8 +61,8 @@ class Cluster:
     def make(self, name: str, rng: Random, disk: Mapping[str, bytes], now_ns: int) -> NodeCore:
         settings = NodeSettings(
             LinkSettings(cluster="home", endpoint=self.endpoint(name)),
-            MeshSettings(cluster="home", headers={"rack": name} if name != NAMES[1] else {}),
-            GossipSettings(),
+            self.mesh or MeshSettings(cluster="home", headers={"rack": name} if name != NAMES[1] else {}),
+            self.gossip,
             beacon=self.beacon,
             neighbours=() if self.beacon or name == NAMES[0] else (self.endpoint(NAMES[0]),),
             node_ids=self.ids,
@@ -191,6 +196,63 @@ def test_dead_node_is_lost_within_twice_the_silence_and_returns() -> None:
     cluster.world.start(dead)
     cluster.world.run(cluster.world.now_ns + 2 * SECOND, cluster.all_know_all)
     assert cluster.all_know_all()
+
+
+@pytest.mark.parametrize(
+    ("gone_after_s", "silence_s", "session_ends_s", "member_left_s"),
+    [(30, 5, 10, 10), (3, 5, 3, 10), (30, 30, 30, 60)],
+    ids=["gossip rules by default", "a shorter time of the mesh ends the session", "the mesh rules at a long silence"],
+)
+def test_session_with_a_silent_member_ends_at_the_earlier_of_two_timers(
+    gone_after_s: int, silence_s: int, session_ends_s: int, member_left_s: int
+) -> None:
+    """`mesh.gone_after_seconds` ends a session; 2 x `gossip.silence_seconds` the membership with its session."""
+    mesh = MeshSettings(cluster="home", ping_after_ns=2 * SECOND, gone_after_ns=gone_after_s * SECOND)
+    cluster = Cluster(mesh=mesh, gossip=GossipSettings(silence_ns=silence_s * SECOND))
+    cluster.world.run(5 * SECOND)
+    silent = cluster.keys["three"].identifier
+    cluster.world.pause(cluster.world.hosts["three"])
+    began_ns = cluster.world.now_ns
+
+    def has_left() -> bool:
+        members = cluster.node("one").gossip.members()
+        return next(one.state for one in members if one.identifier == silent) == MemberState.LEFT
+
+    def has_no_session() -> bool:
+        return all(peer.identifier != silent for peer in cluster.node("one").mesh.peers().values())
+
+    for happened, at_s in ((has_no_session, session_ends_s), (has_left, member_left_s)):
+        cluster.world.run(began_ns + 100 * SECOND, happened)
+        assert at_s - 1 <= (cluster.world.now_ns - began_ns) / SECOND <= at_s + 2, happened.__name__
+
+
+def test_message_to_a_member_reaches_a_client_there_and_its_delivery_is_reported() -> None:
+    cluster = Cluster()
+    cluster.world.run(5 * SECOND)
+    sender, receiver = cluster.node("one"), cluster.node("two")
+    sent: list[bytes] = []
+    for node in (sender, receiver):
+        node.client_service.step(0, Entered(CLIENT, {}))
+    receiver.client_service.step(0, Whispered(CLIENT, messages.encode(100, messages.ListenMessages(1))))
+    for node in (sender, receiver):
+        route = node._service.routes[Whisper]
+
+        def catch(whisper: Whisper, slot: LayerSlot = node._mesh, node: NodeCore = node) -> None:
+            if whisper.instance == CLIENT.instance:
+                sent.append(whisper.content)
+            else:
+                node._work.append((slot, whisper))
+
+        assert route
+        node._service.routes[Whisper] = catch  # type: ignore[assignment]
+    request = messages.encode(100, messages.SendToMember(9, 2, SECOND), b"hi")
+    sender._work.append((sender._service, Whispered(CLIENT, request)))
+    cluster.world.run(cluster.world.now_ns + SECOND, lambda: len(sent) == 2)
+    item, done = (parcel.decode(content) for content in sent)
+    assert messages.decode_reply(item.body) == messages.MessageItem(1, 1, "ann", 0)
+    assert item.payload == b"hi"
+    assert messages.decode_reply(done.body) == messages.Done(9)
+    assert done.payload == b'{"outcome":"delivered","listeners":1,"reason":""}'
 
 
 def test_rotation_changes_every_ring_and_survives_a_restart() -> None:

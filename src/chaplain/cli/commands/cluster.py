@@ -201,8 +201,10 @@ def status(cluster: str, node: int | None, output: str) -> None:
     print_table(columns, nodes, f"regime {found['regime'] or '-'}{copies}")
     for line in _how_to_start(Path(cluster), {node["id"]: node["pid"] for node in nodes if node["state"] == "down"}):
         click.echo(line)
-    for line in _troubles(nodes):
+    for line in (*(_too_few_data_nodes(found) if node is None else ()), *_troubles(nodes)):
         click.echo(escaped(line))
+    if unlisted := ", ".join(map(str, found["unlisted"])):
+        click.echo(f"cluster.toml is old: it lacks node {unlisted}; copy the file from where `member add` was called.")
     if changes := found["changes"]:
         print_table(["change", "nodes", "stage", "open", "why"], changes[-CHANGES_SHOWN:], "changes of nodes")
     if rows := list(_streams(found)):
@@ -223,6 +225,16 @@ def down(cluster: str, node: int | None, output: str) -> None:
         print_json({"stopped": stopped})
     else:
         click.echo(f"{len(stopped)} node{'s' * (len(stopped) != 1)} stopped.")
+
+
+def _too_few_data_nodes(found: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a line if serializers are index-only and fewer nodes with data are up than must have a payload."""
+    here = [str(node["id"]) for node in found["nodes"] if node["state"] != "down" and not node["index_only"]]
+    if len(here) < found["copies"]:
+        yield (
+            f"too few data nodes are up: {found['copies']} must store a payload before it is ordered, and"
+            f" {'only node ' + ', '.join(here) if here else 'no such node'} is up. Writes wait; start one, or add one."
+        )
 
 
 def _troubles(nodes: list[dict[str, Any]]) -> Iterator[str]:

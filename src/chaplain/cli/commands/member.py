@@ -7,8 +7,11 @@ from typing import TYPE_CHECKING
 
 import click
 
+from chaplain.cli.support.broken_pipe import stop_on_closed_output
 from chaplain.cli.support.connection_options import cluster_options, connected
-from chaplain.cli.support.output import is_interactive, print_json, print_table, progress
+from chaplain.cli.support.input_bytes import text_or_stdin
+from chaplain.cli.support.output import escaped, is_interactive, json_value, print_json, print_table, progress
+from chaplain.errors import Unreachable
 
 if TYPE_CHECKING:
     from chaplain.client.types.journal import ChangeRecord
@@ -24,7 +27,9 @@ def member() -> None:
 @member.command("list", epilog="Example: chaplain member list --cluster demo --node 2")
 @cluster_options
 def list_(cluster: str, node: int | None, output: str) -> None:
-    """Show the membership list as one node sees it."""
+    """Show the membership list as one node sees it. A member that was silent until it was given up has failed; one that
+    was stopped or removed has just left.
+    """
     with connected(cluster, node) as client:
         members: list[dict[str, object]] = [
             {
@@ -32,6 +37,7 @@ def list_(cluster: str, node: int | None, output: str) -> None:
                 "uri": each.uri,
                 "state": each.state,
                 "incarnation": each.incarnation,
+                "failed": each.failed,
                 **({"headers": each.headers} if each.headers else {}),
             }
             for each in client.members()
@@ -39,7 +45,64 @@ def list_(cluster: str, node: int | None, output: str) -> None:
     if output == "json":
         print_json(members)
     else:
-        print_table(["id", "uri", "state", "incarnation"], members)
+        shown = [
+            {**each, "state": f"{each['state']} (failed)" if each["failed"] else each["state"]} for each in members
+        ]
+        print_table(["id", "uri", "state", "incarnation"], shown)
+
+
+@member.command(epilog="Example: chaplain member send 2 hello --cluster demo")
+@click.argument("member", metavar="ID", type=click.IntRange(0, 2**32 - 1))
+@click.argument("text")
+@click.option(
+    "--timeout",
+    type=click.FloatRange(0.05, 60),
+    default=5.0,
+    show_default=True,
+    help="Seconds to wait for the member's acknowledgement.",
+)
+@cluster_options
+def send(member: int, text: str, timeout: float, cluster: str, node: int | None, output: str) -> None:
+    """Send TEXT (- reads standard input) to all clients that listen to messages at member ID.
+
+    The command fails if the message was dropped, because nobody listens there, or has expired.
+    """
+    value = text_or_stdin(text)
+    with connected(cluster, node) as client:
+        delivery = client.member(member).send(value, timeout)
+    if output == "json":
+        print_json(dict(delivery))
+    if delivery.outcome != "delivered":
+        raise Unreachable(f"the message to node {member} was {delivery.outcome}: {delivery.reason}")
+
+
+@member.command(epilog="Example: chaplain member listen --node 2 --cluster demo")
+@click.option("--timeout", type=click.FloatRange(0), help="Stop after this many seconds without a message.")
+@click.option("--count", type=click.IntRange(1), help="Stop after this many messages.")
+@cluster_options
+def listen(timeout: float | None, count: int | None, cluster: str, node: int | None, output: str) -> None:
+    """Show the messages that are sent to the clients of one node (`--node`), one per line."""
+    with (
+        connected(cluster, node) as client,
+        stop_on_closed_output(),
+        client.messages(timeout=timeout) as messages,
+    ):
+        for number, each in enumerate(messages, 1):
+            if output == "json":
+                print_json(
+                    {
+                        "value": json_value(each.value),
+                        "sender": each.sender,
+                        "client": each.client,
+                        "missed": each.missed,
+                    }
+                )
+            else:
+                lost = f" ({each.missed} lost before this)" if each.missed else ""
+                text = escaped(each.value.decode(errors="backslashreplace"))
+                click.echo(f"{escaped(each.client)}@{each.sender}: {text}{lost}")
+            if number == count:
+                break
 
 
 @member.command(epilog="Example: chaplain member add --cluster demo")
@@ -109,15 +172,17 @@ def serializers(numbers: tuple[int, ...], yes: bool, cluster: str, node: int | N
     """Make exactly these nodes the serializers, which agree on the order. The first one becomes master.
 
     All of them must be members that answer. Writes continue during the change. If the new set tolerates fewer failures
-    than the old one, the command warns, and on a terminal asks for confirmation.
+    than the old one, the command asks for confirmation; without a terminal, it needs --yes.
     """
     from chaplain.cli.support.member_changes import ChangeFollower, lost_fault_tolerance  # noqa: PLC0415
 
     with connected(cluster, node) as client:
         warning = lost_fault_tolerance(client.nodes().serializers, numbers)
         if warning and not yes:
+            if not is_interactive():
+                raise click.ClickException(f"{warning} Nothing has changed: repeat the command with --yes")
             click.echo(warning, err=True)
-            if is_interactive() and not click.confirm("Go on?", err=True):
+            if not click.confirm("Go on?", err=True):
                 raise click.ClickException("nothing has changed")
         change: ChangeRecord = ChangeFollower(client, progress).follow(client.new_serializers(numbers))
     if output == "json":

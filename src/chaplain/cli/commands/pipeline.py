@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any
@@ -15,16 +16,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from chaplain.cli.commands.streams.journal import timestamp
+from chaplain.cli.support.compression import compress_options, drop_verified
 from chaplain.cli.support.log_source import cluster_folder, log_source, one_source
 from chaplain.cli.support.output import (
-    BREAK_FOUND,
     F,
-    cluster_option,
     escaped,
     json_value,
-    output_option,
     print_json,
-    print_table,
     progress,
 )
 from chaplain.cli.support.verification import check_log, print_result, read_tree, verify_options
@@ -183,7 +181,7 @@ def verify(cluster: str, path: str, node: int | None, output: str, tables: str, 
 
 
 def _print_note(text: str) -> None:
-    """Print on standard error even if it is no terminal: a result without breaks must say what was not verified."""
+    """Print on standard error even if that is no terminal: a result without breaks must state what was not verified."""
     click.echo(escaped(text), err=True)
 
 
@@ -244,15 +242,7 @@ def _fold_row_changes(path: str, stream: str, master: str, remote: str) -> None:
 
 
 @pipeline.command(epilog="Example: chaplain pipeline compress --cluster demo --stream orders --through 99999")
-@cluster_option
-@click.option("--stream", required=True, metavar="S", help="The stream that --through refers to.")
-@click.option(
-    "--through", type=click.IntRange(0), metavar="OFFSET", help="Last offset to drop.  [default: the stream's last]"
-)
-@click.option(
-    "--node", type=click.IntRange(1), metavar="I", help="Verify the log of node I, and request the checkpoint there."
-)
-@output_option
+@compress_options
 @_spark
 @_always_once
 def compress(cluster: str, stream: str, through: int | None, node: int | None, output: str, master: str,
@@ -262,23 +252,9 @@ def compress(cluster: str, stream: str, through: int | None, node: int | None, o
     A log with a break stays unchanged: the breaks are printed as `verify` prints them, and the exit code is 3.
     """
     spark = _session(master, remote)
-    from chaplain.pipeline import Broken  # noqa: PLC0415 Spark is heavy
-    from chaplain.pipeline import compress as run  # noqa: PLC0415
-    from chaplain.verification.violations import break_fields  # noqa: PLC0415
+    from chaplain.pipeline import compress as run  # noqa: PLC0415 Spark is heavy
 
-    try:
-        freed = run(spark, cluster=cluster, stream=stream, through=through, node=node, tell=progress)
-    except Broken as broken:
-        for one in broken.breaks:
-            print_json(break_fields(one))
-        click.echo(escaped(str(broken)), err=True)
-        raise click.exceptions.Exit(BREAK_FOUND) from None
-    columns = ("node", "segments", "bytes", "first", "done")
-    rows = [{name: getattr(one, name) for name in columns} for one in freed]
-    if output == "json":
-        print_json(rows)
-    else:
-        print_table(columns, rows, "Segments and bytes that were deleted, and the first message of each log now.")
+    drop_verified(partial(run, spark), cluster, stream, through, node, output)
 
 
 def _read(spark: SparkSession, cluster: str, path: str, stream: str) -> DataFrame:
@@ -356,7 +332,9 @@ def _check_writable(tables: str) -> None:
 
 
 def _check_sources(cluster: str, path: str, landed: str) -> None:
-    """Raise if the sources do not exist. The segments alone suffice for a cluster, as restored from a backup."""
+    """Raise if the sources do not exist. For a cluster, a node's `segments` directory is enough, for example one that
+    was restored from a backup.
+    """
     from chaplain.segment.files import refuse_other_versions  # noqa: PLC0415
 
     folders = list(cluster_folder(cluster).glob("node-*/segments")) if cluster else [Path(path)] if path else []

@@ -213,7 +213,8 @@ def print_policy(
 ) -> None:
     """Print the policy of a cluster: all that an auditor needs to check proofs and checkpoints.
 
-    Give it to the auditor on a way that the nodes do not control: who changes the policy decides what is proven.
+    Give it to the auditor over a channel that the nodes do not control: whoever can change the policy decides what
+    counts as proven.
     """
     from chaplain.proofs.note import parse_key  # noqa: PLC0415
 
@@ -278,7 +279,7 @@ def _stop(reason: str) -> NoReturn:
 
 
 def _read(file: Path, most: int) -> bytes:
-    """The content of a file; one octet more than `most` if it is larger, which its decoder refuses."""
+    """Return at most `most` + 1 octets of a file. If there are more than `most`, the decoder refuses the file."""
     with file.open("rb") as stream:
         return stream.read(most + 1)
 

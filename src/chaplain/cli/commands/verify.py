@@ -1,6 +1,7 @@
 """`chaplain verify`: verifies a log on all processors of this machine, without Spark and Java.
 
-The same checks in Spark, for logs that one machine is too slow for, and those of tables: `chaplain pipeline verify`.
+`chaplain pipeline verify` makes the same checks in Spark, for logs that are too large for one machine, and checks
+tables.
 """
 
 from __future__ import annotations

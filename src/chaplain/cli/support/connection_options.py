@@ -91,7 +91,7 @@ def check_reachable(cluster: str, node: int | None) -> None:
 
 
 def wait_for_replication(has_arrived: Callable[[], bool]) -> bool:
-    """Wait up to `REPLICATION_S` for events that another node has just acknowledged; return whether they arrived."""
+    """Wait up to `REPLICATION_S` for events that another node has just acknowledged; return True if they arrived."""
     end_s = time.monotonic() + REPLICATION_S
     while not (arrived := has_arrived()) and time.monotonic() < end_s:
         time.sleep(POLL_S)

@@ -1,4 +1,6 @@
-"""The options that choose a log to read, and the checks of them, for `verify` and the commands of `pipeline`."""
+"""The options that choose a log to read, and the checks of these options, for `verify` and the commands of
+`pipeline`.
+"""
 
 from __future__ import annotations
 

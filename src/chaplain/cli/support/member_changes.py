@@ -1,6 +1,6 @@
 """Adds and removes nodes for `chaplain member`: one configuration change after the other, each followed to its end.
 
-A change goes on in the cluster if this program ends; `chaplain cluster status` shows it.
+If this program ends, the cluster continues the change; `chaplain cluster status` shows it.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ def lost_fault_tolerance(before: Sequence[int], after: Sequence[int]) -> str:
 
 
 def _roles_being_added(config: ClusterConfigRecord, number: int) -> Iterator[str]:
-    """Yield the roles of open changes: the node has not caught up yet, and may never do so."""
+    """Yield the roles of open changes of a node that has not caught up yet, and may never do so."""
     for change in config.changes:
         if change.open and number in change.nodes and change.change.startswith("add_"):
             yield change.change.removeprefix("add_").removesuffix("_node")

@@ -1,4 +1,4 @@
-"""The options and the output of `verify` and `pipeline verify`, which print the same about the same log.
+"""The options and the output of `verify` and `pipeline verify`. Both print the same result for the same log.
 
 Standard output has one violation per line and nothing else. Standard error says what was verified: in a sentence, or,
 with `--output json`, in one JSON object.
@@ -83,7 +83,7 @@ def read_tree(cluster: str, checkpoint_file: str | None, policy_file: str | None
 def check_log(cluster: str, path: str) -> None:
     """Raise if there is no such log, if it cannot be read, or if another version of chaplain wrote it.
 
-    The segments alone suffice for a cluster, as restored from a backup.
+    For a cluster, a node's `segments` directory is enough, for example one that was restored from a backup.
     """
     with access_errors():
         folders = local_folders(Path(cluster)) if cluster else [Path(path)]

@@ -13,16 +13,17 @@ from chaplain.client.aio.connection import AsyncConnection
 from chaplain.client.aio.consumer import first_offset_since
 from chaplain.client.aio.graph import AsyncGraph
 from chaplain.client.aio.journal import AsyncJournal
-from chaplain.client.aio.listeners import AsyncListener, AsyncPool, AsyncSubscription
+from chaplain.client.aio.listeners import AsyncListener, AsyncMemberChannel, AsyncPool, AsyncSubscription
 from chaplain.client.aio.sequence import AsyncSequenceStream
 from chaplain.client.aio.sql import AsyncSql
 from chaplain.client.api import admin_calls, calls, consumer_calls, journal_calls, proof_calls
 from chaplain.client.connect.options import ConnectOptions
 from chaplain.client.types import validation
+from chaplain.client.types.codecs import Codec, CodecName, T, codec_of
 from chaplain.client.types.consumers import ConsumerRecord, ConsumerStart, check_start, full_name, start_offset
 from chaplain.client.types.equivocation_proof import EquivocationProof
 from chaplain.client.types.journal import ClientRecord, ClusterConfigRecord, Receipt, StreamRecord
-from chaplain.client.types.results import Acknowledgement, Answer, Event, Member, MemberNews, Question
+from chaplain.client.types.results import Acknowledgement, Answer, Event, Member, MemberMessage, MemberNews, Question
 from chaplain.errors import Forbidden, Missing
 from chaplain.journal.messages.consumer import Remove, Reset
 from chaplain.proofs.checkpoint import SignedCheckpoint
@@ -34,7 +35,8 @@ class AsyncClient(AsyncConnection):
 
     The client keeps sessions with three nodes (`sessions_warm`), if the cluster has as many. One of them serves the
     requests, the others are ready to take over. When the serving node fails, reads, listeners and journal writes
-    continue at another node. Requests whose repetition could take effect twice are not repeated: they raise `Unknown`.
+    continue at another node. The client does not repeat a request that could take effect twice: such a request raises
+    `Unknown`.
 
     Any method may raise:
 
@@ -145,14 +147,43 @@ class AsyncClient(AsyncConnection):
         """Answer a question that `questions` yielded."""
         await self._context.run(calls.reply(question, value))
 
+    def member(self, id: int) -> AsyncMemberChannel:  # noqa: A002  part of the public API
+        """Return a member, by its id or its 32-bit identifier, to send messages to its clients."""
+        return AsyncMemberChannel(self._context, id)
+
+    def messages(self, timeout: float | None = None) -> AsyncListener[MemberMessage]:
+        """Return an iterator over messages that are sent from now on to the member that serves this client.
+
+        Connect with `node=` to choose that member. The iterator ends after `timeout` seconds without a new message.
+        Needs the right to read `member/` and the node's id.
+        """
+        wait_s = validation.wait_s(timeout)
+        return AsyncListener(AsyncSubscription(self._context, calls.listen_to_messages()), wait_s, owner=True)
+
     def pool(self, name: str) -> AsyncPool:
         """Return the pool of this name. It is joined by `join` or `listen`, not by this call."""
         validation.name("a pool's name", name)
         return self._pools.get(name) or self._pools.setdefault(name, AsyncPool(self._context, name))
 
-    def journal(self, stream: str) -> AsyncJournal:
-        """Return a stream of the journal. The stream exists from its first message on."""
-        return AsyncJournal(self._context, stream)
+    @overload
+    def journal(self, stream: str, codec: None = None) -> AsyncJournal: ...
+
+    @overload
+    def journal(self, stream: str, codec: CodecName) -> AsyncJournal[Any]: ...
+
+    @overload
+    def journal(self, stream: str, codec: type[T]) -> AsyncJournal[T]: ...
+
+    @overload
+    def journal(self, stream: str, codec: Codec[T]) -> AsyncJournal[T]: ...
+
+    def journal(self, stream: str, codec: Any = None) -> AsyncJournal[Any]:
+        """Return a stream of the journal. The stream exists from its first message on.
+
+        With a codec, values are not bytes: `"json"` for any JSON values, a type for JSON of that type (a msgspec
+        `Struct`, a dataclass, `list[int]`), `"arrow"` for tables of pyarrow, or an object with `encode` and `decode`.
+        """
+        return AsyncJournal(self._context, stream, codec_of(codec))
 
     def sequence(self, stream: str) -> AsyncSequenceStream:
         """Return a stream of the sequence. The first published event creates the stream."""
@@ -310,7 +341,8 @@ class AsyncClient(AsyncConnection):
     async def checkpoint(self, through: int | None = None) -> SignedCheckpoint | int:
         """Return the newest checkpoint of the log's tree that a majority of the nodes signed; its `text` is the note.
 
-        Raises `Refused` if there is none yet. With `through`, this is the former name of `snapshot`.
+        Raises `Refused` if there is none yet. With the argument `through` it calls `snapshot`, which had this name
+        before.
         """
         if through is not None:
             return await self.snapshot(through)

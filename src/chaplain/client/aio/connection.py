@@ -44,7 +44,7 @@ class AsyncClientContext(NotPicklable):
         return self._single_writes.get(stream) or self._single_writes.setdefault(stream, WriteCoalescer(self, stream))
 
     def hand_over(self, act: Callable[[], None]) -> None:
-        """Call a function and process what it submits, now.
+        """Call a function, and process the inputs that it submits at once.
 
         This is necessary because a program that awaits only available results never returns to its loop.
         """
@@ -80,7 +80,7 @@ class AsyncClientContext(NotPicklable):
 
 
 class AsyncConnection(NotPicklable):
-    """Connects when it is entered or awaited, and ends."""
+    """The life of a client's connection: it is made when the client is entered or awaited, and ends with `close`."""
 
     def __init__(self, options: ConnectOptions) -> None:
         """Use `connect`."""
@@ -109,7 +109,7 @@ class AsyncConnection(NotPicklable):
         node: int | None = None,
         timeout: float = 10.0,
     ) -> Self:
-        """Prepare a connection, which is made by `async with` or `await`. Takes the arguments of `Client.connect`.
+        """Prepare a connection; `async with` or `await` opens it. Takes the arguments of `Client.connect`.
 
         Raises `ConfigError` at once if a setting is missing or a file is unreadable. Entering or awaiting raises
         `Refused` or `Unreachable`, as `Client.connect` does.

@@ -1,4 +1,4 @@
-"""Requests of `AsyncSql` to executors beside queries: whether there is one, and the results of statements.
+"""Requests of `AsyncSql` to executors, apart from queries: whether there is an executor, and results of statements.
 
 Keep it in step with `chaplain.client.sync.executor_calls`.
 """
@@ -43,7 +43,7 @@ class AsyncExecutorCalls:
         return await future
 
     async def _collect(self) -> None:
-        """Send one question at a time; requests that arrive meanwhile are in the next one."""
+        """Send one question at a time. The next question contains all requests that arrived meanwhile."""
         try:
             while self._wanted:
                 lane = next(iter(self._wanted)).client_id

@@ -19,7 +19,7 @@ from chaplain.executor.statement import SQL_TYPE
 from chaplain.journal.messages.consumer import Acknowledge, Finish
 
 
-class AsyncSqlWriter(AsyncWriter):
+class AsyncSqlWriter(AsyncWriter[bytes]):
     """Executes many statements in order, each its own transaction, without waiting for each result."""
 
     def __init__(self, context: AsyncClientContext, stream: str, executors: AsyncExecutorCalls) -> None:
@@ -57,7 +57,7 @@ class AsyncSql:
 
         Raises `StatementFailed` if the statement fails; then nothing has changed on any node. With the `id` of an
         `Unknown`, the request is retried: it is executed only if neither the original nor another retry of it is in the
-        log. Otherwise the result of that one is returned.
+        log. Otherwise the result of the executed request is returned.
         """
         return await self.transaction([(sql, parameters or ())], id)
 
@@ -103,7 +103,9 @@ class AsyncSql:
     async def results(self, through: Sequence[int] | None = None, delete: bool = True) -> list[Result]:
         """Return and delete the stored results of this identity's requests, oldest first.
 
-        The results that `execute` has returned are included: only this method deletes results. With `through`, the id
+        They are those of the node that serves this client: of all requests of this object, and of other requests of the
+        identity as far as the node has executed them. The rest comes with a later call. The results that `execute` has
+        returned are included: only this method deletes results. With `through`, the id
         of a request, it returns only the results of that lane up to this request, and the results of requests that were
         executed together with it. With `delete=False` it deletes nothing, and returns only the oldest results: as many
         as fit into one answer of a node.

@@ -13,7 +13,7 @@ import msgspec
 
 from chaplain.client.protocol.events import ClientCall, ClientInput, Connect, Measure
 from chaplain.client.types import validation
-from chaplain.client.types.results import Acknowledgement, Answer, Member, Question
+from chaplain.client.types.results import Acknowledgement, Answer, Delivery, Member, Question
 from chaplain.client_service.limits import IDENTIFIER_END
 from chaplain.client_service.messages import (
     ROTATION_NS,
@@ -27,8 +27,10 @@ from chaplain.client_service.messages import (
     GiveAnAnswer,
     JoinAPool,
     ListenEvents,
+    ListenMessages,
     ListenNews,
     RotateKeys,
+    SendToMember,
     ShoutToPool,
 )
 from chaplain.errors import Malformed, Misused
@@ -111,6 +113,17 @@ def broadcast(pool: str, value: bytes) -> PreparedCall[None]:
     return _request(lambda call: ShoutToPool(call, pool), _nothing, check_payload(value))
 
 
+def send_to_member(member: int, value: bytes, timeout_s: float | None) -> PreparedCall[Delivery]:
+    wait_s = ANSWER_TIMEOUT_S if timeout_s is None else validation.timeout_s(timeout_s)
+    return _request(
+        lambda call: SendToMember(call, member, int(wait_s * _NS)), _delivery, check_payload(value), wait_s + GRACE_S
+    )
+
+
+def listen_to_messages() -> PreparedCall[None]:
+    return _request(ListenMessages, _nothing)
+
+
 def rotate_keys() -> PreparedCall[dict[str, Any]]:
     """The client waits longer than the node: the node's answer names the members that have not confirmed."""
     return _request(RotateKeys, _plain, timeout_s=ROTATION_NS / _NS + GRACE_S)
@@ -153,8 +166,12 @@ def check_content(what: str, content: bytes) -> bytes:
 
 
 def check_target(target: int | None) -> int | None:
+    return None if target is None else check_member("a target", target)
+
+
+def check_member(what: str, member: int) -> int:
     requirement = "is a node's id or its 32-bit identifier"
-    return None if target is None else validation.number("a target", target, 0, IDENTIFIER_END - 1, requirement)
+    return validation.number(what, member, 0, IDENTIFIER_END - 1, requirement)
 
 
 def _request(
@@ -190,3 +207,4 @@ _plain = reader(dict[str, Any])
 _members = reader(list[Member])
 _answer = reader(Answer)
 _acknowledgement = reader(Acknowledgement)
+_delivery = reader(Delivery)

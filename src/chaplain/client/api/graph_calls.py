@@ -24,7 +24,7 @@ from chaplain.wire.parcel import Layer
 WAIT_S = 2.0
 """How long a node waits for new events before it answers with none."""
 NO_PROGRESS_MAX_S = 30.0
-"""A reader waits for this time if a node does not have all events yet that were read at another node."""
+"""If a node lacks events that the reader has read at another node, the reader waits this long and asks again."""
 
 
 class GraphEvent(ResultRecord, frozen=True):
@@ -41,7 +41,7 @@ class GraphEvent(ResultRecord, frozen=True):
     read: bool
     """True if more than half of the members, including the author, have it on disk."""
     confirms: int
-    """How many members other than the author are known to have it."""
+    """Number of members, without the author, that are known to have it on disk."""
     writer: str = ""
     """The name of the client that wrote it."""
     height: int = 0

@@ -23,6 +23,7 @@ from chaplain.client.protocol.journal.events import (
 )
 from chaplain.client.protocol.journal.reader import FROM_HEAD, FROM_START
 from chaplain.client.types import validation
+from chaplain.client.types.codecs import V
 from chaplain.client.types.equivocation_proof import EquivocationProof, read_proof
 from chaplain.client.types.journal import ClientRecord, Receipt, StreamPage
 from chaplain.client.types.receipts import ReceiptPlace, ReceiptSequence, last_receipt
@@ -30,9 +31,10 @@ from chaplain.errors import Missing, Misused
 from chaplain.journal.messages.client import AskProof, ListClients, ListStreams, WrapSecret
 from chaplain.journal.messages.config import ACL_BYTES, AddIdentity, RemoveIdentity
 from chaplain.journal.messages.signing import SECRET_BYTES, SignatureType
+from chaplain.journal.messages.write_request import STATEMENTS, TYPE_MAX
 from chaplain.segment.pack import ISOLATED_MAX
 
-Item: TypeAlias = bytes | tuple[bytes, bytes | None] | tuple[bytes, bytes | None, Headers | None]
+Item: TypeAlias = V | tuple[V, bytes | None] | tuple[V, bytes | None, Headers | None]
 """A value; or a tuple of value and key; or a tuple of value, key and headers."""
 ITEM_PARTS_MAX = 3
 
@@ -46,13 +48,36 @@ WRITER_BYTES_MAX = 8 * 1024 * 1024
 """A writer waits while more bytes than this have no receipt yet."""
 
 
-def single(stream: str, value: bytes, key: bytes | None, headers: Headers | None, *, isolated: bool = False) -> Batch:
+def single(
+    stream: str,
+    value: bytes,
+    key: bytes | None,
+    headers: Headers | None,
+    *,
+    isolated: bool = False,
+    message_type: int = 0,
+) -> Batch:
     """A batch of one message."""
+    message_type = check_type(message_type)
     if type(value) is bytes and key is None and not headers and len(value) <= CHUNK_BYTES and not isolated:
-        return Batch(stream, [value], size_bytes=len(value))  # the common case: small enough without a size check
+        # The common case: small enough without a size check.
+        return Batch(stream, [value], size_bytes=len(value), message_type=message_type)
     builder = BatchBuilder()
     builder.add(value, key, headers)
-    return with_isolation(builder.batch(stream), isolated)
+    return with_isolation(builder.batch(stream, message_type=message_type), isolated)
+
+
+def check_type(message_type: int) -> int:
+    """Check the type that a program gives its messages."""
+    if validation.number("a type", message_type, 0, TYPE_MAX, f"is 0 or 2 to {TYPE_MAX}") == STATEMENTS:
+        raise Misused(f"type {STATEMENTS} is for statements of sql(); a program's own types are 2 to {TYPE_MAX}")
+    return message_type
+
+
+def check_types(types: Iterable[int]) -> frozenset[int]:
+    """Check the types that a reader selects. Every octet is allowed: the log has types of the cluster, too."""
+    several = validation.several("types", types)
+    return frozenset(validation.number("a type", one, 0, 255, "is 0 to 255") for one in several)
 
 
 def with_isolation(batch: Batch, isolated: bool) -> Batch:
@@ -62,8 +87,9 @@ def with_isolation(batch: Batch, isolated: bool) -> Batch:
     return replace(batch, isolated=True) if isolated else batch
 
 
-def many(stream: str, items: Iterable[Item], *, isolated: bool = False) -> Batch:
+def many(stream: str, items: Iterable[Item[bytes]], *, isolated: bool = False, message_type: int = 0) -> Batch:
     """A batch of several messages that are one request."""
+    message_type = check_type(message_type)
     builder, taken = BatchBuilder(), validation.several("messages", items)
     if set(map(type, taken)) == {bytes}:
         builder.extend(taken)  # type: ignore[arg-type]
@@ -77,7 +103,7 @@ def many(stream: str, items: Iterable[Item], *, isolated: bool = False) -> Batch
             builder.add(item)
     if not len(builder):
         raise Misused("write_many wants at least one message")
-    return with_isolation(builder.batch(stream, transaction=True), isolated)
+    return with_isolation(builder.batch(stream, transaction=True, message_type=message_type), isolated)
 
 
 def write(batch: Batch, retried: Sequence[int] | None = None) -> PreparedCall[ReceiptSequence]:

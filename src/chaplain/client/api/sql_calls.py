@@ -139,7 +139,7 @@ def result(stream: str, receipt: Receipt) -> PreparedCall[Result]:
 
 
 def span(through: Sequence[int] | None, part: Iterable[Result] = ()) -> tuple[int, int, int] | None:
-    """The lane and the ids to ask for next, after the results in `part`; all lanes without `through`. None when done.
+    """The lane and the ids to ask for next, after the results in `part`; None when done. Without `through`, all lanes.
 
     Results that arrived are not asked for again: their deletion may not have reached the node yet.
     """

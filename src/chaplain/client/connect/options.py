@@ -84,7 +84,7 @@ def prepare(
     node: int | None,
     timeout_s: float,
 ) -> ConnectOptions:
-    """Arguments take precedence over the environment, that over the cluster file, that over the identity file."""
+    """Of several values of a setting, the argument wins, then the environment, the cluster file, the identity file."""
     validation.timeout_s(timeout_s)
     if name is not None:
         validation.name("a cluster's name", name)

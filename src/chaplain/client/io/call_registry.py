@@ -29,8 +29,8 @@ from chaplain.client.protocol.events import (
 )
 from chaplain.client.protocol.journal.events import ReadChunk, WritesAcknowledged
 from chaplain.client.types.receipts import ReceiptPlace
-from chaplain.client.types.results import Event, ListenerItem, MemberNews, PoolMessage, Question
-from chaplain.client_service.messages import CALL_MAX, EventItem, NewsItem, PoolItem, QuestionItem
+from chaplain.client.types.results import Event, ListenerItem, MemberMessage, MemberNews, PoolMessage, Question
+from chaplain.client_service.messages import CALL_MAX, EventItem, MessageItem, NewsItem, PoolItem, QuestionItem
 from chaplain.errors import (
     Busy,
     ChaplainError,
@@ -240,6 +240,8 @@ def _item_of(yielded: Yielded) -> ListenerItem:
             )
         case PoolItem():
             return PoolMessage(item.pool, payload, item.sender, item.client, yielded.missed, yielded.moved)
+        case MessageItem():
+            return MemberMessage(payload, item.sender, item.client, yielded.missed, yielded.moved)
         case QuestionItem():
             return Question(item.query, item.question, payload, item.asker, yielded.missed, yielded.moved)
         case _:

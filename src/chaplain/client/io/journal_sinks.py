@@ -1,4 +1,6 @@
-"""Sinks for the journal: of a writer's chunks and of a reader. They depend on neither threads nor event loops."""
+"""Sinks for the journal: one for a writer's chunks, one for a reader. They depend on neither threads nor event
+loops.
+"""
 
 from __future__ import annotations
 

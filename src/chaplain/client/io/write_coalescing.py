@@ -42,8 +42,8 @@ RESOLVED_LEAST = FULL_MESSAGES // 2
 resolved since the last submission, or if no other acknowledged batch is left. Small batches merge that way.
 """
 SLICE = 256
-"""Futures that are resolved at a time. Those of a larger slice survive into garbage collections, which then take a
-sixth of the client's time. A future that is resolved and dropped soon is never seen by the collector.
+"""Futures that are resolved at a time. A future that is resolved and dropped soon is never seen by the garbage
+collector. With a larger slice, many futures live until a collection, and collections take a sixth of the client's time.
 """
 
 ReceiptFuture = asyncio.Future[Receipt]
@@ -170,7 +170,7 @@ class CoalescedSink:
 
 
 def _error_at(raised: Raised, number: int) -> ChaplainError:
-    """The error of one request of a batch, with that request's own id."""
+    """The error of one request of a failed batch. `Unknown` names the request's own id."""
     if raised.failure is not Failure.UNKNOWN or raised.request is None:
         return error_of(raised)
     client_id, first_id = raised.request

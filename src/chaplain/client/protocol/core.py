@@ -63,6 +63,7 @@ from chaplain.client_service.messages import (
     Done,
     EventItem,
     Failed,
+    MessageItem,
     NewsItem,
     NodeReply,
     PoolItem,
@@ -427,7 +428,7 @@ class ClientCore:
                 self._fail(pending, _failure_of(reply.kind), f"{pending.name}: {reply.reason}")
             case Started():
                 self._on_started(pending)
-            case EventItem() | NewsItem() | PoolItem() | QuestionItem():
+            case EventItem() | NewsItem() | PoolItem() | MessageItem() | QuestionItem():
                 self._on_item(pending, reply, payload)
             case _:
                 assert_never(reply)
@@ -456,7 +457,7 @@ class ClientCore:
             raise Malformed(f"{pending.name}: the item belongs to another subscription")
         if isinstance(item, EventItem) and pending.is_duplicate(item.id):
             return
-        missed = pending.missed + (item.missed if isinstance(item, PoolItem) else 0)
+        missed = pending.missed + (item.missed if isinstance(item, PoolItem | MessageItem) else 0)
         self._effects.append(Yielded(pending.call, item, payload, missed, pending.moved))
         pending.missed, pending.moved = 0, False
 

@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 from chaplain.client.protocol.call_events import Cancelled, Failure, Raised, Returned
 from chaplain.client.protocol.journal.events import JournalCommand, JournalOutcome, TakenCommand
-from chaplain.client_service.messages import ClientRequest, EventItem, NewsItem, PoolItem, QuestionItem
+from chaplain.client_service.messages import ClientRequest, EventItem, MessageItem, NewsItem, PoolItem, QuestionItem
 from chaplain.core import Frozen, HostEffect, HostInput
 
 TRY_AGAIN = "try again, or a longer timeout"
@@ -80,7 +80,7 @@ ClientInput: TypeAlias = HostInput | Connect | Measure | ClientCall | Cancelled 
 
 # Effects.
 
-Item: TypeAlias = EventItem | NewsItem | PoolItem | QuestionItem
+Item: TypeAlias = EventItem | NewsItem | PoolItem | MessageItem | QuestionItem
 
 
 class ListeningBegan(Frozen, frozen=True):

@@ -24,12 +24,15 @@ from chaplain.client_service.messages import (
     Instruct,
     JoinAPool,
     ListenEvents,
+    ListenMessages,
     ListenNews,
     LookUp,
+    MessageItem,
     NewsItem,
     PoolItem,
     QuestionItem,
     RotateKeys,
+    SendToMember,
     ShoutToPool,
     is_repeatable,
 )
@@ -74,7 +77,7 @@ class Pending:
     @property
     def is_subscription(self) -> bool:
         """True if the call listens for items."""
-        return isinstance(self.request, ListenEvents | ListenNews | JoinAPool | AnswerQuestions)
+        return isinstance(self.request, ListenEvents | ListenNews | ListenMessages | JoinAPool | AnswerQuestions)
 
     @property
     def holds_node_state(self) -> bool:
@@ -121,6 +124,10 @@ def describe(request: ClientRequest) -> str:
             return "listen to events and members"
         case JoinAPool():
             return f"join {request.pool!r}"
+        case SendToMember():
+            return f"send to node {request.member}"
+        case ListenMessages():
+            return "listen to messages"
         case ShoutToPool():
             return f"broadcast to {request.pool!r}"
         case AnswerQuestions():
@@ -152,6 +159,8 @@ def fits(request: ClientRequest | None, item: Item) -> bool:
             return isinstance(request, ListenNews)
         case PoolItem():
             return isinstance(request, JoinAPool) and item.pool == request.pool
+        case MessageItem():
+            return isinstance(request, ListenMessages)
         case QuestionItem():
             return isinstance(request, AnswerQuestions) and item.question == request.question
         case _:

@@ -16,14 +16,15 @@ from chaplain.client.sync.connection import Connection
 from chaplain.client.sync.consumer import first_offset_since
 from chaplain.client.sync.graph import Graph
 from chaplain.client.sync.journal import Journal
-from chaplain.client.sync.listeners import Listener, Pool, Subscription
+from chaplain.client.sync.listeners import Listener, MemberChannel, Pool, Subscription
 from chaplain.client.sync.sequence import SequenceStream
 from chaplain.client.sync.sql import Sql
 from chaplain.client.types import validation
+from chaplain.client.types.codecs import Codec, CodecName, T, codec_of
 from chaplain.client.types.consumers import ConsumerRecord, ConsumerStart, check_start, full_name, start_offset
 from chaplain.client.types.equivocation_proof import EquivocationProof
 from chaplain.client.types.journal import ClientRecord, ClusterConfigRecord, Receipt, StreamRecord
-from chaplain.client.types.results import Acknowledgement, Answer, Event, Member, MemberNews, Question
+from chaplain.client.types.results import Acknowledgement, Answer, Event, Member, MemberMessage, MemberNews, Question
 from chaplain.errors import Forbidden, Missing
 from chaplain.journal.messages.consumer import Remove, Reset
 from chaplain.proofs.checkpoint import SignedCheckpoint
@@ -35,7 +36,8 @@ class Client(Connection):
 
     The client keeps sessions with three nodes (`sessions_warm`), if the cluster has as many. One of them serves the
     requests, the others are ready to take over. When the serving node fails, reads, listeners and journal writes
-    continue at another node. Requests whose repetition could take effect twice are not repeated: they raise `Unknown`.
+    continue at another node. The client does not repeat a request that could take effect twice: such a request raises
+    `Unknown`.
 
     Any method may raise:
 
@@ -146,14 +148,43 @@ class Client(Connection):
         """Answer a question that `questions` yielded."""
         self._context.run(calls.reply(question, value))
 
+    def member(self, id: int) -> MemberChannel:  # noqa: A002  part of the public API
+        """Return a member, by its id or its 32-bit identifier, to send messages to its clients."""
+        return MemberChannel(self._context, id)
+
+    def messages(self, timeout: float | None = None) -> Listener[MemberMessage]:
+        """Return an iterator over messages that are sent from now on to the member that serves this client.
+
+        Connect with `node=` to choose that member. The iterator ends after `timeout` seconds without a new message.
+        Needs the right to read `member/` and the node's id.
+        """
+        wait_s = validation.wait_s(timeout)
+        return Listener(Subscription(self._context, calls.listen_to_messages()), wait_s, owner=True)
+
     def pool(self, name: str) -> Pool:
         """Return the pool of this name. It is joined by `join` or `listen`, not by this call."""
         validation.name("a pool's name", name)
         return self._pools.get(name) or self._pools.setdefault(name, Pool(self._context, name))
 
-    def journal(self, stream: str) -> Journal:
-        """Return a stream of the journal. The stream exists from its first message on."""
-        return Journal(self._context, stream)
+    @overload
+    def journal(self, stream: str, codec: None = None) -> Journal: ...
+
+    @overload
+    def journal(self, stream: str, codec: CodecName) -> Journal[Any]: ...
+
+    @overload
+    def journal(self, stream: str, codec: type[T]) -> Journal[T]: ...
+
+    @overload
+    def journal(self, stream: str, codec: Codec[T]) -> Journal[T]: ...
+
+    def journal(self, stream: str, codec: Any = None) -> Journal[Any]:
+        """Return a stream of the journal. The stream exists from its first message on.
+
+        With a codec, values are not bytes: `"json"` for any JSON values, a type for JSON of that type (a msgspec
+        `Struct`, a dataclass, `list[int]`), `"arrow"` for tables of pyarrow, or an object with `encode` and `decode`.
+        """
+        return Journal(self._context, stream, codec_of(codec))
 
     def sequence(self, stream: str) -> SequenceStream:
         """Return a stream of the sequence. The first published event creates the stream."""
@@ -311,7 +342,8 @@ class Client(Connection):
     def checkpoint(self, through: int | None = None) -> SignedCheckpoint | int:
         """Return the newest checkpoint of the log's tree that a majority of the nodes signed; its `text` is the note.
 
-        Raises `Refused` if there is none yet. With `through`, this is the former name of `snapshot`.
+        Raises `Refused` if there is none yet. With the argument `through` it calls `snapshot`, which had this name
+        before.
         """
         if through is not None:
             return self.snapshot(through)

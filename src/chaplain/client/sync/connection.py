@@ -80,7 +80,7 @@ class SingleWrites:
 
 
 class Connection(NotPicklable):
-    """Connects when it is made, and ends."""
+    """The life of a client's connection: it is made by `connect`, and ends with `close`."""
 
     def __init__(self, options: ConnectOptions) -> None:
         """Use `connect`."""

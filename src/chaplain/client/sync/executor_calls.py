@@ -1,4 +1,4 @@
-"""Requests of `Sql` to executors beside queries: whether there is one, and the results of statements.
+"""Requests of `Sql` to executors, apart from queries: whether there is an executor, and results of statements.
 
 Keep it in step with `chaplain.client.aio.executor_calls`.
 """

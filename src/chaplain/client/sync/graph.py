@@ -25,13 +25,23 @@ class Graph:
         """Append an event. When this returns, it is on the disk of the serving node and is being sent to all others."""
         return self._context.run(graph_calls.append(self.stream, value))
 
-    def read(self, only_read: bool = False, follow: bool = False, timeout: float | None = None) -> Iterator[GraphEvent]:
-        """Iterate over the events that exist now, in the agreed order.
+    def read(
+        self,
+        unread: bool = False,
+        follow: bool = False,
+        timeout: float | None = None,
+        *,
+        only_read: bool | None = None,
+    ) -> Iterator[GraphEvent]:
+        """Iterate over the events that are read now, in the agreed order: those that enough members have on disk.
 
-        With `follow`, iterate over all events in the order of arrival, including new ones, until `timeout` seconds pass
-        without one. `only_read` skips events that are not on the disks of more than half of the members.
+        With `unread`, iterate over all events that the node has on disk. With `follow`, iterate over events in the
+        order in which they were read (with `unread`: arrived), including new ones, until `timeout` seconds pass without
+        one. A read right after an append waits up to a second until that event is read.
         """
-        reader = GraphReader(self.stream, only_read=only_read, follow=follow, timeout_s=self._context.timeout_s)
+        if only_read is not None:  # an earlier name for the opposite
+            unread = not only_read
+        reader = GraphReader(self.stream, only_read=not unread, follow=follow, timeout_s=self._context.timeout_s)
         return self._pages(reader, validation.wait_s(timeout))
 
     def _pages(self, reader: GraphReader, wait_s: float | None) -> Iterator[GraphEvent]:

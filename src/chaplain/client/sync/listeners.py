@@ -13,7 +13,7 @@ from chaplain.client.io.call_registry import SubscriptionSink
 from chaplain.client.sync.connection import ClientContext
 from chaplain.client.sync.waiting import Notifier, begin
 from chaplain.client.types import validation
-from chaplain.client.types.results import ListenerItem, PoolMessage
+from chaplain.client.types.results import Delivery, ListenerItem, PoolMessage
 
 Item = TypeVar("Item", bound=ListenerItem)
 
@@ -98,6 +98,26 @@ class Listener(NotPicklable, Generic[Item]):
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+class MemberChannel:
+    """One member of the cluster, as the receiver of messages (ALIVE of the mesh)."""
+
+    def __init__(self, context: ClientContext, member: int) -> None:
+        self.id = calls.check_member("a member", member)
+        self._context = context
+
+    def __repr__(self) -> str:
+        return f"MemberChannel({self.id!r})"
+
+    def send(self, value: bytes, timeout: float | None = None) -> Delivery:
+        """Send a message to all clients that listen to messages at this member (`messages`).
+
+        Waits at most `timeout` seconds (5 by default) for the member's acknowledgement. Returns whether the message was
+        delivered, dropped or has expired. A message is never sent twice: if the connection is lost after it was sent,
+        `Unknown` is raised. Needs the right to write `member/` and the node's id.
+        """
+        return self._context.run(calls.send_to_member(self.id, value, timeout))
 
 
 class Pool:

@@ -73,7 +73,7 @@ class ReceiptSequence(Sequence[Receipt]):
 
 
 def receipt_from(receipt: Receipt, origin: ReceiptOrigin) -> Receipt:
-    """The same receipt, which knows its client. For a receipt that nobody else has yet."""
+    """The same receipt, which knows its client. Only for a receipt that no caller has yet, because it is changed."""
     force_setattr(receipt, "origin", origin)
     return receipt
 

@@ -16,7 +16,8 @@ SHOWN_BYTES_MAX = 64
 """`repr` shows longer values in part: a message may have megabytes."""
 
 
-def _brief(value: Any) -> str:
+def brief(value: Any) -> str:
+    """The `repr` of a field, shortened if it is long."""
     if not isinstance(value, bytes) or len(value) <= SHOWN_BYTES_MAX:
         return repr(value)
     return f"<{len(value)} bytes: {value[:SHOWN_BYTES_MAX]!r}...>"
@@ -37,7 +38,7 @@ class ResultRecord(Frozen, frozen=True):
         return self.__struct_fields__
 
     def __repr__(self) -> str:
-        fields = ", ".join(f"{name}={_brief(getattr(self, name))}" for name in self.__struct_fields__)
+        fields = ", ".join(f"{name}={brief(getattr(self, name))}" for name in self.__struct_fields__)
         return f"{type(self).__name__}({fields})"
 
 
@@ -84,6 +85,8 @@ class Member(ResultRecord, frozen=True):
     """The node's 32-bit name in messages."""
     headers: dict[str, str] = msgspec.field(default_factory=dict)
     """The node's description of itself: `[headers]` of its file. Empty if the queried node has not met it."""
+    failed: bool = False
+    """True if its state is `left` because it was silent, as after a kill. False if it was stopped or removed."""
 
     def __hash__(self) -> int:
         return hash((self.id, self.uri, self.state, self.incarnation))  # a dict is not hashable
@@ -160,12 +163,39 @@ class PoolMessage(ResultRecord, frozen=True):
     """True if this client changed nodes since the previous message: messages in between are lost uncounted."""
 
 
-ListenerItem: TypeAlias = Event | MemberNews | PoolMessage | Question
+class MemberMessage(ResultRecord, frozen=True):
+    """A message that a client sent to the clients of the node that serves this client."""
+
+    value: bytes
+    sender: int
+    """The node of the client that sent it."""
+    client: str
+    """The registered name of that client."""
+    missed: int = 0
+    """Items lost before this one, as far as they could be counted."""
+    moved: bool = False
+    """True if this client changed nodes since the previous message: it now gets the messages to another node."""
+
+
+class Delivery(ResultRecord, frozen=True):
+    """The fate of a message to a member."""
+
+    outcome: str
+    """`delivered`: the member passed it to its listeners. `dropped`: it was not sent, or no client listens there.
+    `expired`: the member did not acknowledge it in time; it may have arrived.
+    """
+    listeners: int
+    """How many clients it was passed to."""
+    reason: str = ""
+    """Why it was dropped or expired."""
+
+
+ListenerItem: TypeAlias = Event | MemberNews | PoolMessage | MemberMessage | Question
 
 
 def size_bytes(item: ListenerItem) -> int:
     match item:
-        case PoolMessage():
+        case PoolMessage() | MemberMessage():
             return len(item.value)
         case Event() | Question():
             return len(item.content)

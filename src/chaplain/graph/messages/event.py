@@ -116,6 +116,11 @@ def signed_part(event: SignedEvent) -> bytes:
     return event.raw[: 1 + KEY_BYTES] + event.raw[_SIGNED_FROM:]
 
 
+def timestamp_of(raw: bytes) -> int:
+    """The author's timestamp of a well-formed event."""
+    return int.from_bytes(raw[_SIGNED_FROM : _SIGNED_FROM + 8], "big")
+
+
 def decode(raw: bytes) -> SignedEvent:
     if not FIXED_BYTES <= len(raw) <= EVENT_BYTES_MAX:
         raise Malformed(f"event: {len(raw)} octets are too few or too many")

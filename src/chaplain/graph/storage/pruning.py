@@ -2,7 +2,7 @@
 
 Events below a floor that this node sets are on the disks of all members, as their leaves show, and are read. A silent
 member blocks the floor (docs/decisions/graph-confirmation-and-pruning.md). This module also decides when a node that is
-new, or had left, adopts a higher floor of the others: only if at least `read_at` other members report that floor, so a
+new, or had left, adopts a higher floor of the others: only if at least half of the members report that floor, so a
 single member cannot hide events. Does not know files.
 
 Invariant: a floor set by this node is above no unread event, no event that a member may lack, and none of the newest
@@ -46,7 +46,7 @@ def _lowest(stream: Stream, numbers: Iterable[int]) -> int:
 
 
 def majority_floor(context: GraphContext, anti_entropy: AntiEntropy, stream: Stream) -> int:
-    """The highest floor that at least `read_at` other members report (`GraphContext.read_at`)."""
+    """The highest floor that at least half of the members, rounded down, report; not this node, but at least one."""
     floors = [
         leaves.floor
         for member in context.members

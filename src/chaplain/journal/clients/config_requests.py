@@ -9,9 +9,9 @@ harmless. Does not decide requests: execution does (`execution.config`). The cli
 its signer: a request is decided once, even if several clients submit it.
 
 Bounds: `petitions_max` requests wait, `petitions_per_client_max` of them for one client, each for at most
-`petition_ns`. Beyond that a client is answered with `busy`. Of forwarded requests, `petitions_max` are checked at a
-time, and `petitions_per_client_max` of one node; more are dropped, and the other node sends them again. For each
-request one call of a session is answered: the last one.
+`petition_ns`. Beyond that a client is answered with `busy`. The node checks `petitions_max` forwarded requests at a
+time, and `petitions_per_client_max` of one node. It drops further ones, and the other node sends them again. If a
+session submits one request several times, only its last call is answered.
 """
 
 from __future__ import annotations
@@ -54,11 +54,13 @@ class _Waiting(msgspec.Struct):
     askers: dict[bytes, int]
     """Sessions that wait for the decision, each with its last call."""
     charged: list[bytes]
-    """Clients against whose bound the request counts until it ends, even if they disconnect."""
+    """Clients that have submitted the request. It counts against the bound of each until it ends, even if they
+    disconnect.
+    """
     until_ns: int
     due_ns: int = 0
     checked: bool = False
-    """Its signature is valid."""
+    """True once the signature of the request was checked and is valid."""
 
 
 class _Forwarded(Frozen, frozen=True):

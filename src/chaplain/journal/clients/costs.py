@@ -1,4 +1,4 @@
-"""How much more than its size says a client's request to the journal costs the cluster (`chaplain.costs`)."""
+"""The cost of a client's request to the journal for the cluster, beyond the cost of its size (`chaplain.costs`)."""
 
 from __future__ import annotations
 

@@ -130,7 +130,9 @@ class ClientQueries:
         self.effects.append(ToClient(instance, Listed(ask.call), msgspec.json.encode(described)))
 
     def streams(self, instance: bytes, ask: ListStreams, client: ClientIdentity) -> None:
-        """One page of the list. At most `PAGE_STREAMS_MAX` streams are examined, readable for this client or not."""
+        """One page of the list. At most `PAGE_STREAMS_MAX` streams are examined, including those that the client may
+        not read.
+        """
         names, tails = self._streams.names, self._execution.state.streams
         first = bisect_right(names, ask.after)
         page = names[first : first + PAGE_STREAMS_MAX]

@@ -41,7 +41,7 @@ from chaplain.segment.record import Kind, Record
 
 DROPPED = "dropped"
 READ_WINDOW_BYTES_MIN = 64 * 1024
-"""The window of a read however many reads there are."""
+"""The smallest window of a read. A read has at least this window, even if there are many reads."""
 SubscriptionEffect: TypeAlias = ReadLog | ToClient | RecordDamaged
 
 
@@ -150,7 +150,9 @@ class Subscriptions:
             del self._by_owner[reader.owner]
 
     def _add_credit(self, reader: _Reader, size_bytes: int) -> None:
-        """Add credit, up to the reader's window: sent data that the client has not taken stays in memory here."""
+        """Add credit, up to the reader's window. The window bounds the memory of sent data that the client has not
+        taken.
+        """
         settings, reads = self._settings, self._by_owner[reader.owner]
         shares = settings.read_identity_bytes_max // reads, settings.read_bytes_in_all_max // len(self._readers)
         window_bytes = max(READ_WINDOW_BYTES_MIN, min(settings.read_window_bytes, *shares))

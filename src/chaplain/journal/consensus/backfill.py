@@ -6,8 +6,8 @@
 A node that installed a snapshot has no messages from before it, although retention has not released them. If every node
 installed a snapshot once, the messages would be gone from the cluster.
 
-Decides what is fetched: from the newest message down. The next message of this log contains the hash of each message
-and of its verdict, as in `repair`; for the message before an installed snapshot, the state contains both. A peer that
+Decides which messages are fetched, from the newest one down. The hashes of a message and of its verdict are in the
+message after it, as in `repair`; for the message before an installed snapshot, they are in the state. A peer that
 supplies another message or verdict is reported by its node id, and the next peer is asked. Does not know the retention
 rules (`snapshots.retention`).
 
@@ -109,7 +109,7 @@ class Backfill:
 
     @property
     def _next_index(self) -> int:
-        """The index of the next message further down."""
+        """The index of the next message to fetch: the one below the batch."""
         return self._context.log.segment_index.first - 1 - len(self._batch)
 
     def _fits_batch(self, now_ns: int) -> bool:
@@ -143,7 +143,7 @@ class Backfill:
 
     @property
     def _pin(self) -> ReplacementHashes:
-        """Hashes of the next message further down and of its verdict."""
+        """The expected hashes of the next message to fetch (the one below the batch) and of its verdict."""
         if not self._batch:
             return ReplacementHashes(self._context.log.hash_before_first, self._context.log.verdict_before_first)
         oldest = self._batch[-1][0]

@@ -19,7 +19,7 @@ from chaplain.journal.messages.consensus import Fetch, Supply
 from chaplain.journal.model.log_entry import LogEntry
 
 _HOLDER_PROBABILITY = 0.75
-"""With index-only serializers: how often a data holder is asked rather than any peer."""
+"""With index-only serializers: the probability of asking a data holder instead of any peer."""
 
 
 class Fetcher:

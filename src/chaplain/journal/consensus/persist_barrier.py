@@ -60,7 +60,9 @@ class PersistBarrier:
             self._effects.append(promise)
 
     def write(self, operations: tuple[Operation, ...], *proofs: SyncProof) -> None:
-        """Add operations to this step's write. The `proofs` are returned by `persisted` once it is on disk."""
+        """Add operations to this step's write. When the write is on disk, `persisted` returns `proofs`: the events that
+        report this to the parts.
+        """
         self._operations += operations
         self._after_sync += proofs
 

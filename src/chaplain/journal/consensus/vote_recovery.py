@@ -21,7 +21,7 @@ Invariants:
   they continue.
 - If the fetched messages show a newer configuration, the node asks the voters of that one, too.
 
-docs/protocol/journal-order.md, "Lost memory" and "Everybody in doubt", has the argument.
+docs/protocol/journal-order.md, "Lost memory" and "All in doubt", has the argument.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Executes packs that contain commands to consumers, or acknowledge messages together with statements.
 
     pack of type CONSUMER      each message is a command to a consumer of the pack's stream; the pack is always accepted
-    pack of STATEMENTS         its first message may have the header of an acknowledgement; without it, nothing happens
+    pack of STATEMENTS         if its first message has an acknowledgement in a header, both are accepted or neither is
 
 Decides what the pack's verdict is. The rules about consumers are in `consumers`.
 """

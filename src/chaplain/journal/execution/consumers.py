@@ -9,8 +9,8 @@ the content of messages.
 - A lease has no time limit by itself. It ends if another worker challenges the holder, and the holder sends no command
   for the lease time. An idle consumer therefore writes nothing to the journal.
 - A worker that was removed has lost its token for ever, so its acknowledgements do not count (fencing).
-- Slots are divided evenly among workers. A slot moves when its holder releases it, or the lease time after the division
-  changed. `epoch` separates acknowledgements from before and after such a move.
+- Slots are divided evenly among workers. A slot moves when its holder releases it, or when the lease time has passed
+  since the division changed. `epoch` separates acknowledgements from before and after such a move.
 - In a queue, a message is leased to one worker for the lease time. After it, the next `Fetch` may lease it to another.
 
 Invariants: a slot has at most one holder. A position never decreases, except by `Reset`. An acknowledgement counts only
@@ -56,11 +56,13 @@ WORKERS_MAX = 64
 WORKER_SPARE_NS = 600 * 1_000_000_000
 """The least time for which the replaced worker was idle. If there is none, `Join` is refused."""
 LEASE_MIN_NS = 1000 * MILLISECOND_NS
-"""A shorter lease is made this long."""
+"""The minimum lease time. `Join` with a shorter one gets this one."""
 SPANS_MAX = 1024
-"""Bound of the spans of one queue. What would split a span beyond the bound is refused."""
+"""Bound of the spans of one queue. A command that would split a span beyond the bound is refused."""
 SPANS_FETCH_MAX = 512
-"""At this number of spans, `Fetch` leases no new messages and splits no span, so that acknowledgements may."""
+"""At this number of spans, `Fetch` leases no new messages and splits no span. The spans beyond it are reserved for
+acknowledgements, which may split spans.
+"""
 IN_HAND_MAX = 65_536
 """Bound of the messages of a queue that are leased or wait for another delivery."""
 DELIVERIES_MAX = 65_535
@@ -322,7 +324,7 @@ def _targets(targets: list[int], tokens: list[int]) -> list[int]:
 
 
 def _move_overdue(consumer: Consumer, now_ns: int) -> Consumer:
-    """Move the slots that were not released for the lease time after they were meant for another worker."""
+    """Move slots whose holder has not released them within the lease time after they got another target."""
     if now_ns < consumer.balanced_ns + consumer.lease_ns:
         return consumer
     return _moved(consumer, lambda number, slot: slot.holder != slot.target)
@@ -411,7 +413,8 @@ def _fetch(consumer: Consumer, command: Fetch, context: Context) -> Consumer | N
 
 
 def _take(consumer: Consumer, token: int, ranges: Sequence[tuple[int, int]], waiting: Span | None) -> Consumer | None:
-    """Take the messages of these ranges from the worker: they are processed, or, with `waiting`, wait like that span.
+    """Take the messages of these ranges from the worker. They count as processed; with `waiting`, they wait for another
+    delivery until the time in that span, and its deliveries are added to theirs.
 
     None if the worker does not have all of them, or if too many spans would remain.
     """

@@ -1,4 +1,4 @@
-"""Decides which leaves a message adds to the tree over the log.
+"""Decides which leaves a message adds to the Merkle tree over the log.
 
 Each pack that gets offsets adds one leaf, in the order of the offsets. Each granted configuration entry that changes
 identities or nodes also adds one. A refused pack and a copy of an applied pack add none.
@@ -18,7 +18,7 @@ from chaplain.link.auth.identity import KEY_BYTES
 from chaplain.proofs import leaf
 
 NO_KEY = bytes(KEY_BYTES)
-"""Stands for the signer of a step that the master ordered."""
+"""In place of the signer's key, for a stage of a change that a master ordered: such a stage has no signature."""
 
 
 def write_pack(draft: StateDraft, entry: IngestEntry, heading: Heading, key: bytes) -> int:

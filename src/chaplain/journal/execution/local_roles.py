@@ -20,7 +20,7 @@ SAY_AGAIN_NS = 200_000_000
 PARTING_NS = 5_000_000_000
 """A node continues for this time after its removal. The sequence needs a second or two to replace it."""
 REMOVED = "the cluster removed this node, for ever: do not start it again; `chaplain member add` makes a new one"
-"""Tells the operator what to do with a removed node."""
+"""Advice for the operator of a removed node."""
 NO_CLIENT = ""
 """A name that no client has."""
 
@@ -69,8 +69,8 @@ class LocalRoles:
 
     @property
     def may_propose(self) -> bool:
-        """True if this node may still send packs to be ordered, also only those that it accepted before it was
-        blocked.
+        """True if this node may still send packs to be ordered. A blocked ingest node sends only packs that it accepted
+        before.
         """
         return self.takes_writes or self.blocked
 

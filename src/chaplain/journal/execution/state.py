@@ -16,7 +16,7 @@ Decides nothing: the rules are in `dedup`, `config`, `two_phase` and `state_mach
 so that a message can be executed before it is agreed; `commit` writes the draft to the state. Nodes compare what
 `export` contains. Indexes that follow from it, such as `leases`, are not exported.
 
-`fingerprint` identifies the same state, in time that does not grow with the number of streams and lanes.
+`fingerprint` is a hash of the same contents. The time to compute it does not grow with the number of streams and lanes.
 
 Invariants: client ids increase and are never reused. One state has exactly one serialized form, and `load` restores the
 state from it.

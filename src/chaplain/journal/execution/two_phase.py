@@ -2,7 +2,7 @@
 
     STAGED pack    is in the log under the ids of its lane; has no offsets
     COMMIT pack    names ranges of request ids; from here on, all of them will be in their streams, in this order
-    DISCARD pack   names ranges of request ids in the same way; what is staged of them is forgotten
+    DISCARD pack   names ranges of request ids in the same way; the staged packs in them are discarded
     STAGED again   a node orders the committed packs a second time (replay); now they get their offsets
 
 Decides which octets are a commit, and whether it is granted. A commit contains the name of a writer of batches (the
@@ -140,8 +140,8 @@ def commit(draft: StagedPacksDraft, acl: bytes, wanted: Commit, now_ns: int) -> 
 
 
 def discard(draft: StagedPacksDraft, acl: bytes, spans: tuple[RequestRange, ...]) -> None:
-    """Forget the packs that the ranges name and this identity staged. A range ends at its first pack that is not
-    staged, so the work is bounded by the number of ranges and of staged packs.
+    """Discard the packs in these ranges that this identity staged. A range ends at its first pack that is not staged,
+    so the work is bounded by the number of ranges and of staged packs.
     """
     for span in spans:
         next_id = span.first_id

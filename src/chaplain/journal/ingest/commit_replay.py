@@ -2,8 +2,8 @@
 
 Reads the packs from this node's log and passes them on to be ordered a second time. Decides which packs are replayed,
 and when. Does not know their contents, or whether they are next: execution assigns offsets in the order of the commits,
-and ignores a pack that is replayed twice. So a new master need not know what the previous one has replayed, and two
-nodes may replay the same pack.
+and ignores a pack that is replayed twice. A new master therefore does not need to know which packs the previous one has
+replayed, and two nodes may replay the same pack.
 
 Bounds: `promoted_bytes_max` bytes and `PACKS_MAX` packs under way.
 """

@@ -5,8 +5,8 @@ node.
                                for some packs also: DryRun ─▶ DryRunDone ─▶ the same, or refused
     Payload of a peer ─▶ Drained: Verify ─▶ Verified ─▶ to be ordered
 
-The first few signatures of a round are checked when they arrive, without a `Verify`. So a single payload is there when
-the proposal that refers to it arrives behind it.
+The first few signatures of a round are checked when they arrive, without a `Verify`. A single payload is therefore
+available when the proposal that refers to it arrives directly after it.
 
 Decides the contents of ingest messages and their references. Does not know the contents of packs, the master, or which
 messages are agreed.
@@ -95,7 +95,7 @@ class IngestCore:
         """The write of the current journal id."""
         self._credit = CreditBook(settings.window_bytes, settings.ingest_bytes_max)
         self._admission = Admission(settings, execution, self._credit)
-        self._replication = PayloadReplication(settings)
+        self._replication = PayloadReplication(settings, lambda: execution.cluster_config.serializers)
         self._signatures: SignatureQueue[_Unchecked] = SignatureQueue(settings.checks_inline_max, tokens)
         self._dry_runs = DryRunQueue()
         self._verified_packs: list[AcceptedPack] = []
@@ -117,6 +117,11 @@ class IngestCore:
     @property
     def journal(self) -> int:
         return self._journal
+
+    @property
+    def received_by_node(self) -> dict[int, tuple[Reference, ...]]:
+        """What this node has received of each ingest journal, and what it knows that others have."""
+        return self._replication.received_by_node()
 
     @property
     def idle(self) -> bool:
@@ -375,17 +380,22 @@ class IngestCore:
             self._needed[event.reference] = event.digest
             if len(self._needed) > WANTED_MAX:
                 del self._needed[next(iter(self._needed))]
-        asked = [event.reference.node, *([event.master, self._next_data_holder()] if event.digest else [])]
+        asked = [event.reference.node]
+        if event.digest:
+            asked += [event.master, self._next_data_holder(event.reference)]
         for node in dict.fromkeys(asked):
             if node not in (0, self._settings.node):
                 self._effects.append(ToPeer(node, ask))
 
-    def _next_data_holder(self) -> int:
-        """With index-only serializers: a data holder that may have an ordered payload, each in turn; else 0."""
+    def _next_data_holder(self, reference: Reference) -> int:
+        """With index-only serializers: a data holder that may have an ordered payload, each in turn; else 0. Those that
+        are known to have received it come first.
+        """
         config = self._execution.cluster_config
         if not self._execution.copies:
             return 0
         holders = [node for node in config.members if node != self._settings.node and config.holds_data(node)]
+        holders = [node for node in holders if self._replication.view.has(node, reference)] or holders
         self._holder_turn += 1
         return holders[self._holder_turn % len(holders)] if holders else 0
 

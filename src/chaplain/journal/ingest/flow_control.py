@@ -7,6 +7,11 @@ Invariants: the unanswered bytes of all clients stay within `bytes_max`. A clien
 
 from __future__ import annotations
 
+ANNOUNCED_SHARE = 8
+"""A client learns of new credit in steps of this part of its window. With larger steps it stops and starts: it waits
+for credit while the nodes wait for its packs.
+"""
+
 
 class _Account:
     """The window of one session."""
@@ -61,8 +66,8 @@ class CreditBook:
             self.released[instance] = account
 
     def take_announcements(self) -> list[tuple[bytes, int]]:
-        """Grant released bytes again, and return the sessions whose credit has grown by a quarter of the window, with
-        the new credit. While more than half of `bytes_max` waits, nothing is granted.
+        """Grant released bytes again, and return the sessions whose credit has grown by 1/`ANNOUNCED_SHARE` of the
+        window, with the new credit. While more than half of `bytes_max` waits, nothing is granted.
         """
         if self.waiting_bytes > self._bytes_max // 2:
             return []
@@ -70,7 +75,7 @@ class CreditBook:
         announcements: list[tuple[bytes, int]] = []
         for instance, account in released.items():
             account.granted, account.released = account.granted + account.released, 0
-            if account.granted - account.announced >= self._window_bytes // 4:
+            if account.granted - account.announced >= self._window_bytes // ANNOUNCED_SHARE:
                 account.announced = account.granted
                 announcements.append((instance, account.granted))
         return announcements

@@ -91,6 +91,13 @@ class ReceivedVector:
         if early:
             self._advance(reference.node)
 
+    def has(self, reference: Reference) -> bool:
+        """True if this message was received, or ordered."""
+        journal, index = self._reached.get(reference.node, (-1, 0))
+        return journal == reference.journal and (
+            reference.index <= index or reference.index in self._early[reference.node]
+        )
+
     def mark_ordered(self, references: Iterable[Reference]) -> None:
         """An ordered message need not be sent any more, even if it never arrived here."""
         for reference in references:

@@ -3,8 +3,10 @@
 Decides which peer gets which message, and when. Does not know the contents of messages, or where they are ordered.
 
 An acknowledgement (journal.txt) reports reception only, for resending and flow control; durability does not depend on
-it. It waits a short time, so that several are sent together. A message that has not been ordered for a long time is
-sent to all peers again, acknowledged or not, because a peer may have dropped it since.
+it. It waits a short time, so that several are sent together, unless the message was sent before: then its ingest node
+waits for it, and it is sent at once. It goes to the ingest node and to all serializers. A serializer adds what it knows
+of the other nodes (`cluster_view`), so a node learns also of those that it did not hear. A message that has not been
+ordered for a long time is sent to all peers again, acknowledged or not, because a peer may have dropped it since.
 
 Invariants: this node's messages are sent again until they are ordered. At most `resend_bytes_max` bytes, or one
 message, are resent to a peer at a time.
@@ -12,8 +14,11 @@ message, are resent to a peer at a time.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
+
 from chaplain.journal.consensus.events import PayloadArrived
 from chaplain.journal.events import IngestEffect, ToPeer
+from chaplain.journal.ingest.cluster_view import ClusterView
 from chaplain.journal.ingest.payload_cache import PayloadCache, ReceivedVector
 from chaplain.journal.messages.cluster import Reference
 from chaplain.journal.messages.peer import Ack, Payload
@@ -26,8 +31,10 @@ STALE_ROUNDS = 10
 class PayloadReplication:
     """Messages of this node, and the ones that each peer has received."""
 
-    def __init__(self, settings: JournalSettings) -> None:
+    def __init__(self, settings: JournalSettings, serializers: Callable[[], Collection[int]]) -> None:
         self._settings = settings
+        self._serializers = serializers
+        self.view = ClusterView(settings.node)
         self.cache = PayloadCache(settings.node, settings.waiting_bytes_max, settings.recent_bytes_max)
         self._received = ReceivedVector()
         self._acked: dict[int, int] = {}
@@ -57,10 +64,16 @@ class PayloadReplication:
 
     def peer_up(self, node: int) -> None:
         self._acked[node] = 0
+        self.view.forget(node)
 
     def peer_down(self, node: int) -> None:
         self._acked.pop(node, None)
         self._ack_targets.pop(node, None)
+
+    def received_by_node(self) -> dict[int, tuple[Reference, ...]]:
+        """What this node has received, and what it knows that others have."""
+        known = {one.node: one.reached for one in self.view.nodes()}
+        return {self._settings.node: self._received.vector(), **known}
 
     def send(self, now_ns: int, reference: Reference, digest: bytes, payload: bytes) -> list[IngestEffect]:
         """Send a new message of this node to all peers, and to the serializer here."""
@@ -72,25 +85,34 @@ class PayloadReplication:
 
     def received(self, now_ns: int, node: int, reference: Reference, digest: bytes, payload: bytes) -> PayloadArrived:
         """A peer has sent a message of another ingest node, and its signatures were checked."""
+        is_again = self._received.has(reference)
         self.cache.put(reference, digest, payload)
         self._received.received(reference)
         self._ack_targets[node] = None
-        if self._ack_due_ns is None:
+        if is_again:
+            self._ack_due_ns = now_ns
+        elif self._ack_due_ns is None:
             self._ack_due_ns = now_ns + self._settings.ack_ns
         return PayloadArrived(reference, digest, payload)
 
     def _acknowledge(self, now_ns: int) -> list[IngestEffect]:
-        """Report the received indexes to all peers that sent something."""
+        """Report the received indexes to all peers that sent something, and to the serializers."""
         if self._ack_due_ns is None or now_ns < self._ack_due_ns:
             return []
-        ack, targets = Ack(self._received.vector()), self._ack_targets
+        serializers = self._serializers()
+        view = self.view.nodes() if self._settings.node in serializers else ()
+        ack, targets = Ack(self._received.vector(), view), self._ack_targets
+        targets |= {node: None for node in serializers if node in self._acked}
         self._ack_targets, self._ack_due_ns = {}, None
         return [ToPeer(node, ack) for node in targets]
 
     def on_ack(self, node: int, ack: Ack) -> None:
-        for reached in ack.reached:
-            if (reached.node, reached.journal) == (self._settings.node, self.journal) and node in self._acked:
-                self._acked[node] = max(self._acked[node], reached.index)
+        self.view.acknowledged(node, ack.reached)
+        self.view.reported(ack.view)
+        for peer in [node, *(one.node for one in ack.view)]:
+            if peer in self._acked:
+                index = self.view.index_of(peer, self._settings.node, self.journal)
+                self._acked[peer] = max(self._acked[peer], index)
 
     def mark_ordered(self, references: tuple[Reference, ...]) -> None:
         self.cache.mark_ordered(references)

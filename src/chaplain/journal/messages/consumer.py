@@ -26,7 +26,9 @@ from chaplain.wire.primitives import ByteReader, put_number, put_string
 CONSUMER = 0xF3
 """Message type of a pack of commands. The pack is written to the name of the consumed stream and gets no offsets."""
 HEADER = "chaplain-consumer"
-"""Header of the first statement of a pack: stream (string) and command. The pack is executed only if it is accepted."""
+"""Header of the first statement of a pack: stream (string) and command. Execution executes the pack only if it accepts
+the command.
+"""
 PROTOCOL = 1
 NAME_BYTES_MAX = 64
 NONCE_BYTES = 16

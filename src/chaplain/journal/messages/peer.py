@@ -18,6 +18,8 @@ from chaplain.link.auth.identity import SIGNATURE_BYTES
 from chaplain.wire.primitives import ByteReader, put_number
 
 _NO_DIGEST = bytes(DIGEST_BYTES)
+VIEW_NODES_MAX = 255
+"""Nodes in the view of one acknowledgement."""
 
 
 class ConsensusFrame(Frozen, frozen=True):
@@ -40,12 +42,21 @@ class AskPayload(Frozen, frozen=True):
     """Digest of the wanted message; empty accepts any message with the reference."""
 
 
+class NodeReached(Frozen, frozen=True):
+    """For each ingest node, the index up to which one node has received all messages of its journal."""
+
+    node: int
+    reached: tuple[Reference, ...]
+
+
 class Ack(Frozen, frozen=True):
     """Ingest Journal Message Ack: for each ingest node, the index up to which the sender has received all messages of
     its journal.
     """
 
     reached: tuple[Reference, ...]
+    view: tuple[NodeReached, ...] = ()
+    """Of a serializer: what it knows of the other nodes."""
 
 
 class ForwardConfigRequest(Frozen, frozen=True):
@@ -140,7 +151,7 @@ def encode(message: PeerMessage) -> tuple[bytes, bytes]:
         case AskPayload():
             return _body(_ASK, put_reference(message.reference), message.digest or _NO_DIGEST), b""
         case Ack():
-            return _body(_ACK, put_number(len(message.reached), 1), *map(put_reference, message.reached)), b""
+            return _body(_ACK, _put_reached(message.reached)), _put_view(message.view)
         case ForwardConfigRequest():
             return _body(_PETITION, put_number(message.entry_type, 1), put_number(message.stage, 1)), message.data
         case IngestDrainedNotice():
@@ -162,6 +173,25 @@ def encode(message: PeerMessage) -> tuple[bytes, bytes]:
             assert_never(message)
 
 
+def _put_reached(reached: tuple[Reference, ...]) -> bytes:
+    return put_number(len(reached), 1) + b"".join(map(put_reference, reached))
+
+
+def _put_view(view: tuple[NodeReached, ...]) -> bytes:
+    """In the parcel's payload: with many nodes it may be too large for a body."""
+    return b"".join(put_number(one.node, 1) + _put_reached(one.reached) for one in view)
+
+
+def _take_view(payload: bytes) -> tuple[NodeReached, ...]:
+    cursor = ByteReader(payload)
+    found: list[NodeReached] = []
+    while cursor.position < len(payload):
+        if len(found) == VIEW_NODES_MAX:
+            raise Malformed(f"acknowledgement: a view has at most {VIEW_NODES_MAX} nodes")
+        found.append(NodeReached(cursor.number(1, "node"), take_reached(cursor)))
+    return tuple(found)
+
+
 def _body(kind: int, *fields: bytes) -> bytes:
     return b"%c%c%b" % (PROTOCOL, kind, b"".join(fields))
 
@@ -177,7 +207,7 @@ def decode(body: bytes, payload: bytes) -> PeerMessage:
     message = _fields(cursor, cursor.number(1, "kind"), payload)
     cursor.end("peer message")
     if payload and isinstance(
-        message, AskPayload | Ack | IngestDrainedNotice | Removed | SnapshotOffer | AskState | TreeSignature
+        message, AskPayload | IngestDrainedNotice | Removed | SnapshotOffer | AskState | TreeSignature
     ):
         raise Malformed("peer message: a payload where none belongs")
     return message
@@ -191,7 +221,7 @@ def _fields(cursor: ByteReader, kind: int, payload: bytes) -> PeerMessage:
             reference, digest = take_reference(cursor), cursor.take(DIGEST_BYTES, "digest")
             return AskPayload(reference, b"" if digest == _NO_DIGEST else digest)
         case 4:
-            return Ack(take_reached(cursor))
+            return Ack(take_reached(cursor), _take_view(payload))
         case 5:
             return ForwardConfigRequest(cursor.number(1, "entry type"), cursor.number(1, "stage"), payload)
         case 6:

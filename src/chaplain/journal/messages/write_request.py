@@ -47,6 +47,8 @@ RESERVED = "_"
 PYTHON_SUM_MAX = 64
 """Up to this many messages, `check_pack` adds up the sizes in Python: that is faster than numpy's first call."""
 
+TYPE_MAX = 239
+"""Larger types belong to the cluster: two-phase writes and commands to consumers."""
 STATEMENTS = 1
 """Type of packs whose messages are statements for the stream's database."""
 EXECUTED = (STATEMENTS, 0xF3)

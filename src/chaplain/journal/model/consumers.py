@@ -19,7 +19,7 @@ ConsumerKey: TypeAlias = tuple[str, str]
 
 
 class Worker(Frozen, frozen=True, array_like=True):
-    """A program that consumes. It has this place until it leaves or is removed."""
+    """A program that processes messages of the consumer, from its `Join` until it leaves or is removed."""
 
     token: int
     acl: bytes
@@ -28,7 +28,9 @@ class Worker(Frozen, frozen=True, array_like=True):
     active_ns: int
     """Time of the last command of this worker."""
     challenged_until_ns: int = 0
-    """If the worker sends no command until then, another one may remove it; 0 if nobody challenged it."""
+    """If the worker sends no command until this time, the next challenge removes it; 0 if no worker has challenged
+    it.
+    """
 
 
 class Slot(Frozen, frozen=True, array_like=True):
@@ -72,7 +74,7 @@ class Consumer(Frozen, frozen=True, array_like=True):
     epoch: int = 0
     """Changes with every change of a slot's holder."""
     balanced_ns: int = 0
-    """When slots were last meant for other workers."""
+    """When slots last got another worker as target."""
     dropped: int = 0
     """Queue: dead messages without a dead-letter stream."""
     workers: tuple[Worker, ...] = ()

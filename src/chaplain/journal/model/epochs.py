@@ -8,7 +8,7 @@ Every configuration request contains the token of the epoch in which it was sign
 epoch is no longer retained. It stores the decision on every request for as long as it retains the epoch of the request.
 A copy of a request therefore gets the stored decision, or is refused for ever.
 
-A token is part of a hash, so nobody can know the token of an epoch that has not begun. A malicious node therefore
+A token is part of a hash, so no node can know the token of an epoch that has not begun. A malicious node therefore
 cannot make a client sign a request that becomes valid later.
 
 Decides when an epoch ends and which decisions are deleted, from the agreed messages alone. Refuses to know what a

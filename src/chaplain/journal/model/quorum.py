@@ -1,6 +1,6 @@
 """Quorums: a majority of one serializer set, or of two sets at once while one replaces the other.
 
-Decides only by counting. Does not know what the nodes agreed to, and which nodes are alive.
+Decides only by counting. Does not know what the nodes agreed to, or which nodes are alive.
 
 Invariant: any two quorums of one configuration share a node. A quorum of one set and a joint quorum of that set and
 another one share a node, too. This makes the change from one set to the next safe, as joint consensus does in Raft; see

@@ -106,7 +106,9 @@ class Checkpointer:
 
     @property
     def can_write(self) -> bool:
-        """True if a checkpoint waits and may be written now. It is read at every step, and seldom true."""
+        """True if a checkpoint waits and may be written now. The core reads this at every step, and it is seldom
+        true.
+        """
         return self._unwritten is not None and self._log.shown >= self._unwritten.index
 
     def write_if_covered(self) -> None:

@@ -48,7 +48,9 @@ def _spared(segment: SegmentSpan, rules: RetentionRules, now_ns: int, left_bytes
 
 
 def keeps(segment_index: SegmentIndex, rules: RetentionRules, now_ns: int, timestamp_ns: int) -> bool:
-    """True if the rules would retain a message of this time. A message that would be dropped at once is not fetched."""
+    """True if the rules would retain a message of this time. Backfill does not fetch messages that they would drop at
+    once.
+    """
     full = 0 < rules.keep_bytes <= sum(segment.size_bytes for segment in segment_index.segments)
     too_old = bool(rules.keep_ns) and timestamp_ns < now_ns - rules.keep_ns
     return not full and not too_old

@@ -8,8 +8,8 @@
     message  = opaque 1 | front size 4 | front | loose pack …
 
 The batches are in the order of their ingest messages. The batches of one ingest message are in the order in which its
-streams first appear. A pack that is too small to be one is loose: it stays in the skeleton, and adds no batch. An
-opaque message cannot be decoded; its front is all of it.
+streams first appear. An entry with fewer octets than the head of a pack is loose: it stays in the skeleton, and adds no
+batch. An opaque message cannot be decoded; its front is all of it.
 
 The layout follows from the octets alone, so a node can store a message before execution decides about it.
 `applied_batches` states later which octets of the batches were applied.
@@ -136,7 +136,7 @@ def batch_layout(skeleton: bytes) -> list[tuple[int, str]]:
 class _Batch:
     """One batch, while its packs are compared with the verdict."""
 
-    __slots__ = ("count", "end", "first_offset", "ranges", "raws", "reference", "stream", "whole")
+    __slots__ = ("count", "end", "first_offset", "ranges", "raws", "reference", "stored", "stream", "whole")
 
     def __init__(self, reference: Reference, stream: str) -> None:
         self.reference = reference
@@ -146,6 +146,8 @@ class _Batch:
         self.whole = True
         self.ranges: list[tuple[int, int]] = []
         self.raws: list[bytes | memoryview] = []
+        self.stored: memoryview | None = None
+        """The batch within the ingest message, if all packs of the message are in it."""
 
     def skip(self, size: int) -> None:
         self.whole = False
@@ -167,10 +169,13 @@ class _Batch:
         return AppliedBatch(part, self.first_offset, self.count, () if self.whole else tuple(self.ranges))
 
     def record(self) -> Record:
-        """The batch as readers see it."""
+        """The batch as readers see it. It is copied only if some of its packs were not applied, or if the ingest
+        message has packs of several streams.
+        """
+        body = self.stored if self.whole and self.stored is not None else b"".join(self.raws)
         return Record(
             Kind.BATCH,
-            b"".join(self.raws) if len(self.raws) != 1 else self.raws[0],
+            body,
             first_offset=self.first_offset,
             count=self.count,
             stream=self.stream,
@@ -220,6 +225,11 @@ def _batches(executed: ExecutedIngest) -> list[_Batch]:
             batch.add(entry.raw, pack.base_offset, pack.messages)
         else:
             batch.skip(len(entry.raw))
+    if len(found) == 1:
+        [batch] = found.values()
+        stored = memoryview(executed.payload)[len(executed.message.front) :]
+        if batch.end == len(stored):  # the message has no loose packs
+            batch.stored = stored
     return list(found.values())
 
 

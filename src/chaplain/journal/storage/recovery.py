@@ -86,7 +86,7 @@ class Recovered(Frozen, frozen=True):
     to be synced.
     """
     unproven: tuple[OctetRange, ...]
-    """Octets at the end of the log that no record confirms as synced."""
+    """The end of the log: octets after the last position that a record confirms as synced."""
 
     @property
     def empty(self) -> bool:
@@ -306,7 +306,8 @@ class _RecordSet:
     def reach_back(self, first: int, base: LogPosition) -> tuple[int, bytes]:
         """The first message of the unbroken chain that ends with message `first`, and the hash before it.
 
-        A message without a verdict ends it: the node stored it, and installed a checkpoint before it was executed.
+        A message without a verdict ends the chain: the node stored the message, and installed a checkpoint before it
+        executed the message.
         """
         following = self.groups.get(first)
         before = following.first.previous_hash if following is not None else b""

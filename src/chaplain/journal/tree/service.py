@@ -1,8 +1,8 @@
 """The tree over the log as the rest of the journal sees it: its tiles, signed checkpoints, and answers to questions.
 
 Combines `tiles`, which writes the tree, with `signer`, which signs checkpoints of it. Decides only which of these two
-parts receives an input. An applied message usually gives neither of them anything to do: tiles become full once in 256
-leaves, and checkpoints are signed at most once in `sign_ns`.
+parts receives an input. Most applied messages cause no work in either part: tiles become full once in 256 leaves, and
+checkpoints are signed at most once in `sign_ns`.
 """
 
 from __future__ import annotations
@@ -127,7 +127,9 @@ class TreeService:
 
     @property
     def wants_to_sign(self) -> bool:
-        """True if a checkpoint waits until messages are on disk here. Then each finished write may allow it."""
+        """True if a checkpoint waits until its messages are on disk here. Each finished write may then make it
+        possible.
+        """
         return self.signer.wants_to_sign
 
     def on_timer(self, now_ns: int) -> None:

@@ -29,7 +29,7 @@ TILES_WAITING_MAX = 64
 
 
 class OnDisk(Frozen, frozen=True):
-    """The tile is in this file, or this node has never had it."""
+    """The tile is in this file. If the file does not exist, this node has never had the tile."""
 
     file: str
     tile: Tile

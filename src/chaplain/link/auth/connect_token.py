@@ -1,8 +1,8 @@
 """The connect token, which a peer presents before ZeroMQ accepts any data from it.
 
 docs/connection.md, counters and settings call a token a *knock*. This module decides which connections to admit. Each
-needs a new token, made with the cluster key or by a registered client. It does not know greetings: a token admits a
-connection, but does not identify the peer to the layers above.
+connection needs a new token, made with the cluster key or by a registered client. It does not know greetings: a token
+admits a connection, but does not identify the peer to the layers above.
 
 Invariants:
 - cheap checks come first: size, time, known key, then cryptography;

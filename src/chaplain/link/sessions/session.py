@@ -1,6 +1,6 @@
 """A session: two seals, two counters, the commands that wait to be sealed, and what the peer has confirmed.
 
-It decides which sealed frames are accepted. It knows greetings and dials only as the channel on which it sends.
+It decides which sealed frames are accepted. It does not know greetings and dials, only the channel on which it sends.
 
 Counters count commands, not frames, so that a lost frame reveals how many commands were lost with it.
 

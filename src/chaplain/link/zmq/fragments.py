@@ -55,17 +55,20 @@ class Reassembler:
         self._counts = counts
         self._bytes_max = bytes_max
         self._waiting_bytes = 0
-        self._waiting: dict[Channel, list[bytes]] = {}
+        self._waiting: dict[Channel, list[memoryview]] = {}
         self._sizes: Counter[Channel] = Counter()
 
     @property
     def waiting_bytes(self) -> int:
         return self._waiting_bytes
 
-    def take(self, channel: Channel, message: bytes) -> bytes | None:
-        """Return the frame that this message completes, if any. Most messages are whole frames."""
+    def take(self, channel: Channel, message: bytes | memoryview) -> bytes | None:
+        """Return the frame that this message completes, if any. Most messages are whole frames.
+
+        A piece is copied once, when its frame is complete: a caller that has it in a buffer passes a view.
+        """
         if not message or message[0] not in _MARK_OCTETS:
-            return message
+            return bytes(message)
         if message[:1] == FIRST:
             self.forget(channel)
             self._waiting[channel] = []
@@ -84,9 +87,9 @@ class Reassembler:
         self._waiting_bytes -= self._sizes.pop(channel, 0)
         assert self._waiting_bytes >= 0
 
-    def _add(self, channel: Channel, message: bytes) -> None:
+    def _add(self, channel: Channel, message: bytes | memoryview) -> None:
         # The mark counts, too: otherwise empty pieces would make the list grow without any counted bytes.
-        self._waiting[channel].append(message[1:])
+        self._waiting[channel].append(memoryview(message)[1:])
         self._sizes[channel] += len(message)
         self._waiting_bytes += len(message)
         if self._sizes[channel] > FRAME_BYTES_MAX + FRAME_BYTES_MAX // _STEP + 1:

@@ -7,7 +7,7 @@ places are reserved.
 
 This module does not know sockets: connections are numbers.
 
-Bounds: `places_max` connections, and a quarter as many of members alone.
+Bounds: `places_max` connections of all addresses; beyond them, a quarter of that number from members' addresses.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ RESERVED_PART = 4
 
 
 class BlockedSources(Frozen, frozen=True):
-    """The addresses whose attempts are dropped; with `others`, all addresses but these."""
+    """The addresses whose attempts are dropped. With `others`, the attempts of all other addresses are dropped
+    instead.
+    """
 
     sources: frozenset[str] = frozenset()
     others: bool = False

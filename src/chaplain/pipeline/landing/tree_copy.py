@@ -5,7 +5,7 @@
     TABLE/_tree/checkpoint                the newest signed checkpoint; every tile of its tree is in the copy
 
 This module decides which tiles are missing and in which order files are written: tiles before the checkpoint that needs
-them. It trusts no tile: whoever makes a proof computes the root again (`row_proof`).
+them. It trusts no tile, because `row_proof` computes the root again for each proof.
 
 A cluster that does not answer never stops `land`. The rows land without a new checkpoint, and a later batch copies what
 is missing. Names that begin with an underscore are no data to readers of the table.

@@ -18,13 +18,13 @@ import pyarrow.compute as pc
 from pyspark.sql.types import ArrayType, BinaryType, DataType, StringType, StructType
 
 from chaplain.client.protocol.journal.events import Batch
-from chaplain.client.protocol.journal.packing import PACK_BYTES, PACK_MESSAGES, REQUEST_BYTES_MAX, packed_bytes
+from chaplain.client.protocol.journal.packing import PACK_MESSAGES, REQUEST_BYTES_MAX, packed_bytes
 from chaplain.client.types.validation import journal_stream
 from chaplain.errors import ConfigError
 from chaplain.journal.execution.two_phase import STAGED
 from chaplain.segment.headers import encode_headers
 
-BATCH_BYTES = PACK_BYTES // 2
+BATCH_BYTES = 128 << 10
 BATCH_ROWS = PACK_MESSAGES // 2
 BUFFER_BYTES = 32 << 20
 """Bound of the rows that a task collects. At the bound, the largest streams are written until half is free."""

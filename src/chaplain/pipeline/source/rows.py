@@ -3,9 +3,9 @@
 This module defines the columns and their types, and which rows may be absent. It loops over packs and batches, never
 over rows.
 
-Invariant: a range yields all its rows, or raises. Only with `failOnDataLoss=false` rows that retention dropped after
-the range was planned are left out. An unreadable file, a refused identity or a lost connection is never treated as data
-loss: otherwise a streaming query would record rows as processed that still exist.
+Invariant: a range yields all its rows, or raises. With `failOnDataLoss=false` it leaves out rows that retention dropped
+after the range was planned, and no others. An unreadable file, a refused identity or a lost connection is never treated
+as data loss: otherwise a streaming query would record rows as processed that still exist.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""The databases that SQL requests are executed on: one file here for each kind, and what they share."""
+"""The engines that execute SQL requests, a package for each kind of database, and the code that they share."""

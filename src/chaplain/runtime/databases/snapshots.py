@@ -2,7 +2,7 @@
 
 The rows of a copy are checked before it is kept, sent or installed. On request the database itself is checked, too.
 
-Only SQLite databases are copied. Other engines have their own backups or none, and then the log is retained.
+Only SQLite databases are copied. For other engines, the node retains the log.
 """
 
 from __future__ import annotations

@@ -23,14 +23,18 @@ LOG = "graph"
 
 def make_graph(config: NodeConfig, identity: Identity, names: NodeIds, now_ns: int) -> GraphCore:
     """Build the graph's core. All members count, reachable or not (docs/decisions/member-lists.md)."""
+    valid_ns = config.span_ns("graph.valid_seconds")
     settings = GraphSettings(
         config.text("cluster"),
         log=LOG,
         folder=f"{SEGMENTS}/",
         segment_bytes=config.number("graph.segment_bytes"),
         keep_events=config.number("graph.keep_events"),
-        valid_ns=config.span_ns("graph.valid_seconds"),
-        ahead_ns=config.span_ns("graph.valid_seconds"),
+        past_ns=config.span_ns("graph.valid_past_seconds") or valid_ns,
+        ahead_ns=config.span_ns("graph.valid_future_seconds") or valid_ns,
+        max_confirms=config.number("graph.max_confirms"),
+        resend_ns=config.span_ns("graph.resend_seconds"),
+        sync_ns=config.span_ns("graph.sync_seconds"),
     )
     return GraphCore(
         settings,

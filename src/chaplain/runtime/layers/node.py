@@ -41,6 +41,7 @@ from chaplain.proofs.checkpoint import SignedCheckpoint
 from chaplain.proofs.note import VerifierKey
 from chaplain.proofs.tiles import tile_path
 from chaplain.runtime import fd_limits
+from chaplain.runtime.allocator import retain_freed_memory
 from chaplain.runtime.disk.log_files import UNREADABLE, free_bytes, read_if_exists, read_log, segments_of
 from chaplain.runtime.disk.syscalls import DataDirectory
 from chaplain.runtime.disk.writer import DiskWriter
@@ -73,6 +74,7 @@ event loop wait too long for the GIL."""
 def run_node(config: NodeConfig) -> int:
     """Run a node until it stops, and return its exit code (`exit_codes`)."""
     sys.setswitchinterval(SWITCH_INTERVAL_S)
+    retain_freed_memory()
     os.umask(0o077)  # only the owner can read a node's files
     fd_limits.raise_fd_limit()
     with locked(config.path("data")), logged(config) as log:

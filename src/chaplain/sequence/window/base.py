@@ -1,4 +1,4 @@
-"""The window base: the state before the oldest entry that is kept. A joining node starts from it.
+"""The window base: the state before the oldest entry in the window. A joining node starts from it.
 
 It contains the work set and the ends of the streams. The log's own base contains index, ballot and hash.
 

@@ -31,7 +31,7 @@ from chaplain.client.types.equivocation_proof import pack_proof, read_proof
 from chaplain.client.types.journal import PLACE_UNKNOWN, ClientRecord
 from chaplain.client.types.receipts import ReceiptPlace, ReceiptSequence, last_receipt
 from chaplain.client.types.results import Member
-from chaplain.errors import ConfigError, Malformed, Missing
+from chaplain.errors import ConfigError, Malformed, Missing, Misused
 from chaplain.journal.messages.client import ProofIs, Run
 from chaplain.journal.messages.signing import PackCheck, SignatureType, holds
 from chaplain.journal.messages.write_request import check_pack
@@ -104,6 +104,32 @@ def test_messages_and_members_compare_and_hash_by_value() -> None:
     assert len({first, messages_of("s", portion(raw, 0, 2))[0], second}) == 2
     here, gone = Member(1, "tcp://x:1", "alive", 1, headers={"a": "b"}), Member(1, "tcp://x:1", "left", 1)
     assert len({here, Member(1, "tcp://x:1", "alive", 1, headers={"a": "b"}), gone}) == 2
+
+
+def test_messages_are_selected_by_their_type() -> None:
+    raws = [make_pack(1, n + 1, [single("s", b"%d" % n, None, None, message_type=n % 3 * 2)], SIGNER) for n in range(6)]
+    chunk = portion(b"".join(raws), 0, 6)
+    assert [(m.value, m.type) for m in messages_of("s", chunk)] == [(b"%d" % n, n % 3 * 2) for n in range(6)]
+    assert [(m.offset, m.type) for m in messages_of("s", chunk, {2, 4})] == [(1, 2), (2, 4), (4, 2), (5, 4)]
+    assert messages_of("s", chunk, {7}) == []
+
+
+def test_messages_of_different_types_share_no_pack() -> None:
+    batches = [single("s", b"x", None, None, message_type=kind) for kind in (2, 2, 3, 2)]
+    assert packing.choose(batches, 100) == 2
+
+
+@pytest.mark.parametrize(
+    ("message_type", "problem"),
+    [(1, "type 1 is for statements"), (240, "is 0 or 2 to 239"), (-1, "is 0 or 2 to 239"), ("2", "is 0 or 2 to 239")],
+)
+def test_types_of_the_cluster_are_refused(message_type, problem) -> None:
+    for call in (
+        lambda: single("s", b"x", None, None, message_type=message_type),
+        lambda: many("s", [b"x"], message_type=message_type),
+    ):
+        with pytest.raises(Misused, match=problem):
+            call()
 
 
 def test_neighbouring_messages_share_a_pack_up_to_its_bounds() -> None:

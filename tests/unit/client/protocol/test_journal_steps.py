@@ -287,15 +287,15 @@ def test_writer_sends_no_more_than_its_credit() -> None:
     bench = Bench(large_cluster(), 1)
     bench.end(bench.write(b"warm"))
     bench.deaf = True
-    for _ in range(80):
+    for _ in range(160):
         bench.write(b"x" * 100_000)
     bench.work()
     chosen = bench.journal._selector.chosen
     assert chosen is not None
-    assert 3 << 20 < chosen.used_bytes <= chosen.credit_bytes == 4 << 20
+    assert 7 << 20 < chosen.used_bytes <= chosen.credit_bytes == 8 << 20
     bench.deaf = False
     bench.until(lambda: not bench.journal._writers.queue.has_waiters)
-    assert len(values(bench)) == 81
+    assert len(values(bench)) == 161
 
 
 def test_writes_above_the_waiting_bound_fail_as_busy(cluster) -> None:

@@ -32,7 +32,7 @@ from chaplain.journal.messages import peer
 from chaplain.journal.messages.client import GoBack, NotWritten, Receipts
 from chaplain.journal.messages.cluster import Reference, genesis
 from chaplain.journal.messages.ingest import IngestEntry
-from chaplain.journal.messages.peer import Ack, AskPayload, ForwardConfigRequest, Payload
+from chaplain.journal.messages.peer import Ack, AskPayload, ForwardConfigRequest, NodeReached, Payload
 from chaplain.journal.messages.signing import PackCheck, holds
 from chaplain.journal.settings import ConsensusSettings, JournalSettings
 from chaplain.segment.headers import encode_headers
@@ -248,7 +248,8 @@ def test_message_of_another_node_is_checked_offered_and_acknowledged():
     assert not sent(bench.step(Drained()), Ack), "an acknowledgement that could wait has cost a frame"
     due = bench.core.due_ns
     assert due is not None
-    assert sent(bench.step(Woken(), due), Ack) == [(2, Ack((Reference(2, 5, 1),)))]
+    acks = sent(bench.step(Woken(), due), Ack)
+    assert acks == [(node, Ack((Reference(2, 5, 1),))) for node in (2, 3)], "its ingest node, and the other serializer"
     assert bench.core.due_ns is None
 
 
@@ -345,6 +346,45 @@ def test_acknowledgements_of_another_own_journal_do_not_count():
     assert len(sent(bench.step(Woken(), bench.core.due_ns), Payload)) == 2
 
 
+def test_view_of_a_serializer_saves_a_resend_to_a_node_that_it_knows_of():
+    bench = Bench()
+    (arrived,) = bench.ship(pack(bench.lane, 1))
+    bench.step(FromPeer(2, Ack((Reference(1, 7, 1),), (NodeReached(3, (Reference(1, 7, 1),)),))))
+    due = bench.core.due_ns
+    assert not sent(bench.step(Woken(), due), Payload)
+    bench.step(PeerDown(3))
+    bench.step(PeerUp(3))  # it may have lost its memory
+    assert sent(bench.step(Woken(), bench.core.due_ns), Payload) == [(3, Payload(arrived.payload))]
+
+
+def test_serializer_acknowledges_to_all_serializers_with_its_view_of_the_others():
+    bench = Bench()
+    assert {1, 2, 3} == set(bench.stage.execution.cluster_config.serializers)
+    bench.step(FromPeer(3, Ack((Reference(2, 5, 4),))))
+    receive(bench)
+    acks = sent(bench.step(Woken(), bench.core.due_ns), Ack)
+    ack = Ack((Reference(2, 5, 1),), (NodeReached(3, (Reference(2, 5, 4),)),))
+    assert acks == [(2, ack), (3, ack)]
+    assert bench.core.received_by_node == {1: (Reference(2, 5, 1),), 3: (Reference(2, 5, 4),)}
+
+
+def receive(bench: Bench) -> None:
+    """Node 2 sends the first message of its journal."""
+    bench.step(FromPeer(2, Payload(foreign(bench, pack(bench.lane, 1)))))
+    bench.drain()
+
+
+def test_message_that_arrives_again_is_acknowledged_at_once():
+    bench = Bench()
+    receive(bench)
+    assert bench.core.due_ns == NOW + bench.settings.ack_ns
+    bench.step(Woken(), NOW + bench.settings.ack_ns)
+    assert bench.core.due_ns is None
+    receive(bench)
+    assert bench.core.due_ns == NOW, "its ingest node waits for the acknowledgement"
+    assert [node for node, _ in sent(bench.step(Woken()), Ack)] == [2, 3]
+
+
 def test_octets_of_a_client_that_left_count_until_their_verdict():
     bench = Bench()
     shipped = bench.ship(pack(bench.lane, 1))
@@ -393,6 +433,16 @@ def test_credit_is_withheld_from_all_while_too_much_waits():
     assert book.take_announcements() == [(b"b", 160), (b"a", 160)]
 
 
+def test_credit_is_announced_once_an_eighth_of_the_window_was_answered() -> None:
+    book = CreditBook(800, 8000)
+    book.open(b"a")
+    book.spend(b"a", 800)
+    book.release(b"a", 99)
+    assert book.take_announcements() == []
+    book.release(b"a", 1)
+    assert book.take_announcements() == [(b"a", 900)]
+
+
 def test_first_signatures_of_a_round_are_checked_at_once_unless_others_wait():
     checking: SignatureQueue[int] = SignatureQueue(2)
     check = PackCheck(1, b"", "", "", b"")
@@ -435,6 +485,7 @@ def test_checked_packs_are_released_in_arrival_order(rounds, rng):
         AskPayload(Reference(1, 2, 3), b""),
         Ack(()),
         Ack((Reference(1, 2, 0), Reference(2, 0xFFFF, 0xFFFFFFFF))),
+        Ack((Reference(1, 2, 3),), (NodeReached(2, (Reference(1, 2, 2),)), NodeReached(3, ()))),
         ForwardConfigRequest(8, 0, lease().data),
     ],
 )

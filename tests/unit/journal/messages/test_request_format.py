@@ -14,7 +14,7 @@ from chaplain.journal.messages import config as config_message
 from chaplain.journal.messages.client import MembersAre, NodeAddress, Opened, Receipts, Run, Write
 from chaplain.journal.messages.cluster import Reference
 from chaplain.journal.messages.config import AddIdentity, FenceLane, LeaseLane, RetireLane
-from chaplain.journal.messages.peer import Ack, AskPayload
+from chaplain.journal.messages.peer import Ack, AskPayload, NodeReached
 from chaplain.journal.messages.signing import PackCheck, holds
 from chaplain.journal.model.results import ConfigVerdict, DataVerdict
 from chaplain.journal.storage import verdict
@@ -43,6 +43,7 @@ BOB_ADDED = AddIdentity("bob", 1, BOB.key, ("bob-*",), ("*",))
 RECEIPT = Receipts((Run(1, 1, 1, "orders", 0, 2, 2, 1, 2 * 10**9, b"\xaa" * 32),))
 ASK = AskPayload(Reference(2, 5, 9), b"\xdd" * 32)
 ACK = Ack((Reference(1, 7, 3), Reference(2, 5, 9)))
+VIEW = Ack(ACK.reached, (NodeReached(3, (Reference(1, 7, 1),)),))
 MEMBERS = MembersAre(
     (NodeAddress(b"\xb4" * 32, "tcp://10.0.0.4:7400"),), (NodeAddress(b"\xa1" * 32, "tcp://10.0.0.1:7400"),)
 )
@@ -57,6 +58,7 @@ EXAMPLES = {
     "retire": petition(RetireLane(7, ADMIN_ACL)).data,
     "ask": peer.encode(ASK)[0],
     "ack": peer.encode(ACK)[0],
+    "view": peer.encode(VIEW)[1],
     "opened": client.encode(OPENED),
     "members": client.encode(MEMBERS),
     "write": client.encode(Write("main", True)),
@@ -119,6 +121,7 @@ def test_commit_example_matches_the_decoder():
 def test_peer_and_client_examples_match_the_decoder():
     assert peer.decode(example("ask"), b"") == ASK
     assert peer.decode(example("ack"), b"") == ACK
+    assert peer.decode(example("ack"), example("view")) == VIEW
     assert client.decode_node(example("receipts")) == RECEIPT
 
 

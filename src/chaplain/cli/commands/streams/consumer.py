@@ -43,7 +43,7 @@ def list_(stream: str, cluster: str, node: int | None, output: str) -> None:
 @_STREAM
 @cluster_options
 def show(name: str, stream: str | None, cluster: str, node: int | None, output: str) -> None:
-    """Show one consumer with its workers and what they hold."""
+    """Show one consumer with its workers and their slots or leased messages."""
     with connected(cluster, node) as client:
         where = _stream_of(client.consumers(stream or ""), name)
         details = client.consumer(where, name)

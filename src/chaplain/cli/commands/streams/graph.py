@@ -46,29 +46,47 @@ def append(text: str, stream: str, lines: bool, cluster: str, node: int | None, 
             print_json({"id": client.graph(stream).append(one).id})
 
 
-@graph.command(epilog="Example: chaplain graph read notes --only-read --cluster demo")
+@graph.command(epilog="Example: chaplain graph read notes --unread --cluster demo")
 @named("--stream", "The stream to read.")
-@click.option("--only-read", is_flag=True, help="Only events that more than half of the members have on disk.")
+@click.option("--unread", is_flag=True, help="Also show events that too few members have confirmed so far.")
+@click.option("--only-read", is_flag=True, hidden=True)
 @click.option("--follow", is_flag=True, help="Continue with new events, in order of arrival.")
 @click.option(
     "--timeout", type=click.FloatRange(0), help="With --follow: stop after this many seconds without an event."
 )
 @reader_options
 def read(
-    stream: str, only_read: bool, follow: bool, timeout: float | None, cluster: str, node: int | None, output: str
+    stream: str,
+    unread: bool,
+    only_read: bool,
+    follow: bool,
+    timeout: float | None,
+    cluster: str,
+    node: int | None,
+    output: str,
 ) -> None:
-    """Show events, one JSON object per line, in an order that is the same on every node.
+    """Show the events that enough members have confirmed, one JSON object per line, in an order that is the same on
+    every node.
 
-    With --follow they appear in the order in which the node received them, parents before their children.
+    With --follow they appear in the order in which they became read at the node (with --unread: arrived), parents
+    before their children.
     """
+    if unread and only_read:
+        raise click.UsageError("--only-read is the opposite of --unread: give one of them")
     if timeout is not None and not follow:
         raise click.UsageError("--timeout is for --follow")
     refuse_table_with_follow(follow)
     with connected(cluster, node) as client, stop_on_closed_output():
         found = client.graph(stream)
-        if not follow and not wait_for_replication(lambda: any(True for _ in found.read())):
-            raise Missing(f"graph {stream!r} has no events here: write one with `chaplain graph append`")
-        print_rows((event_json(event) for event in found.read(only_read, follow, timeout)), _EVENT)
+        if not follow and not wait_for_replication(lambda: any(True for _ in found.read(unread))):
+            raise Missing(_absence(stream, any(True for _ in found.read(unread=True))))
+        print_rows((event_json(event) for event in found.read(unread, follow, timeout)), _EVENT)
+
+
+def _absence(stream: str, has_unread: bool) -> str:
+    if has_unread:
+        return f"graph {stream!r} has only events that too few members confirmed: --unread shows them"
+    return f"graph {stream!r} has no events here: write one with `chaplain graph append`"
 
 
 def event_json(event: GraphEvent) -> dict[str, object]:

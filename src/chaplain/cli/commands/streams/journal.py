@@ -22,8 +22,10 @@ from chaplain.cli.support.output import (
     refuse_table_with_follow,
     table_requested,
 )
+from chaplain.errors import Unreachable
 
 if TYPE_CHECKING:
+    from chaplain.client.sync import Client
     from chaplain.client.sync.journal import Journal
     from chaplain.client.types.journal import Message, Receipt
 
@@ -46,6 +48,14 @@ def journal() -> None:
 @click.option("--key", metavar="K", help="Key of the messages.")
 @click.option("--file", type=click.File("rb"), metavar="F", help="Read the message from a file.")
 @click.option("--lines", is_flag=True, help="Write each line of the input as a separate message.")
+@click.option(
+    "--type",
+    "message_type",
+    type=click.IntRange(0, 239),
+    default=0,
+    metavar="N",
+    help="Type of the messages, 0 or 2 to 239, by which readers can select.  [default: 0]",
+)
 @cluster_options
 def write(
     text: str | None,
@@ -53,6 +63,7 @@ def write(
     key: str | None,
     file: BinaryIO | None,
     lines: bool,
+    message_type: int,
     cluster: str,
     node: int | None,
     output: str,
@@ -68,11 +79,23 @@ def write(
     if text is None and file is None and not (lines or value):
         raise click.UsageError(_ONE_SOURCE)  # an empty message by accident, such as `< /dev/null`
     with connected(cluster, node) as client, _usage():
+        if node is not None:
+            _check_accepts_writes(client, node)
         target = client.journal(stream)
         if lines:
-            _write_lines(target, source or iter(to_bytes(text or "").splitlines()), keyed, _for_people(output))
+            _write_lines(
+                target, source or iter(to_bytes(text or "").splitlines()), keyed, message_type, _for_people(output)
+            )
         else:
-            _print_receipts([target.write(value, keyed)], _for_people(output))
+            _print_receipts([target.write(value, keyed, type=message_type)], _for_people(output))
+
+
+def _check_accepts_writes(client: Client, node: int) -> None:
+    """Fail at once if the only node that may be used accepts no writes: a writer would wait for another one."""
+    nodes = client.nodes().nodes
+    if any(one.id == node and "ingest" not in one.roles for one in nodes):
+        others = ", ".join(str(one.id) for one in nodes if "ingest" in one.roles)
+        raise Unreachable(f"node {node} accepts no writes, because it is no ingest node: omit --node, or name {others}")
 
 
 def _source(text: str | None, file: BinaryIO | None) -> BinaryIO | None:
@@ -96,9 +119,24 @@ def _source(text: str | None, file: BinaryIO | None) -> BinaryIO | None:
 )
 @click.option("--to", "stop", type=click.IntRange(0), metavar="OFFSET", help="Stop before this offset.")
 @click.option("--follow", is_flag=True, help="Continue with new messages.")
+@click.option(
+    "--type",
+    "types",
+    type=click.IntRange(0, 255),
+    multiple=True,
+    metavar="N",
+    help="Show only messages of this type; repeatable.",
+)
 @reader_options
 def read(
-    stream: str, start: int | None, stop: int | None, follow: bool, cluster: str, node: int | None, output: str
+    stream: str,
+    start: int | None,
+    stop: int | None,
+    follow: bool,
+    types: tuple[int, ...],
+    cluster: str,
+    node: int | None,
+    output: str,
 ) -> None:
     """Show messages, one JSON object per line (or with --output table a table), up to the present end of the stream.
 
@@ -108,12 +146,12 @@ def read(
     if stop is not None and start is not None and stop < start:
         raise click.UsageError(f"there is nothing from {start} to before {stop}: --to is the first one left out")
     with connected(cluster, node) as client, _usage(), stop_on_closed_output():
-        found = client.journal(stream).read("earliest" if start is None else start, stop, follow)
+        found = client.journal(stream).read("earliest" if start is None else start, stop, follow, types=types or None)
         print_rows((message_json(message) for message in found), MESSAGE_COLUMNS)
 
 
-def _write_lines(target: Journal, lines: Iterable[bytes], key: bytes | None, people: bool) -> None:
-    with target.writer(receipts=not people) as writer:
+def _write_lines(target: Journal, lines: Iterable[bytes], key: bytes | None, message_type: int, people: bool) -> None:
+    with target.writer(receipts=not people, type=message_type) as writer:
         for number, line in enumerate(lines, 1):
             writer.write(line.removesuffix(b"\n"), key)
             if number % _PROGRESS_EVERY == 0:

@@ -1,1 +1,1 @@
-"""What a worker of a named consumer knows: pure cores without a clock or a connection."""
+"""The state of a worker of a named consumer: pure cores without a clock or a connection."""

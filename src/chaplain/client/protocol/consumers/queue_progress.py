@@ -1,4 +1,4 @@
-"""What a worker of a queue has leased, delivered and finished.
+"""The messages that a worker of a queue has leased, delivered and finished.
 
 Decides which messages to read and deliver, and which commands to send. Knows neither the connection nor the
 application.
@@ -42,7 +42,7 @@ class QueueProgress:
         """Messages that were delivered and whose lease ended before they were acknowledged."""
 
     def assign(self, state: ConsumerState) -> list[tuple[int, int]]:
-        """Take over the leases, as the cluster has decided. Returns the ranges that are to be read and delivered."""
+        """Apply the cluster's decision about the leases. Returns the ranges to read and deliver."""
         leased = {
             offset: deliveries
             for first, last, token, _, deliveries in state.spans
@@ -130,8 +130,8 @@ class QueueProgress:
                     self._forget(offset)
 
     def refused(self, commands: Iterable[Finish | Return]) -> None:
-        """A command may not have counted: what the worker still has is acknowledged again. Call `assign` next, with a
-        state that shows what it has.
+        """A command may not have counted: acknowledge again the messages that the worker still has. Call `assign` next,
+        with a state that shows what it has.
         """
         for command in commands:
             for first, last in command.ranges:
@@ -150,7 +150,7 @@ class QueueProgress:
         return Fetch(self.name, self.token, self._prefetch - left) if 2 * left <= self._prefetch else None
 
     def to_give_back(self) -> Return | None:
-        """The messages that the application has not seen, when the worker leaves."""
+        """When the worker leaves: the messages to return, because the application has not seen them."""
         unseen = self.deliveries.keys() - self.delivered - self._finished - self._returned.keys() - self._sent
         ranges = tuple(joined(sorted(unseen))[:RANGES_MAX])
         return Return(self.name, self.token, 0, UNDELIVERED, ranges) if ranges else None

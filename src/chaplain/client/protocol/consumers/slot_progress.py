@@ -1,4 +1,4 @@
-"""What a worker of a single or keyed consumer has delivered and acknowledged.
+"""The messages that a worker of a single or keyed consumer has delivered and acknowledged.
 
 Decides which messages of the stream are delivered here, from which offset to read, and which acknowledgement to send.
 Knows neither the connection nor the application. All messages of the stream pass through `offer`, in order of offsets.
@@ -73,7 +73,7 @@ class SlotProgress:
         return any(held.outstanding for held in self._held.values())
 
     def assign(self, state: ConsumerState) -> None:
-        """Take over the slots, as the cluster has decided."""
+        """Apply the cluster's decision about the slots of this worker."""
         self._epoch = state.epoch
         for number, (position, holder, target, since) in enumerate(state.slots):
             held = self._held.get(number)
@@ -98,7 +98,7 @@ class SlotProgress:
     # Reading.
 
     def seek(self, now_s: float) -> int | None:
-        """The offset from which to read instead, because messages before it are still to be delivered."""
+        """The offset at which the reader must start or continue; None if it may read on."""
         ready = [held for held in self._held.values() if not held.moving and held.paused_until_s <= now_s]
         if not self._reading:
             return min((held.next for held in ready), default=None)
@@ -126,7 +126,9 @@ class SlotProgress:
         return min((held.paused_until_s for held in self._held.values() if held.behind), default=None)
 
     def offer(self, key: bytes | None, offset: int) -> tuple[int, int] | None:
-        """Whether to deliver this message: its slot and the epoch of the slot, or None."""
+        """Return the slot of this message and the slot's epoch if the worker delivers the message here, otherwise
+        None.
+        """
         self._read_next = offset + 1
         number = slot_of(key, offset, self._count) if self._count > 1 else 0
         held = self._held.get(number)
@@ -159,7 +161,7 @@ class SlotProgress:
             held.acknowledged.discard(held.outstanding.popleft())
 
     def pause(self, number: int, since: int, offset: int, until_s: float) -> bool:
-        """The application returned a message: deliver it, and what follows it in its slot, again after a while."""
+        """The application returned a message: after a while, deliver it and the messages after it in its slot again."""
         held = self._held.get(number)
         if held is None or held.since != since or offset not in held.outstanding:
             return False
@@ -221,6 +223,8 @@ class SlotProgress:
         return Acknowledge(self.name, self.token, self._epoch, through, pairs)
 
     def to_release(self) -> Release | None:
-        """The slots that are meant for other workers, and whose messages are all acknowledged."""
+        """The slots that the cluster wants to move to other workers, and whose delivered messages are all
+        acknowledged.
+        """
         free = tuple(sorted(number for number, held in self._held.items() if held.moving and not held.outstanding))
         return Release(self.name, self.token, free) if free else None

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from chaplain.client.protocol.call_events import Cancelled, Failure, Raised, Returned, refusal
 from chaplain.client.protocol.deadlines import Deadlines
 from chaplain.client.protocol.journal.config_requests import APPLIED, EXPIRED, ConfigRequestClient
+from chaplain.client.protocol.journal.error_kinds import NO_ORDER
 from chaplain.client.protocol.journal.events import (
     AskCommand,
     ConfigRequestCommand,
@@ -315,11 +316,7 @@ class ClientJournal:
 
     def _expire(self, pending: _PendingRequest) -> None:
         waited = f"no answer within {pending.command.timeout_ns / 1e9:g} s"
-        where = (
-            self._selector.unavailable_reason
-            if self._selector.chosen is None
-            else "the cluster is slow, or has no master"
-        )
+        where = self._selector.unavailable_reason if self._selector.chosen is None else NO_ORDER
         if isinstance(pending.command, ConfigRequestCommand) and self._selector.acl:
             self._fail(
                 pending, Failure.UNKNOWN, f"{waited}, so it may or may not happen ({where}); look before asking again"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+NO_ORDER = "the cluster is slow, or has no master or too few data nodes: see `chaplain cluster status`"
+"""Why a request is not ordered, as far as a client without an answer can know."""
 DISK_FULL = "disk_full"
 """The node has no room."""
 RETRY_ELSEWHERE = (DISK_FULL, "not_ingest")
@@ -13,7 +15,7 @@ COPY_DISCARDED = ("busy", "stopping", DISK_FULL)
 IDENTITY_REFUSED = ("removed", "compromised", "unknown_signer", "not_yours")
 """The cluster accepts nothing more from this identity."""
 IDENTITY_ENDED = ("removed", "compromised")
-"""Those of `IDENTITY_REFUSED` that the cluster has committed: no lane of the identity changes any more."""
+"""The kinds of `IDENTITY_REFUSED` that the cluster has agreed on: no lane of the identity will change again."""
 INVALID = "invalid"
 """A dry run of the request failed; the failure's kind follows after a colon. Another copy of the request may still be
 ordered.

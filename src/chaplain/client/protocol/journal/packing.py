@@ -19,7 +19,7 @@ from chaplain.journal.messages.signing import SLOT_BYTES
 from chaplain.journal.messages.write_request import REQUEST_ID_MAX
 from chaplain.segment.pack import Pack, encode_pack
 
-PACK_BYTES = 256 * 1024
+PACK_BYTES = 512 * 1024
 """Batches are combined up to this size; a larger batch gets a pack of its own."""
 PACK_MESSAGES = 8192
 """Batches are combined up to this number of messages."""

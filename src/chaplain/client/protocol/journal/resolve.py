@@ -1,8 +1,9 @@
 """Find out the outcome of a request: it is written, or it is not and never will be.
 
-A request of this client that is in flight is settled by fencing its lane, unless the lane has already ended or the
-caller prefers to wait. A request of another connection is settled by fencing that connection's lane. For the place of a
-written request the client asks a node, which knows it as long as it remembers receipts. Recent outcomes are cached.
+To settle a request of this client that is in flight, the resolver fences its lane, unless the lane has already ended or
+the caller prefers to wait. To settle a request of another connection, it fences that connection's lane. It asks a node
+for the place of a written request (offset and cluster message). A node knows the place for as long as it remembers the
+receipt. Recent outcomes are cached.
 
 Invariant: "not written" is reported only after a fence, which every node obeys.
 """
@@ -76,7 +77,7 @@ class Resolver:
             self._writers.fence(now_ns)
 
     def find(self, now_ns: int, inquiry: Inquiry) -> None:
-        """Determine the outcome of a request. If the request is in flight, its outcome is waited for."""
+        """Determine the outcome of a request. If the request is in flight, wait for its outcome."""
         write = self._in_flight_write(*inquiry.request)
         outcomes = self._writers.queue.outcomes
         if write is not None and write.id is not None:
@@ -142,7 +143,7 @@ class Resolver:
             inquiry.callback(inquiry.unknown_place())
 
     def _in_flight_write(self, client_id: int, request: int) -> PendingWrite | None:
-        """The write of ours that contains this request and has no answer yet."""
+        """The unanswered write of this client that contains this request."""
         lane = self._writers.find_lane(client_id)
         for packed in lane.in_flight.values() if lane is not None else ():
             if packed.first_id <= request <= packed.last_id:
@@ -154,7 +155,9 @@ class Resolver:
 
 
 def _within(run: Run, inquiry: Inquiry) -> ReceiptPlace | None:
-    """The place of one request within a receipt. A receipt that does not match the inquiry is not believed."""
+    """The place of one request, computed from a receipt of several. A receipt that does not match the inquiry is
+    ignored.
+    """
     client_id, request = inquiry.request
     matches = run.client_id == client_id and run.first_id <= request < run.first_id + run.requests
     if not matches or run.requests not in (1, run.messages):

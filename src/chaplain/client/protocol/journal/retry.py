@@ -10,13 +10,14 @@
 
 Decides under which id a request is written again. The nonce of the lease is derived from the id of the original, so all
 retries of it, also in other processes, get the same lane. The first request that is written there is the only one, and
-later retries get its receipt (docs/decisions/lanes-and-retries.md). A request that is still in flight is waited for.
+later retries get its receipt (docs/decisions/lanes-and-retries.md). If a request is still in flight, its retry waits
+for the outcome.
 
 Invariants:
 - while a request may still be written, no retry of it is written;
-- at most one request is ever written in its place. For that, the retry lane is never given back, and it is leased
-  before the original's lane is checked: the original's lane is older and is forgotten first, so if it is still known,
-  so is every retry lane of it.
+- at most one request is ever written in its place. The retry lane is therefore never returned. It is leased before the
+  original's lane is checked. Nodes forget the older lane first, so while they know the original's lane, they know all
+  retry lanes of it.
 """
 
 from __future__ import annotations
@@ -177,9 +178,10 @@ class Retrier:
         retry.config_request = self._config_requests.submit(now_ns, fence, partial(self._on_original_fenced, retry))
 
     def _on_original_fenced(self, retry: _Retry, now_ns: int, decided: Decided) -> None:
-        """Write the retry if the original's lane is still known.
+        """Write the retry if the nodes still know the original's lane.
 
-        If that lane were forgotten, an earlier retry lane might be, too, and the leased one would be a second lane.
+        If they have forgotten it, they may have forgotten an earlier retry lane, too. The leased lane would then be a
+        second one.
         """
         if decided.kind != APPLIED or retry.original.client_message_id <= decided.last_id:
             self._resolver.on_fenced(self._inquiry(retry, retry.original), decided)

@@ -6,6 +6,8 @@ messages or raise `Malformed`.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import numpy as np
 
 from chaplain.client.protocol.journal.events import ReadChunk
@@ -18,14 +20,14 @@ from chaplain.segment.pack import HEADERS, KEYS, NOTHING, PackHead, column_count
 _NO_NAME = ""
 
 
-def messages_of(stream: str, chunk: ReadChunk) -> list[Message]:
-    """The requested messages of a chunk, in order."""
+def messages_of(stream: str, chunk: ReadChunk, types: Collection[int] | None = None) -> list[Message]:
+    """The requested messages of a chunk, in order; with `types`, only messages of these types."""
     view = octets(chunk.packs)
     found: list[Message] = []
     offset = chunk.first_offset
     for head in heads_of(view):
         first, last = max(chunk.start - offset, 0), min(chunk.stop - offset, head.count)
-        if first < last:
+        if first < last and (types is None or head.message_type in types):
             found += _of_pack(stream, chunk, view, head, offset=offset, rows=range(first, last))
         offset += head.count
     if offset < chunk.stop:
@@ -52,6 +54,7 @@ def _of_pack(stream: str, chunk: ReadChunk, view: Octets, head: PackHead, *, off
             ids[row],
             numbers[row],
             *rest,
+            head.message_type,
         )
         for row in rows
     ]

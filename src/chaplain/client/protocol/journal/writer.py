@@ -27,6 +27,7 @@ from chaplain.client.protocol.journal.error_kinds import (
     IDENTITY_ENDED,
     IDENTITY_REFUSED,
     INVALID,
+    NO_ORDER,
     RETRY_ELSEWHERE,
     RETRY_LATER,
 )
@@ -189,7 +190,7 @@ class LaneWriters:
                 self._settled(now_ns, lane, lane.settle(run))
 
     def on_already_written(self, now_ns: int, message: AlreadyWritten) -> None:
-        """A node has committed these packs before and no longer remembers where."""
+        """These packs were committed earlier, and the node no longer remembers their places."""
         lane = self.find_lane(message.client_id)
         if lane is not None:
             self._settled(now_ns, lane, lane.settle_through(message.last_id))
@@ -262,7 +263,7 @@ class LaneWriters:
             self.queue.refuse(write, message.reason, failure, statement_kind)
 
     def _pause(self, now_ns: int) -> None:
-        """Do not repeat at once a request that was just refused as too early."""
+        """Wait before the next attempt, because the node has just refused a pack for a transient reason."""
         if now_ns >= self._paused_until_ns:
             self._paused_until_ns = now_ns + self._pause_ns
             self._pause_ns = min(2 * self._pause_ns, PAUSE_MAX_NS)
@@ -473,4 +474,4 @@ class LaneWriters:
                 return "the cluster has not granted a lane to write on; does it have a master?"
             case LanePhase.FENCING:
                 return "the cluster has not decided what became of earlier requests; does it have a master?"
-        return self._refusal or "the cluster is slow, or has no master"
+        return self._refusal or NO_ORDER

@@ -1,8 +1,8 @@
 """A stream's database in PostgreSQL: a schema in the node's own server. Each request is one transaction.
 
-The position, the message and the number of its requests that are applied, commits with the data. So after a crash of
-the node or the server the database itself shows what comes next. Commits are not synced, as with SQLite: after a
-machine failure, or if the server is killed, the database is a little behind, and the journal has the rest.
+The position (a message, and the number of its requests that are applied) is committed together with the data. So after
+a crash of the node or the server the database itself shows what comes next. Commits are not synced, as with SQLite:
+after a machine failure, or if the server is killed, the database is a little behind, and the journal has the rest.
 
 Invariants: no request is applied twice or skipped; the contents do not depend on when or how often it was opened.
 """

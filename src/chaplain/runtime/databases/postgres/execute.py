@@ -40,10 +40,16 @@ from chaplain.runtime.databases.postgres.errors import described
 from chaplain.runtime.databases.postgres.grammar import TYPES
 from chaplain.runtime.databases.postgres.guard_result import Denied, GuardResult
 from chaplain.runtime.databases.postgres.parameters import ParameterMismatch, arranged, translated
-from chaplain.runtime.databases.postgres.row_tracker import PostgresLimitExceeded, PostgresRowTracker, SchemaDefinition
+from chaplain.runtime.databases.postgres.row_tracker import (
+    PostgresLimitExceeded,
+    PostgresRowTracker,
+    RequestMark,
+    SchemaDefinition,
+)
 from chaplain.runtime.databases.postgres.schema import Layout, make_role
 from chaplain.runtime.databases.postgres.statement_guard import judge
 from chaplain.runtime.databases.requests import DatabaseRequest
+from chaplain.runtime.databases.savepoints import SavepointError, Savepoints, command_of
 
 CLIENT_CONNECTIONS_MAX = 8
 """Client connections that are kept open."""
@@ -119,8 +125,9 @@ class PostgresRunner:
             connection.execute(";".join(self.opening(work, request)).encode())
         answers: list[StatementResult] = []
         error: StatementError | None = None
+        savepoints = Savepoints(lambda sql: connection.execute(sql.encode()), self._tracker.mark, self._tracker.restore)
         for number, value in enumerate(request.values):
-            answer = self._answer(connection, value, role, number)
+            answer = self._answer(connection, savepoints, value, role, number)
             if isinstance(answer, StatementError):
                 error = answer
                 break
@@ -149,9 +156,17 @@ class PostgresRunner:
             connection.execute(b"begin")
         return connection
 
-    def _answer(self, connection: Connection, value: bytes, role: str, number: int) -> StatementResult | StatementError:
+    def _answer(
+        self, connection: Connection, savepoints: Savepoints[RequestMark], value: bytes, role: str, number: int
+    ) -> StatementResult | StatementError:
         try:
-            return self._execute(connection, decode_statement(value), role)
+            statement = decode_statement(value)
+            if (command := command_of(statement.sql)) is not None:
+                savepoints.execute(command)
+                return StatementResult()
+            return self._execute(connection, statement, role)
+        except SavepointError as wrong:
+            return StatementError(wrong.kind, str(wrong)[:500], number)
         except Denied as denied:
             return StatementError("refused", str(denied)[:500], number)
         except (Malformed, ParameterMismatch) as wrong:
@@ -298,8 +313,9 @@ def updated_definitions(
 
 def uses_random(values: Sequence[bytes]) -> bool:
     """True if one of these statements uses random values."""
-    with suppress(Denied, Malformed):
-        return any(judge(translated(decode_statement(value).sql)[0]).uses_random for value in values)
+    with suppress(Denied, Malformed, SavepointError):
+        texts = [decode_statement(value).sql for value in values]
+        return any(judge(translated(text)[0]).uses_random for text in texts if command_of(text) is None)
     return False
 
 

@@ -67,6 +67,14 @@ SchemaDefinition = tuple[str, str, str, str]
 """An object of the schema: type, name, table, and the statement that created it."""
 
 
+class RequestMark(msgspec.Struct, frozen=True):
+    """The tracker's state at a savepoint of a request."""
+
+    definitions: list[SchemaDefinition]
+    shapes: dict[str, PostgresTableSchema]
+    changes: int
+
+
 class PostgresRowTracker:
     def __init__(self, layout: Layout, tallies: Tallies, definitions: list[SchemaDefinition]) -> None:
         self._layout = layout
@@ -90,6 +98,16 @@ class PostgresRowTracker:
     def roll_back(self) -> None:
         self.definitions, self.shapes = self._before, self._shapes_before
         self.begin()
+
+    def mark(self) -> RequestMark:
+        return RequestMark(self.definitions, self.shapes, len(self._changes))
+
+    def restore(self, mark: RequestMark) -> None:
+        """The server rolled back to this savepoint. The size of the request's changes keeps counting: it bounds the
+        work.
+        """
+        self.definitions, self.shapes = mark.definitions, mark.shapes
+        del self._changes[mark.changes :]
 
     def note(self, notice: psycopg.errors.Diagnostic) -> None:
         """Process a notice of the trigger; other notices are ignored."""

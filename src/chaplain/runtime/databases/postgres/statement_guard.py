@@ -217,7 +217,9 @@ class _Reading:
             raise Denied("the statement names more tables and rows than a statement may")
 
     def _with(self, fields: dict[str, Tree], env: Env) -> Env:
-        """What the statement may name, and how much of it there may be. Each sees those before it."""
+        """Add the tables that WITH defines to those that the statement may name, each with a bound of its rows. A table
+        of WITH sees those before it.
+        """
         clause = fields["withClause"]
         recursive = bool(clause.get("recursive"))
         known = dict(env)

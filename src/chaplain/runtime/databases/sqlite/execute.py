@@ -28,6 +28,7 @@ from chaplain.executor.statement import (
 )
 from chaplain.runtime.databases.interface import EngineFailed
 from chaplain.runtime.databases.requests import DatabaseRequest
+from chaplain.runtime.databases.savepoints import SavepointError, Savepoints, command_of
 from chaplain.runtime.databases.sqlite.functions import DeterministicFunctions, LocalTimeUsed
 from chaplain.runtime.databases.sqlite.row_tracker import SqliteLimitExceeded, SqliteRowTracker
 from chaplain.runtime.databases.sqlite.statement_guard import QUICK, SLOW, Guard, first_word
@@ -73,6 +74,7 @@ FAULTS = (
     apsw.Error,
     SqliteLimitExceeded,
     LocalTimeUsed,
+    SavepointError,
     Malformed,
     ValueError,
     OverflowError,
@@ -198,10 +200,15 @@ class SqliteRunner:
 
     def _run_all(self, request: DatabaseRequest, statements: list[Statement], *, cached: bool) -> RequestOutcome:
         answers: list[StatementResult] = []
+        savepoints = Savepoints(self.run_own, self._tracker.mark, self._tracker.restore)
         for number, statement in enumerate(statements):
             self._begin_statement(cached)
             try:
-                answers.append(self._execute(statement, self._connection.total_changes(), cached=cached))
+                if (command := command_of(statement.sql)) is not None:
+                    savepoints.execute(command)
+                    answers.append(StatementResult())
+                else:
+                    answers.append(self._execute(statement, self._connection.total_changes(), cached=cached))
             except STOPS as error:
                 _stop(error)
             except FAULTS as error:
@@ -325,6 +332,8 @@ def _failed(request: DatabaseRequest, error: BaseException, number: int, denied:
 def _described(error: BaseException, denied: str) -> tuple[str, str]:
     """Kind and message, which depend on the statement alone."""
     match error:
+        case SavepointError():
+            return error.kind, str(error)[:MESSAGE_MAX]
         case apsw.AuthError():
             return "refused", f"not allowed: {denied}"
         case SqliteLimitExceeded() | LocalTimeUsed() | Malformed():

@@ -1,7 +1,8 @@
 """The executor's own tables in a SQLite file: position, results, and read positions.
 
-Decides what is kept and for how long. Results are not part of the fingerprint, because how many are left depends on
-which clients have read where. An identity that never reads its results loses its own oldest ones first.
+Decides what is kept and for how long. Results are not part of the fingerprint, because the number of stored results
+depends on what clients have read at each node. An identity that never reads its results loses its own oldest ones
+first.
 """
 
 from __future__ import annotations

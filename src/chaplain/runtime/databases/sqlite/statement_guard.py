@@ -128,7 +128,7 @@ class Guard:
 
     @contextmanager
     def opened(self) -> Iterator[None]:
-        """For the executor's own statements: nothing is refused, and the length bound is raised."""
+        """Allow everything, and raise the length bound, for statements of the executor itself."""
         self.free = True
         self._connection.limit(apsw.SQLITE_LIMIT_LENGTH, _OWN_LENGTH_MAX)
         try:
