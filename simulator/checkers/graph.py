@@ -80,6 +80,9 @@ class GraphChecker(Watcher):
         settings = self._workload.settings
         if len(graph.admission.orphans) > settings.orphans_max:
             self.complain(f"{host.name} keeps {len(graph.admission.orphans)} orphans")
+        for event_id in graph.admission.refused.ids():
+            if any(stream.model.find(event_id) >= 0 for stream in graph.streams.values()):
+                self.complain(f"{host.name} has an event that it refuses as too old")
 
     # What a node has, and what it claims.
 

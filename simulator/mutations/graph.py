@@ -103,6 +103,12 @@ BUGS = [
         mode="liveness",
     ),
     _bug(
+        "accept an event that was too old when its author repeats it",
+        "admission",
+        "        elif event.id in self.refused:\n            refused = True",
+        "        elif event.id in self.refused:\n            refused = False",
+    ),
+    _bug(
         "never fetch",
         "anti_entropy",
         "        if name in self._fetches or len(self._fetches) >= FETCHES_MAX or instance not in self._context.peers:",

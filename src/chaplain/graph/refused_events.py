@@ -22,6 +22,9 @@ class RefusedEvents:
     def __contains__(self, event_id: bytes) -> bool:
         return event_id in self._authors
 
+    def ids(self) -> list[bytes]:
+        return list(self._authors)
+
     def put(self, event_id: bytes, author: bytes) -> None:
         self._authors.pop(event_id, None)
         self._authors[event_id] = author
