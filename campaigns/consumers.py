@@ -33,7 +33,7 @@ def kills() -> Campaign:
                 write(cluster.directory, piece, messages - messages // 2, KEYS)
                 for kind, count in batter(cluster, workers, SECONDS / 2, random.Random(piece + "2")).items():
                     done[kind] = done.get(kind, 0) + count
-                wait_until_done(cluster.directory, piece, workers)
+                wait_until_done(cluster.directory, piece, workers, messages)
                 took_s = time.monotonic() - began_s
                 notes = workers.notes()
             if piece == "sql":

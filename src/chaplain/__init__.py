@@ -7,6 +7,18 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from chaplain.client.aio import AsyncClient as AsyncClient
+    from chaplain.client.aio.consumer import AsyncConsumedMessage as AsyncConsumedMessage
+    from chaplain.client.aio.consumer import AsyncConsumer as AsyncConsumer
+    from chaplain.client.aio.cursor import AsyncCursor as AsyncCursor
+    from chaplain.client.aio.graph import AsyncGraph as AsyncGraph
+    from chaplain.client.aio.journal import AsyncJournal as AsyncJournal
+    from chaplain.client.aio.journal import AsyncReader as AsyncReader
+    from chaplain.client.aio.journal import AsyncWriter as AsyncWriter
+    from chaplain.client.aio.listeners import AsyncListener as AsyncListener
+    from chaplain.client.aio.listeners import AsyncMemberChannel as AsyncMemberChannel
+    from chaplain.client.aio.listeners import AsyncPool as AsyncPool
+    from chaplain.client.aio.sequence import AsyncSequenceStream as AsyncSequenceStream
+    from chaplain.client.aio.sql import AsyncSql as AsyncSql
     from chaplain.client.api.graph_calls import GraphEvent as GraphEvent
     from chaplain.client.api.sequence_calls import Published as Published
     from chaplain.client.api.sequence_calls import SequenceEvent as SequenceEvent
@@ -23,6 +35,7 @@ if TYPE_CHECKING:
     from chaplain.client.sync.listeners import Pool as Pool
     from chaplain.client.sync.sequence import SequenceStream as SequenceStream
     from chaplain.client.sync.sql import Sql as Sql
+    from chaplain.client.types.codecs import Codec as Codec
     from chaplain.client.types.consumers import ConsumerRecord as ConsumerRecord
     from chaplain.client.types.journal import Message as Message
     from chaplain.client.types.journal import Receipt as Receipt
@@ -36,6 +49,8 @@ if TYPE_CHECKING:
     from chaplain.client.types.results import PoolMessage as PoolMessage
     from chaplain.client.types.results import Question as Question
     from chaplain.client.types.sql import Result as Result
+    from chaplain.embedded import EmbeddedClient as EmbeddedClient
+    from chaplain.embedded import open as open  # noqa: A004  part of the public API
     from chaplain.errors import Busy as Busy
     from chaplain.errors import ChaplainError as ChaplainError
     from chaplain.errors import Closed as Closed
@@ -52,6 +67,7 @@ if TYPE_CHECKING:
     from chaplain.errors import Refused as Refused
     from chaplain.errors import StatementFailed as StatementFailed
     from chaplain.errors import StorageError as StorageError
+    from chaplain.errors import Undecodable as Undecodable
     from chaplain.errors import Unknown as Unknown
     from chaplain.errors import Unproven as Unproven
     from chaplain.errors import Unreachable as Unreachable
@@ -60,6 +76,13 @@ __version__ = "0.1.0"
 
 _NAMES = {
     "chaplain.client.aio": ("AsyncClient",),
+    "chaplain.client.aio.consumer": ("AsyncConsumedMessage", "AsyncConsumer"),
+    "chaplain.client.aio.cursor": ("AsyncCursor",),
+    "chaplain.client.aio.graph": ("AsyncGraph",),
+    "chaplain.client.aio.journal": ("AsyncJournal", "AsyncReader", "AsyncWriter"),
+    "chaplain.client.aio.listeners": ("AsyncListener", "AsyncMemberChannel", "AsyncPool"),
+    "chaplain.client.aio.sequence": ("AsyncSequenceStream",),
+    "chaplain.client.aio.sql": ("AsyncSql",),
     "chaplain.client.api.graph_calls": ("GraphEvent",),
     "chaplain.client.api.sequence_calls": ("Published", "SequenceEvent"),
     "chaplain.client.sync": ("Client",),
@@ -70,6 +93,7 @@ _NAMES = {
     "chaplain.client.sync.listeners": ("Listener", "MemberChannel", "Pool"),
     "chaplain.client.sync.sequence": ("SequenceStream",),
     "chaplain.client.sync.sql": ("Sql",),
+    "chaplain.client.types.codecs": ("Codec",),
     "chaplain.client.types.consumers": ("ConsumerRecord",),
     "chaplain.client.types.journal": ("Message", "Receipt"),
     "chaplain.client.types.results": (
@@ -84,6 +108,7 @@ _NAMES = {
         "Question",
     ),
     "chaplain.client.types.sql": ("Result",),
+    "chaplain.embedded": ("EmbeddedClient", "open"),
     "chaplain.errors": (
         "Busy",
         "ChaplainError",
@@ -101,6 +126,7 @@ _NAMES = {
         "Refused",
         "StatementFailed",
         "StorageError",
+        "Undecodable",
         "Unknown",
         "Unproven",
         "Unreachable",
@@ -115,10 +141,23 @@ __all__ = [
     "Acknowledgement",
     "Answer",
     "AsyncClient",
+    "AsyncConsumedMessage",
+    "AsyncConsumer",
+    "AsyncCursor",
+    "AsyncGraph",
+    "AsyncJournal",
+    "AsyncListener",
+    "AsyncMemberChannel",
+    "AsyncPool",
+    "AsyncReader",
+    "AsyncSequenceStream",
+    "AsyncSql",
+    "AsyncWriter",
     "Busy",
     "ChaplainError",
     "Client",
     "Closed",
+    "Codec",
     "ConfigError",
     "ConsumedMessage",
     "Consumer",
@@ -127,6 +166,7 @@ __all__ = [
     "Delivery",
     "DiskFull",
     "Dropped",
+    "EmbeddedClient",
     "Event",
     "Forbidden",
     "Graph",
@@ -157,6 +197,7 @@ __all__ = [
     "Sql",
     "StatementFailed",
     "StorageError",
+    "Undecodable",
     "Unknown",
     "Unproven",
     "Unreachable",

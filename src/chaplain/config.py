@@ -254,17 +254,17 @@ SETTINGS: tuple[Setting, ...] = (
     Setting(
         "bounds.client_share",
         0.35,
-        "Part of the time that a node may be busy before it serves only light clients while clients contend; a client "
-        "alone is not held back.",
+        "Part of the time that a node, with all its threads, may be busy before it serves only light clients, while a "
+        "light client uses it beside others; a client alone is not held back.",
         0.01,
         1,
     ),
     Setting(
         "bounds.client_light_per_second",
-        250,
+        100,
         "Cost that one client may cause in one second and stay light: a small write costs 1, an event, a question or "
         "a configuration request 10, an append to a graph or a read of the journal 20, each 4 KiB 1 more. A client "
-        "with at most one waiting request may cost twice as much.",
+        "with at most one waiting request may cost five times as much.",
         1,
         1_000_000,
     ),

@@ -14,12 +14,19 @@ ASSERTIONS_OFF = (
 """The error for a program that starts Python without assertions."""
 
 
+PYARROW_MISSING = "pyarrow is not installed: pip install 'chaplain[tables]'"
+
+
 class ChaplainError(Exception):
     """Base of all errors that chaplain raises on purpose."""
 
 
 class Malformed(ChaplainError, ValueError):
     """Bytes that do not follow their format. Decoders raise no other error, whatever their input."""
+
+
+class Undecodable(ChaplainError, ValueError):
+    """The codec of a journal cannot decode a message. The reader continues; `raw` has the message's bytes."""
 
 
 class Unproven(ChaplainError):

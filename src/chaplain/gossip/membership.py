@@ -14,7 +14,16 @@ from __future__ import annotations
 
 from chaplain.gossip import codec, payloads
 from chaplain.gossip import member_record as cards
-from chaplain.gossip.codec import Accuse, Action, Cards, DiscoveredAck, GossipMessage, LeaveMessage, MessageType
+from chaplain.gossip.codec import (
+    Accuse,
+    Action,
+    Cards,
+    DiscoveredAck,
+    EntryStanding,
+    GossipMessage,
+    LeaveMessage,
+    MessageType,
+)
 from chaplain.gossip.dissemination import Dissemination
 from chaplain.gossip.events import ALL, EventId, MemberChanged, MemberState, MemberView
 from chaplain.gossip.failure_detector import DetectorAction, FailureDetector
@@ -57,8 +66,17 @@ class Membership:
         me = card.identifier == self._dissemination.identifier
         heard_ns = self._dissemination.now_ns if me else self._detector.known_ns(card.identifier)
         graceful = record.proof is not None
+        failed = record.standing is EntryStanding.LOST and card.key not in self._members.expelled
         return MemberView(
-            card.identifier, card.uri, card.key, card.incarnation, record.state, graceful, heard_ns, card.version
+            card.identifier,
+            card.uri,
+            card.key,
+            card.incarnation,
+            record.state,
+            graceful=graceful,
+            heard_ns=heard_ns,
+            version=card.version,
+            failed=failed,
         )
 
     @property

@@ -24,10 +24,10 @@ T = TypeVar("T")
 
 ITEM_BYTES = 256
 """The cost of a request beside its octets, so that many small ones reach the bound, too."""
-LIGHT_PER_SECOND = 250
+LIGHT_PER_SECOND = 100
 LIGHT_BURST_S = 0.2
 """A client that did nothing for this time, or longer, stays light for as many seconds' worth of cost at once."""
-MODEST_FACTOR = 2
+MODEST_FACTOR = 5
 LIGHT_DEBT_S = 0.8
 """A client that cost more than it may is light again after at most this time. It is long enough that a client that
 writes large packs, a few each second, does not become light between two of them."""

@@ -176,6 +176,7 @@ def of_members(node: NodeCore) -> list[dict[str, object]]:
             "uri": member.uri,
             "state": str(member.state),
             "incarnation": member.incarnation,
+            "failed": member.failed,
             **({"headers": said} if (said := headers.get(member.identifier)) else {}),
         }
         for member in node.gossip.members()

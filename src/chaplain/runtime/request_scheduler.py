@@ -27,7 +27,7 @@ SHARE = 0.35
 """Part of the time that a contended node may be busy before it delays clients that are not light."""
 REST_NS_MAX = 100 * MILLISECOND_NS
 """A client that is not light waits at most this long after a cheap request."""
-REST_UNIT_NS = MILLISECOND_NS
+REST_UNIT_NS = 2 * MILLISECOND_NS
 """After an expensive request, it waits at most this long for each unit of cost (`chaplain.costs`)."""
 REST_COSTLY_NS_MAX = SECOND_NS
 """And it never waits longer than this."""

@@ -119,12 +119,16 @@ def batter(cluster: Cluster, workers: Workers, seconds: float, rng: random.Rando
     return dict(done)
 
 
-def wait_until_done(directory: Path, stream: str, workers: Workers) -> None:
+def wait_until_done(directory: Path, stream: str, workers: Workers, messages: int) -> None:
+    """Wait until all messages are acknowledged, as a node sees it that has executed all of them: one that has just
+    returned may report no lag of an earlier head.
+    """
+
     def done() -> bool:
         workers.check()
         with Client.connect(directory, timeout=60) as client:
             found = client.consumers(stream)  # nothing until the first worker has joined
-            return bool(found) and found[0].lag == 0
+            return bool(found) and found[0].head == messages and found[0].lag == 0
 
     until(done, "every message is acknowledged", PATIENCE_S, 0.2)
 

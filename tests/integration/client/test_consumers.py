@@ -46,7 +46,7 @@ def test_every_message_is_processed_although_workers_and_nodes_are_killed(
     with Workers(cluster.directory, tmp_path / "notes", stream, mode, 3) as workers:
         strike_with_all_kinds(cluster, workers, random.Random(mode))
         write(cluster.directory, stream, MESSAGES // 2, KEYS)
-        wait_until_done(cluster.directory, stream, workers)
+        wait_until_done(cluster.directory, stream, workers, MESSAGES)
         notes = workers.notes()
     check_order(notes, MESSAGES, in_order=mode != "queue")
 
@@ -56,7 +56,7 @@ def test_statements_are_executed_once_for_each_message(cluster: Cluster, client:
     write(cluster.directory, "sql", 300, KEYS)
     with Workers(cluster.directory, tmp_path / "notes", "sql", "sql", 2) as workers:
         strike_with_all_kinds(cluster, workers, random.Random(1))
-        wait_until_done(cluster.directory, "sql", workers)
+        wait_until_done(cluster.directory, "sql", workers, 300)
     (row,) = client.sql("main").query("select count(*) as all_rows, count(distinct place) as places from done")
     assert (row["all_rows"], row["places"]) == (300, 300)
 

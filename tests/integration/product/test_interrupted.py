@@ -139,10 +139,16 @@ def test_commands_whose_reader_closes_the_pipe_end_with_code_zero(live: Shell) -
             assert time.monotonic() - began < promised(ANSWER_S), line
 
 
-def test_interrupted_demo_stops_its_nodes(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_interrupted_demo_stops_its_nodes(tmp_path: Path, number: signal.Signals) -> None:
     shell = Shell(tmp_path)
     with started(shell, "demo --no-spark --out out") as demo:
         until(lambda: len(list(tmp_path.glob("out/cluster/node-*/pid"))) == 3)
         assert len(shell.processes()) == 3
-        interrupt(demo)
+        if number == signal.SIGINT:
+            interrupt(demo)
+        else:
+            demo.terminate()
+            demo.communicate(timeout=PATIENCE_S)
+            assert demo.returncode == 128 + signal.SIGTERM
     assert shell.processes() == []

@@ -214,7 +214,7 @@ def members(shell: Shell) -> None:
     assert [member["id"] for member in found] == [1, 2, 3]
     assert set(found[0]) >= {"id", "uri", "state", "incarnation"}
     assert one(shell, "member add --role executor")["id"] == 4
-    assert one(shell, "member serializers 1 2")["serializers"] == [1, 2]
+    assert one(shell, "member serializers 1 2 --yes")["serializers"] == [1, 2]
     assert "serializer" not in one(shell, "member remove 3 --role executor")["lost"]
     ping = json.loads(shell.worked("chaplain wire decode aaa1060007"))
     assert (ping["command"], ping["sequence"]) == ("PING", 7)

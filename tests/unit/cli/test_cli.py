@@ -11,6 +11,7 @@ import stat
 import subprocess
 import sys
 import time
+import tomllib
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,7 +20,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from chaplain.cli.main import cli
+from chaplain.cli.main import EXTRAS, cli
 from chaplain.config import load_cluster
 from chaplain.runtime.cluster.create import make_cluster
 from chaplain.runtime.cluster.local import bring_down, is_alive, pid_of
@@ -410,3 +411,14 @@ def test_completion_prints_a_script_for_each_shell(shell):
 def test_completion_script_offers_groups_and_their_commands():
     done = chaplain(_CHAPLAIN_COMPLETE="bash_complete", COMP_WORDS="chaplain journal ", COMP_CWORD="2")
     assert {"plain,write", "plain,read"} <= set(done.stdout.split())
+
+
+def test_extras_of_error_messages_are_those_of_the_package() -> None:
+    project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]
+    packages = {
+        extra: {re.split(r"[^\w-]", one)[0].replace("-", "_") for one in needs}
+        for extra, needs in project["optional-dependencies"].items()
+    }
+    for package, extra in EXTRAS.items():
+        assert package in packages[extra], (package, extra)
+    assert not any(one.startswith(tuple(EXTRAS)) for one in project["dependencies"])

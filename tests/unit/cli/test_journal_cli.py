@@ -111,6 +111,11 @@ def test_stream_name_is_an_argument_or_an_option_but_not_both(cluster):
         assert wrong.startswith("chaplain: give one stream: as the argument or as --stream")
 
 
+def test_stream_delete_says_why_a_single_stream_stays():
+    said = failure("stream", "delete", "orders", "--cluster", "c")
+    assert "stream 'orders' cannot be deleted alone" in said
+
+
 def test_stream_commands_show_offsets_times_and_last_messages(cluster):
     where = ("--cluster", cluster)
     receipts = lines("journal", "write", "--lines", "--stream", "logs", *where, stdin=b"1\n2\n3\n")

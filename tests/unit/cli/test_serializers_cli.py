@@ -72,10 +72,12 @@ def test_smaller_serializer_set_with_yes_asks_for_no_confirmation(cluster, monke
     assert cluster.asked == [(4,)]
 
 
-def test_smaller_serializer_set_in_a_script_warns_and_continues(cluster) -> None:
+def test_smaller_serializer_set_in_a_script_needs_yes(cluster) -> None:
     done = serializers("4", "--output", "json")
-    assert done.exit_code == 0
-    assert done.stderr == f"{COST}\n"
+    assert done.exit_code == 1
+    assert done.stderr == f"Error: {COST} Nothing has changed: repeat the command with --yes\n"
+    assert not cluster.asked
+    assert serializers("4", "--output", "json", "--yes").exit_code == 0
     assert cluster.asked == [(4,)]
 
 

@@ -143,4 +143,5 @@ def test_names_for_annotations_are_importable() -> None:
     with_methods = {"Cursor": "commit", "Journal": "write", "Listener": "close", "Reader": "close", "Sql": "query"}
     for name, method in with_methods.items():
         assert callable(getattr(getattr(chaplain, name), method))
+        assert callable(getattr(getattr(chaplain, f"Async{name}"), method))
     assert issubclass(chaplain.Writer, object)

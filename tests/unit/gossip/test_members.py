@@ -26,7 +26,7 @@ from chaplain.gossip.payloads import Health, LastHeard
 from chaplain.gossip.settings import GossipSettings
 from chaplain.link.auth.identity import verify
 from chaplain.link.events import Forget, Meet
-from chaplain.mesh.events import Entered
+from chaplain.mesh.events import Entered, Expel
 from chaplain.units import SECOND_NS
 from tests.unit.gossip.gossip_stage import START_NS, Partner, Stage, of
 
@@ -203,6 +203,19 @@ def test_silence_for_t_asks_all_and_silence_for_2t_fires_a_leave_on_behalf() -> 
     assert {(pair[1].subject, pair[1].incarnation, pair[1].graceful) for pair in leaves} == {(A.identifier, 1, False)}
     assert state(stage, A) is MemberState.LEFT
     assert Forget(A.uri) in effects
+
+
+def test_silent_member_has_failed_and_one_that_left_or_was_removed_has_not() -> None:
+    stage = stage_with(A, B, C)
+    assert not stage.core.member(A.identifier).failed
+    hear(stage, [B, C], 2 * T + SECOND_NS)
+    stage.tell(B, B.leave(B.identifier, 1))
+    stage.step(Expel(frozenset({C.identity.key})))
+    views = [stage.core.member(one.identifier) for one in (A, B, C)]
+    assert [view.state for view in views] == [MemberState.LEFT] * 3
+    assert [view.failed for view in views] == [True, False, False]
+    stage.tell(A, A.message(MessageType.REFUTED, payloads.put_card(A.card(2))))
+    assert not stage.core.member(A.identifier).failed
 
 
 def test_health_question_is_answered_with_the_time_since_heard() -> None:

@@ -63,6 +63,14 @@ def test_stream_is_shown_as_by_the_most_advanced_node(cluster: Path) -> None:
     assert [node.get("log") for node in found["nodes"]] == [{"first": 1}, None, None]
 
 
+def test_node_that_the_cluster_file_lacks_is_reported(cluster: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert status.describe(cluster)["unlisted"] == []
+    monkeypatch.setattr(status, "_status", lambda directory, node, pid: {**SAID[1], "peers": [2, 3, 7, 0xFFFF0001]})
+    assert status.describe(cluster, 1)["unlisted"] == [7]
+    shown = CliRunner().invoke(cli, ["cluster", "status", "--cluster", str(cluster)])
+    assert "cluster.toml is old: it lacks node 7" in " ".join(shown.output.split())
+
+
 def test_members_for_which_a_graph_is_retained_are_shown(cluster: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kept = {"notes": {**note(2, "a")["notes"], "held_by": [3]}}
     monkeypatch.setattr(status, "_status", lambda directory, node, pid: {**SAID[1], "graph": kept})

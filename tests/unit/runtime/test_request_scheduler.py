@@ -102,7 +102,7 @@ def test_no_client_starves_while_the_node_is_always_busy() -> None:
 
 def test_always_busy_node_serves_expensive_requests_less_often() -> None:
     loop = Loop(MILLISECOND // 10, 1000)
-    loop.units = 500
+    loop.units = 250
     for _ in range(3):
         loop.turn(other_work_ns=MILLISECOND)
     began_ns, served = loop.now_ns, 0

@@ -203,6 +203,8 @@ def status(cluster: str, node: int | None, output: str) -> None:
         click.echo(line)
     for line in (*(_too_few_data_nodes(found) if node is None else ()), *_troubles(nodes)):
         click.echo(escaped(line))
+    if unlisted := ", ".join(map(str, found["unlisted"])):
+        click.echo(f"cluster.toml is old: it lacks node {unlisted}; copy the file from where `member add` was called.")
     if changes := found["changes"]:
         print_table(["change", "nodes", "stage", "open", "why"], changes[-CHANGES_SHOWN:], "changes of nodes")
     if rows := list(_streams(found)):

@@ -27,7 +27,9 @@ def member() -> None:
 @member.command("list", epilog="Example: chaplain member list --cluster demo --node 2")
 @cluster_options
 def list_(cluster: str, node: int | None, output: str) -> None:
-    """Show the membership list as one node sees it."""
+    """Show the membership list as one node sees it. A member that was silent until it was given up has failed; one that
+    was stopped or removed has just left.
+    """
     with connected(cluster, node) as client:
         members: list[dict[str, object]] = [
             {
@@ -35,6 +37,7 @@ def list_(cluster: str, node: int | None, output: str) -> None:
                 "uri": each.uri,
                 "state": each.state,
                 "incarnation": each.incarnation,
+                "failed": each.failed,
                 **({"headers": each.headers} if each.headers else {}),
             }
             for each in client.members()
@@ -42,7 +45,10 @@ def list_(cluster: str, node: int | None, output: str) -> None:
     if output == "json":
         print_json(members)
     else:
-        print_table(["id", "uri", "state", "incarnation"], members)
+        shown = [
+            {**each, "state": f"{each['state']} (failed)" if each["failed"] else each["state"]} for each in members
+        ]
+        print_table(["id", "uri", "state", "incarnation"], shown)
 
 
 @member.command(epilog="Example: chaplain member send 2 hello --cluster demo")
@@ -166,15 +172,17 @@ def serializers(numbers: tuple[int, ...], yes: bool, cluster: str, node: int | N
     """Make exactly these nodes the serializers, which agree on the order. The first one becomes master.
 
     All of them must be members that answer. Writes continue during the change. If the new set tolerates fewer failures
-    than the old one, the command warns, and on a terminal asks for confirmation.
+    than the old one, the command asks for confirmation; without a terminal, it needs --yes.
     """
     from chaplain.cli.support.member_changes import ChangeFollower, lost_fault_tolerance  # noqa: PLC0415
 
     with connected(cluster, node) as client:
         warning = lost_fault_tolerance(client.nodes().serializers, numbers)
         if warning and not yes:
+            if not is_interactive():
+                raise click.ClickException(f"{warning} Nothing has changed: repeat the command with --yes")
             click.echo(warning, err=True)
-            if is_interactive() and not click.confirm("Go on?", err=True):
+            if not click.confirm("Go on?", err=True):
                 raise click.ClickException("nothing has changed")
         change: ChangeRecord = ChangeFollower(client, progress).follow(client.new_serializers(numbers))
     if output == "json":

@@ -19,6 +19,7 @@ from chaplain.client.aio.sql import AsyncSql
 from chaplain.client.api import admin_calls, calls, consumer_calls, journal_calls, proof_calls
 from chaplain.client.connect.options import ConnectOptions
 from chaplain.client.types import validation
+from chaplain.client.types.codecs import Codec, CodecName, T, codec_of
 from chaplain.client.types.consumers import ConsumerRecord, ConsumerStart, check_start, full_name, start_offset
 from chaplain.client.types.equivocation_proof import EquivocationProof
 from chaplain.client.types.journal import ClientRecord, ClusterConfigRecord, Receipt, StreamRecord
@@ -164,9 +165,25 @@ class AsyncClient(AsyncConnection):
         validation.name("a pool's name", name)
         return self._pools.get(name) or self._pools.setdefault(name, AsyncPool(self._context, name))
 
-    def journal(self, stream: str) -> AsyncJournal:
-        """Return a stream of the journal. The stream exists from its first message on."""
-        return AsyncJournal(self._context, stream)
+    @overload
+    def journal(self, stream: str, codec: None = None) -> AsyncJournal: ...
+
+    @overload
+    def journal(self, stream: str, codec: CodecName) -> AsyncJournal[Any]: ...
+
+    @overload
+    def journal(self, stream: str, codec: type[T]) -> AsyncJournal[T]: ...
+
+    @overload
+    def journal(self, stream: str, codec: Codec[T]) -> AsyncJournal[T]: ...
+
+    def journal(self, stream: str, codec: Any = None) -> AsyncJournal[Any]:
+        """Return a stream of the journal. The stream exists from its first message on.
+
+        With a codec, values are not bytes: `"json"` for any JSON values, a type for JSON of that type (a msgspec
+        `Struct`, a dataclass, `list[int]`), `"arrow"` for tables of pyarrow, or an object with `encode` and `decode`.
+        """
+        return AsyncJournal(self._context, stream, codec_of(codec))
 
     def sequence(self, stream: str) -> AsyncSequenceStream:
         """Return a stream of the sequence. The first published event creates the stream."""

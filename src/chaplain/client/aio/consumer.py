@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Generic, Self, cast
 
 from chaplain.client.aio.connection import AsyncClientContext
 from chaplain.client.aio.cursor import find_stream
@@ -27,6 +27,7 @@ from chaplain.client.protocol.consumers.queue_progress import QueueProgress
 from chaplain.client.protocol.consumers.slot_progress import SlotProgress
 from chaplain.client.protocol.consumers.state import ConsumerState, MemberState
 from chaplain.client.protocol.journal.events import WriteCommand
+from chaplain.client.types.codecs import V
 from chaplain.client.types.consumers import ConsumerSettings, start_offset
 from chaplain.client.types.journal import Message
 from chaplain.client.types.receipts import ReceiptPlace
@@ -57,12 +58,12 @@ DEAD_CONSUMER = "chaplain-dead-consumer"
 """Headers of a message in a dead-letter stream: where it comes from."""
 
 
-class AsyncConsumedMessage:
+class AsyncConsumedMessage(Generic[V]):
     """A message that a consumer delivered. `ack` or `nack` it."""
 
     __slots__ = ("_at", "_consumer", "deliveries", "message")
 
-    def __init__(self, consumer: AsyncConsumer, message: Message, deliveries: int, at: tuple[int, int]) -> None:
+    def __init__(self, consumer: AsyncConsumer[V], message: Message[V], deliveries: int, at: tuple[int, int]) -> None:
         self.message = message
         self.deliveries = deliveries
         """Queue: how often the message was delivered, this time included. Otherwise 1."""
@@ -85,8 +86,12 @@ class AsyncConsumedMessage:
         return self.message.key
 
     @property
-    def value(self) -> bytes:
+    def value(self) -> V:
         return self.message.value
+
+    @property
+    def raw(self) -> bytes:
+        return self.message.raw
 
     @property
     def headers(self) -> dict[str, bytes]:
@@ -125,13 +130,13 @@ class AsyncConsumedMessage:
         return await self._consumer._execute(self.message.offset, self._at, items, database)
 
 
-class AsyncConsumer(NotPicklable):
+class AsyncConsumer(NotPicklable, Generic[V]):
     """A worker of a named consumer. Use it in an `async with` statement, and iterate over its messages.
 
     The cluster stores the consumer's position, and divides the messages among its workers.
     """
 
-    def __init__(self, context: AsyncClientContext, journal: AsyncJournal, settings: ConsumerSettings) -> None:
+    def __init__(self, context: AsyncClientContext, journal: AsyncJournal[V], settings: ConsumerSettings) -> None:
         self.stream = journal.stream
         self.name = settings.name
         self._context = context
@@ -154,8 +159,8 @@ class AsyncConsumer(NotPicklable):
         self._lost = 0
         self._error: BaseException | None = None
         self._closed = False
-        self._reader: AsyncReader | None = None
-        self._buffer: deque[tuple[Message, int]] = deque()
+        self._reader: AsyncReader[V] | None = None
+        self._buffer: deque[tuple[Message[V], int]] = deque()
         """Queue: messages that were read and not delivered, with their number of deliveries."""
         self._to_read: list[tuple[int, int]] = []
         self._wants_more = True
@@ -189,7 +194,7 @@ class AsyncConsumer(NotPicklable):
     def __aiter__(self) -> Self:
         return self
 
-    async def __anext__(self) -> AsyncConsumedMessage:
+    async def __anext__(self) -> AsyncConsumedMessage[V]:
         """Wait for the next message. Ends after `timeout` seconds without one."""
         await self._open()
         wait_s = self._settings.timeout_s
@@ -214,7 +219,7 @@ class AsyncConsumer(NotPicklable):
         if self._closed:
             raise Closed("this consumer is closed: consume again")
 
-    async def _next_of_slots(self, wait_s: float | None) -> AsyncConsumedMessage | None:
+    async def _next_of_slots(self, wait_s: float | None) -> AsyncConsumedMessage[V] | None:
         """The next message, or None if something changed or the time is over."""
         now_s = time.monotonic()
         with self._changed.lock:
@@ -253,7 +258,7 @@ class AsyncConsumer(NotPicklable):
         if reader is not None:
             await reader.close()
 
-    async def _next_of_queue(self, wait_s: float | None) -> AsyncConsumedMessage | None:
+    async def _next_of_queue(self, wait_s: float | None) -> AsyncConsumedMessage[V] | None:
         """As `_next_of_slots`, for a queue."""
         with self._changed.lock:
             self._stale = False
@@ -302,7 +307,7 @@ class AsyncConsumer(NotPicklable):
                     progress.delivered.add(offset)
                 self._acknowledge(offset, (0, deliveries))
 
-    async def _write_dead(self, message: Message) -> None:
+    async def _write_dead(self, message: Message[V]) -> None:
         """Write a message that was delivered too often to the dead-letter stream."""
         source = {
             DEAD_STREAM: self.stream.encode(),
@@ -311,10 +316,10 @@ class AsyncConsumer(NotPicklable):
         }
         headers = {name: value for name, value in message.headers.items() if name}
         stream = self._journal_of(self._settings.dead_letter)
-        await stream.write(message.value, message.key, {**headers, **source})
+        await stream.write(message.raw, message.key, {**headers, **source})
 
     def _journal_of(self, stream: str) -> AsyncJournal:
-        return type(self._journal)(self._context, stream)
+        return cast("AsyncJournal", type(self._journal)(self._context, stream))
 
     async def _wait_for_queue(self, wait_s: float | None) -> None:
         """Wait until there may be something to fetch: a receipt, a new message, or one that is due again."""
@@ -679,7 +684,7 @@ def _why_not(settings: ConsumerSettings, described: ConsumerState | None) -> str
     return f"the consumer {settings.name!r} has as many workers as it may have"
 
 
-async def first_offset_since(context: AsyncClientContext, journal: AsyncJournal, since: datetime) -> int:
+async def first_offset_since(context: AsyncClientContext, journal: AsyncJournal[Any], since: datetime) -> int:
     """The offset of the first retained message that is not older than this time; the head if there is none."""
     since_ns = int(since.timestamp() * 1e9)
     found = await find_stream(context, journal.stream)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from chaplain.client.aio.connection import AsyncClientContext
 from chaplain.client.api import proof_calls
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from chaplain.client.aio.journal import AsyncJournal
 
 
-async def prove(context: AsyncClientContext, journal: AsyncJournal, offset: int) -> Proof:
+async def prove(context: AsyncClientContext, journal: AsyncJournal[Any], offset: int) -> Proof:
     """Make a proof of one message. Waits until a signed checkpoint covers it."""
     offset = proof_calls.offset(offset)
     pack = await _find_pack(journal, offset)
@@ -31,7 +31,7 @@ async def prove(context: AsyncClientContext, journal: AsyncJournal, offset: int)
     return proof_calls.assemble(pack, at, offset, signed, tiles)
 
 
-async def _find_pack(journal: AsyncJournal, offset: int) -> FoundPack:
+async def _find_pack(journal: AsyncJournal[Any], offset: int) -> FoundPack:
     async with journal.read(offset, offset + 1) as reader:
         async for chunk in reader.portions():
             return proof_calls.find_pack(chunk, offset)

@@ -19,7 +19,7 @@ from chaplain.executor.statement import SQL_TYPE
 from chaplain.journal.messages.consumer import Acknowledge, Finish
 
 
-class AsyncSqlWriter(AsyncWriter):
+class AsyncSqlWriter(AsyncWriter[bytes]):
     """Executes many statements in order, each its own transaction, without waiting for each result."""
 
     def __init__(self, context: AsyncClientContext, stream: str, executors: AsyncExecutorCalls) -> None:

@@ -9,15 +9,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.compute as pc
-
 from chaplain.client.protocol.journal.events import ReadChunk
 from chaplain.client.types import validation
-from chaplain.errors import ConfigError, Misused
-from chaplain.segment import arrow
+from chaplain.errors import PYARROW_MISSING, ConfigError, Misused
 from chaplain.segment.pack import heads_of
 from chaplain.segment.record import Kind, Record
+
+try:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    from chaplain.segment import arrow
+except ModuleNotFoundError:
+    raise ConfigError(PYARROW_MISSING) from None
 
 COLUMNS = tuple(name for name in arrow.COLUMNS if name != "headers")
 

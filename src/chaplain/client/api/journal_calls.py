@@ -23,6 +23,7 @@ from chaplain.client.protocol.journal.events import (
 )
 from chaplain.client.protocol.journal.reader import FROM_HEAD, FROM_START
 from chaplain.client.types import validation
+from chaplain.client.types.codecs import V
 from chaplain.client.types.equivocation_proof import EquivocationProof, read_proof
 from chaplain.client.types.journal import ClientRecord, Receipt, StreamPage
 from chaplain.client.types.receipts import ReceiptPlace, ReceiptSequence, last_receipt
@@ -33,7 +34,7 @@ from chaplain.journal.messages.signing import SECRET_BYTES, SignatureType
 from chaplain.journal.messages.write_request import STATEMENTS, TYPE_MAX
 from chaplain.segment.pack import ISOLATED_MAX
 
-Item: TypeAlias = bytes | tuple[bytes, bytes | None] | tuple[bytes, bytes | None, Headers | None]
+Item: TypeAlias = V | tuple[V, bytes | None] | tuple[V, bytes | None, Headers | None]
 """A value; or a tuple of value and key; or a tuple of value, key and headers."""
 ITEM_PARTS_MAX = 3
 
@@ -86,7 +87,7 @@ def with_isolation(batch: Batch, isolated: bool) -> Batch:
     return replace(batch, isolated=True) if isolated else batch
 
 
-def many(stream: str, items: Iterable[Item], *, isolated: bool = False, message_type: int = 0) -> Batch:
+def many(stream: str, items: Iterable[Item[bytes]], *, isolated: bool = False, message_type: int = 0) -> Batch:
     """A batch of several messages that are one request."""
     message_type = check_type(message_type)
     builder, taken = BatchBuilder(), validation.several("messages", items)

@@ -8,7 +8,6 @@ Invariants: a file belongs to one stream of one cluster; one process holds it at
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 from io import FileIO
@@ -52,6 +51,8 @@ class Cursor:
     def close(self) -> None:
         """Release the file for other processes."""
         if not self._lock.closed and os.getpid() == self._pid:
+            import fcntl  # noqa: PLC0415  likewise
+
             fcntl.flock(self._lock, fcntl.LOCK_UN)  # forked children share the lock and may outlive this process
         self._lock.close()
 
@@ -68,6 +69,11 @@ class Cursor:
             lock = FileIO(os.open(name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600), "r+")
         except OSError as error:
             raise ConfigError(f"cursor {self._file}: {error.strerror}; give a path in a folder that exists") from None
+        try:
+            import fcntl  # noqa: PLC0415  the rest of the client also runs where it does not exist
+        except ImportError:
+            lock.close()
+            raise ConfigError("this system cannot lock files: store the offset yourself, or use consume()") from None
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -20,6 +20,7 @@ from chaplain.client.sync.listeners import Listener, MemberChannel, Pool, Subscr
 from chaplain.client.sync.sequence import SequenceStream
 from chaplain.client.sync.sql import Sql
 from chaplain.client.types import validation
+from chaplain.client.types.codecs import Codec, CodecName, T, codec_of
 from chaplain.client.types.consumers import ConsumerRecord, ConsumerStart, check_start, full_name, start_offset
 from chaplain.client.types.equivocation_proof import EquivocationProof
 from chaplain.client.types.journal import ClientRecord, ClusterConfigRecord, Receipt, StreamRecord
@@ -165,9 +166,25 @@ class Client(Connection):
         validation.name("a pool's name", name)
         return self._pools.get(name) or self._pools.setdefault(name, Pool(self._context, name))
 
-    def journal(self, stream: str) -> Journal:
-        """Return a stream of the journal. The stream exists from its first message on."""
-        return Journal(self._context, stream)
+    @overload
+    def journal(self, stream: str, codec: None = None) -> Journal: ...
+
+    @overload
+    def journal(self, stream: str, codec: CodecName) -> Journal[Any]: ...
+
+    @overload
+    def journal(self, stream: str, codec: type[T]) -> Journal[T]: ...
+
+    @overload
+    def journal(self, stream: str, codec: Codec[T]) -> Journal[T]: ...
+
+    def journal(self, stream: str, codec: Any = None) -> Journal[Any]:
+        """Return a stream of the journal. The stream exists from its first message on.
+
+        With a codec, values are not bytes: `"json"` for any JSON values, a type for JSON of that type (a msgspec
+        `Struct`, a dataclass, `list[int]`), `"arrow"` for tables of pyarrow, or an object with `encode` and `decode`.
+        """
+        return Journal(self._context, stream, codec_of(codec))
 
     def sequence(self, stream: str) -> SequenceStream:
         """Return a stream of the sequence. The first published event creates the stream."""

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Generic, Self, cast
 
 from chaplain.client.api import consumer_calls
 from chaplain.client.api.journal_calls import EARLIEST
@@ -28,6 +28,7 @@ from chaplain.client.protocol.journal.events import WriteCommand
 from chaplain.client.sync.connection import ClientContext
 from chaplain.client.sync.cursor import find_stream
 from chaplain.client.sync.waiting import Notifier, Ticker
+from chaplain.client.types.codecs import V
 from chaplain.client.types.consumers import ConsumerSettings, start_offset
 from chaplain.client.types.journal import Message
 from chaplain.client.types.receipts import ReceiptPlace
@@ -58,12 +59,12 @@ DEAD_CONSUMER = "chaplain-dead-consumer"
 """Headers of a message in a dead-letter stream: where it comes from."""
 
 
-class ConsumedMessage:
+class ConsumedMessage(Generic[V]):
     """A message that a consumer delivered. `ack` or `nack` it."""
 
     __slots__ = ("_at", "_consumer", "deliveries", "message")
 
-    def __init__(self, consumer: Consumer, message: Message, deliveries: int, at: tuple[int, int]) -> None:
+    def __init__(self, consumer: Consumer[V], message: Message[V], deliveries: int, at: tuple[int, int]) -> None:
         self.message = message
         self.deliveries = deliveries
         """Queue: how often the message was delivered, this time included. Otherwise 1."""
@@ -86,8 +87,12 @@ class ConsumedMessage:
         return self.message.key
 
     @property
-    def value(self) -> bytes:
+    def value(self) -> V:
         return self.message.value
+
+    @property
+    def raw(self) -> bytes:
+        return self.message.raw
 
     @property
     def headers(self) -> dict[str, bytes]:
@@ -126,13 +131,13 @@ class ConsumedMessage:
         return self._consumer._execute(self.message.offset, self._at, items, database)
 
 
-class Consumer(NotPicklable):
+class Consumer(NotPicklable, Generic[V]):
     """A worker of a named consumer. Use it in a `with` statement, and iterate over its messages.
 
     The cluster stores the consumer's position, and divides the messages among its workers.
     """
 
-    def __init__(self, context: ClientContext, journal: Journal, settings: ConsumerSettings) -> None:
+    def __init__(self, context: ClientContext, journal: Journal[V], settings: ConsumerSettings) -> None:
         self.stream = journal.stream
         self.name = settings.name
         self._context = context
@@ -155,8 +160,8 @@ class Consumer(NotPicklable):
         self._lost = 0
         self._error: BaseException | None = None
         self._closed = False
-        self._reader: Reader | None = None
-        self._buffer: deque[tuple[Message, int]] = deque()
+        self._reader: Reader[V] | None = None
+        self._buffer: deque[tuple[Message[V], int]] = deque()
         """Queue: messages that were read and not delivered, with their number of deliveries."""
         self._to_read: list[tuple[int, int]] = []
         self._wants_more = True
@@ -190,7 +195,7 @@ class Consumer(NotPicklable):
     def __iter__(self) -> Self:
         return self
 
-    def __next__(self) -> ConsumedMessage:
+    def __next__(self) -> ConsumedMessage[V]:
         """Wait for the next message. Ends after `timeout` seconds without one."""
         self._open()
         wait_s = self._settings.timeout_s
@@ -215,7 +220,7 @@ class Consumer(NotPicklable):
         if self._closed:
             raise Closed("this consumer is closed: consume again")
 
-    def _next_of_slots(self, wait_s: float | None) -> ConsumedMessage | None:
+    def _next_of_slots(self, wait_s: float | None) -> ConsumedMessage[V] | None:
         """The next message, or None if something changed or the time is over."""
         now_s = time.monotonic()
         with self._changed.lock:
@@ -254,7 +259,7 @@ class Consumer(NotPicklable):
         if reader is not None:
             reader.close()
 
-    def _next_of_queue(self, wait_s: float | None) -> ConsumedMessage | None:
+    def _next_of_queue(self, wait_s: float | None) -> ConsumedMessage[V] | None:
         """As `_next_of_slots`, for a queue."""
         with self._changed.lock:
             self._stale = False
@@ -303,7 +308,7 @@ class Consumer(NotPicklable):
                     progress.delivered.add(offset)
                 self._acknowledge(offset, (0, deliveries))
 
-    def _write_dead(self, message: Message) -> None:
+    def _write_dead(self, message: Message[V]) -> None:
         """Write a message that was delivered too often to the dead-letter stream."""
         source = {
             DEAD_STREAM: self.stream.encode(),
@@ -312,10 +317,10 @@ class Consumer(NotPicklable):
         }
         headers = {name: value for name, value in message.headers.items() if name}
         stream = self._journal_of(self._settings.dead_letter)
-        stream.write(message.value, message.key, {**headers, **source})
+        stream.write(message.raw, message.key, {**headers, **source})
 
     def _journal_of(self, stream: str) -> Journal:
-        return type(self._journal)(self._context, stream)
+        return cast("Journal", type(self._journal)(self._context, stream))
 
     def _wait_for_queue(self, wait_s: float | None) -> None:
         """Wait until there may be something to fetch: a receipt, a new message, or one that is due again."""
@@ -680,7 +685,7 @@ def _why_not(settings: ConsumerSettings, described: ConsumerState | None) -> str
     return f"the consumer {settings.name!r} has as many workers as it may have"
 
 
-def first_offset_since(context: ClientContext, journal: Journal, since: datetime) -> int:
+def first_offset_since(context: ClientContext, journal: Journal[Any], since: datetime) -> int:
     """The offset of the first retained message that is not older than this time; the head if there is none."""
     since_ns = int(since.timestamp() * 1e9)
     found = find_stream(context, journal.stream)

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Generic, Self, cast
 
 from chaplain.client.api import journal_calls
 from chaplain.client.api.calls import PreparedCall
@@ -23,27 +23,30 @@ from chaplain.client.sync.consumer import Consumer
 from chaplain.client.sync.cursor import Cursor
 from chaplain.client.sync.waiting import Notifier
 from chaplain.client.types import validation
+from chaplain.client.types.codecs import Codec, V, encoded_items
 from chaplain.client.types.consumers import ConsumerStart, consumer_settings
-from chaplain.client.types.journal import NO_ORIGIN, Message, Receipt, ReceiptOrigin
+from chaplain.client.types.journal import NO_ORIGIN, Message, Receipt, ReceiptOrigin, decoded
 from chaplain.client.types.receipts import ReceiptPlace, ReceiptSequence, last_receipt, receipt_from
 from chaplain.errors import ChaplainError, Closed, Misused
 from chaplain.proofs.proof import Proof
 
 
-class Journal:
+class Journal(Generic[V]):
     """A stream of the journal: an append-only log in one agreed order.
 
     A receipt means that the message is committed: the order is agreed, and the message is on disk at a quorum.
     """
 
-    def __init__(self, context: ClientContext, stream: str) -> None:
+    def __init__(self, context: ClientContext, stream: str, codec: Codec[V] | None = None) -> None:
         self.stream = validation.journal_stream(stream)
+        self._codec = codec
         self._context = context
         self._single_writes = context.single_writes(stream)
         self._origin = ReceiptOrigin(self._prove)
 
     def __repr__(self) -> str:
-        return f"Journal({self.stream!r})"
+        codec = "" if self._codec is None else f", codec={self._codec!r}"
+        return f"Journal({self.stream!r}{codec})"
 
     def _prove(self, stream: str, offset: int) -> Proof:
         assert stream == self.stream, "a receipt of another stream"
@@ -51,7 +54,7 @@ class Journal:
 
     def write(
         self,
-        value: bytes,
+        value: V,
         key: bytes | None = None,
         headers: Headers | None = None,
         id: Sequence[int] | None = None,  # noqa: A002  part of the public API
@@ -71,16 +74,17 @@ class Journal:
         log. With `isolated`, a proof of the message never shows other messages. `type` is a number of the program's
         own, 0 or 2 to 239, by which readers can select messages; executors execute only statements, whose type is 1.
         """
-        plain = key is None and headers is None and value.__class__ is bytes and len(value) < CHUNK_BYTES
+        data = cast("bytes", value) if self._codec is None else self._codec.encode(value)
+        plain = key is None and headers is None and data.__class__ is bytes and len(data) < CHUNK_BYTES
         if plain and id is None and not isolated and not type:
-            return receipt_from(self._single_writes.write(value), self._origin)
-        batch = journal_calls.single(self.stream, value, key, headers, isolated=isolated, message_type=type)
+            return receipt_from(self._single_writes.write(data), self._origin)
+        batch = journal_calls.single(self.stream, data, key, headers, isolated=isolated, message_type=type)
         self._single_writes.submit_batch()  # keep the order: earlier single writes go first
         return receipt_from(self._context.run(journal_calls.write_one(batch, id)), self._origin)
 
     def write_many(
         self,
-        items: Iterable[Item],
+        items: Iterable[Item[V]],
         id: Sequence[int] | None = None,  # noqa: A002  likewise
         isolated: bool = False,
         *,
@@ -92,7 +96,8 @@ class Journal:
         that raised `Unknown`, as for `write`. `type` is the type of all of them, as for `write`. Raises the errors of
         `write`.
         """
-        batch = journal_calls.many(self.stream, items, isolated=isolated, message_type=type)
+        taken = [*encoded_items(self._codec, validation.several("messages", items))]
+        batch = journal_calls.many(self.stream, taken, isolated=isolated, message_type=type)
         self._single_writes.submit_batch()  # keep the order: earlier single writes go first
         return (self._context.run(journal_calls.write(batch, id))).from_client(self._origin)
 
@@ -102,7 +107,7 @@ class Journal:
         isolated: bool = False,
         *,
         type: int = 0,  # noqa: A002  likewise
-    ) -> Writer:
+    ) -> Writer[V]:
         """Return a writer, the fast way to append many messages. Use it in a `with` statement.
 
         It packs messages and pipelines requests. With `receipts`, it keeps every receipt until `take_receipts` is
@@ -110,7 +115,15 @@ class Journal:
         `write`.
         """
         message_type = journal_calls.check_type(type)
-        return Writer(self._context, self.stream, receipts, message_type, isolated=isolated, origin=self._origin)
+        return Writer(
+            self._context,
+            self.stream,
+            receipts,
+            message_type,
+            isolated=isolated,
+            origin=self._origin,
+            codec=self._codec,
+        )
 
     def read(
         self,
@@ -119,7 +132,7 @@ class Journal:
         follow: bool = False,
         timeout: float | None = None,
         types: Collection[int] | None = None,
-    ) -> Reader:
+    ) -> Reader[V]:
         """Return an iterator over messages from offset `start` up to, but excluding, `stop`.
 
         - Without `start`, it begins at the first retained offset; `start=None` begins at the head.
@@ -136,7 +149,7 @@ class Journal:
         """
         prepared = journal_calls.read(self.stream, start, stop, follow)
         chosen = None if types is None else journal_calls.check_types(types)
-        return Reader(self._context, self.stream, prepared, validation.wait_s(timeout), chosen)
+        return Reader(self._context, self.stream, prepared, validation.wait_s(timeout), chosen, codec=self._codec)
 
     def consume(
         self,
@@ -151,7 +164,7 @@ class Journal:
         prefetch: int = 100,
         max_deliveries: int | None = None,
         dead_letter: str | None = None,
-    ) -> Consumer:
+    ) -> Consumer[V]:
         """Return a worker of a consumer, whose position the cluster stores. Use it in a `with` statement.
 
         - `single`: one worker gets all messages, in order; the others stand by.
@@ -219,7 +232,7 @@ class Journal:
         return to_polars(self.to_arrow(*args, **kwargs))
 
 
-class Writer(NotPicklable):
+class Writer(NotPicklable, Generic[V]):
     """Writes many messages in order, each its own request, without waiting for each receipt.
 
     The next call raises the first failure. If a message is refused, no later one is written.
@@ -234,8 +247,10 @@ class Writer(NotPicklable):
         *,
         isolated: bool = False,
         origin: ReceiptOrigin = NO_ORIGIN,
+        codec: Codec[V] | None = None,
     ) -> None:
         self.stream = stream
+        self._codec = codec
         self._origin = origin
         self._message_type = message_type
         self._isolated = isolated
@@ -262,13 +277,14 @@ class Writer(NotPicklable):
         state = "failed" if self._error is not None else "closed" if self._closed else "open"
         return f"<{type(self).__name__} of {self.stream!r}: {state}, {self.count} receipts>"
 
-    def write(self, value: bytes, key: bytes | None = None, headers: Headers | None = None) -> None:
+    def write(self, value: V, key: bytes | None = None, headers: Headers | None = None) -> None:
         """Submit one message. Blocks only while more than 8 MiB have no receipt yet."""
+        data = cast("bytes", value) if self._codec is None else self._codec.encode(value)
         with self._changed.lock:
             if self._error is not None or self._closed:
                 self._raise_if_failed()
             chunk = self._chunks[-1]
-            chunk.add(value, key, headers)
+            chunk.add(data, key, headers)
             if chunk.full:
                 self._chunks.append(BatchBuilder())
             elif self._unanswered or self._handed_over:
@@ -386,7 +402,7 @@ class Writer(NotPicklable):
         self._changed.notify()
 
 
-class Reader(NotPicklable):
+class Reader(NotPicklable, Generic[V]):
     """Iterates over messages. Use it in a `with` statement, or close it, to stop before the end.
 
     Threads may share a reader: each message goes to one of them.
@@ -399,14 +415,17 @@ class Reader(NotPicklable):
         prepared: PreparedCall[object],
         timeout_s: float | None,
         types: Collection[int] | None = None,
+        *,
+        codec: Codec[V] | None = None,
     ) -> None:
         self.stream = stream
         self._types = types
+        self._codec = codec
         self._context = context
         self._timeout_s = timeout_s
         self._changed = Notifier()
         self._sink = ReadSink(self._changed.notify)
-        self._messages: Iterator[Message] = iter(())
+        self._messages: Iterator[Message[V]] = iter(())
         self._size_bytes = 0
         self._call = context.registry.submit_call(
             lambda number: prepared.build(number, int(context.timeout_s * 1e9)), self._sink
@@ -416,10 +435,10 @@ class Reader(NotPicklable):
         state = "failed" if self._sink.error is not None else "ended" if self._sink.ended else "open"
         return f"<{type(self).__name__} of {self.stream!r}: {state}>"
 
-    def __iter__(self) -> Iterator[Message]:
+    def __iter__(self) -> Iterator[Message[V]]:
         return self
 
-    def __next__(self) -> Message:
+    def __next__(self) -> Message[V]:
         for message in self._messages:
             return message
         self._context.registry.check_usable()
@@ -428,7 +447,7 @@ class Reader(NotPicklable):
             raise StopIteration
         return found[0]
 
-    def poll(self, wait_s: float | None, interrupted: Callable[[], bool]) -> Message | None:
+    def poll(self, wait_s: float | None, interrupted: Callable[[], bool]) -> Message[V] | None:
         """Wait for the next message. Returns None at the end, after `wait_s` seconds, or if `interrupted` is true."""
         for message in self._messages:
             return message
@@ -447,7 +466,7 @@ class Reader(NotPicklable):
             self._drop_chunk()
             yield found[0]
 
-    def _next_message(self) -> tuple[Message] | tuple[()] | None:
+    def _next_message(self) -> tuple[Message[V]] | tuple[()] | None:
         """Return the next message in a tuple, an empty one at the end, or None if it has not arrived."""
         while True:
             for message in self._messages:  # of a chunk that another caller, or this one, has just decoded
@@ -455,8 +474,11 @@ class Reader(NotPicklable):
             if not (found := self._next_chunk()):
                 return () if found is not None else None
             # The chunk is dropped after it is decoded: an exception of a signal handler may interrupt the decoding.
-            self._messages = iter(messages_of(self.stream, found[0], self._types))
+            self._messages = iter(self._decoded(messages_of(self.stream, found[0], self._types)))
             self._drop_chunk()
+
+    def _decoded(self, messages: list[Message]) -> list[Message[V]]:
+        return cast("list[Message[V]]", messages) if self._codec is None else decoded(messages, self._codec)
 
     def _next_chunk(self) -> tuple[ReadChunk] | tuple[()] | None:
         """Return the next chunk in a tuple, an empty one at the end, or None if it has not arrived."""
@@ -485,7 +507,7 @@ class Reader(NotPicklable):
         self._sink.chunks.clear()
         self._changed.notify()  # wake a thread that waits for more
 
-    def __enter__(self) -> Reader:
+    def __enter__(self) -> Reader[V]:
         return self
 
     def __exit__(self, *_: object) -> None:

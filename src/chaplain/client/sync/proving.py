@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from chaplain.client.api import proof_calls
 from chaplain.client.api.proof_calls import FoundPack, LeafSearch
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from chaplain.client.sync.journal import Journal
 
 
-def prove(context: ClientContext, journal: Journal, offset: int) -> Proof:
+def prove(context: ClientContext, journal: Journal[Any], offset: int) -> Proof:
     """Make a proof of one message. Waits until a signed checkpoint covers it."""
     offset = proof_calls.offset(offset)
     pack = _find_pack(journal, offset)
@@ -32,7 +32,7 @@ def prove(context: ClientContext, journal: Journal, offset: int) -> Proof:
     return proof_calls.assemble(pack, at, offset, signed, tiles)
 
 
-def _find_pack(journal: Journal, offset: int) -> FoundPack:
+def _find_pack(journal: Journal[Any], offset: int) -> FoundPack:
     with journal.read(offset, offset + 1) as reader:
         for chunk in reader.portions():
             return proof_calls.find_pack(chunk, offset)

@@ -20,7 +20,7 @@ from chaplain.executor.statement import SQL_TYPE
 from chaplain.journal.messages.consumer import Acknowledge, Finish
 
 
-class SqlWriter(Writer):
+class SqlWriter(Writer[bytes]):
     """Executes many statements in order, each its own transaction, without waiting for each result."""
 
     def __init__(self, context: ClientContext, stream: str, executors: ExecutorCalls) -> None:

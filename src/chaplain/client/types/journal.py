@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, cast
 
-from chaplain.client.types.results import ResultRecord
-from chaplain.errors import Misused
+from msgspec.structs import astuple
+
+from chaplain.client.types.codecs import Codec, V
+from chaplain.client.types.results import ResultRecord, brief
+from chaplain.errors import Misused, Undecodable
 
 PLACE_UNKNOWN = -1
 """As an offset: the message is in the log, but so old that no node remembers its offset."""
@@ -84,13 +87,14 @@ class Receipt(ResultRecord, frozen=True, gc=False):
 _RECEIPT_FIELDS = tuple(name for name in Receipt.__struct_fields__ if name != "origin")
 
 
-class Message(ResultRecord, frozen=True):
+class Message(ResultRecord, Generic[V], frozen=True):
     """One message of a stream."""
 
     stream: str
     offset: int
     key: bytes | None
-    value: bytes
+    value: V
+    """Its bytes; with the journal's codec, what that decodes. Then it raises `Undecodable` if there is no value."""
     headers: dict[str, bytes]
     """Headers by name. Bytes that do not follow the header format are under the empty name."""
     timestamp: int
@@ -109,8 +113,78 @@ class Message(ResultRecord, frozen=True):
     type: int = 0
     """The type that its writer gave it. 0 is data, 1 a statement for the stream's database."""
 
+    @property
+    def raw(self) -> bytes:
+        """Its bytes, also with a codec."""
+        return cast("bytes", self.value)
+
     def __hash__(self) -> int:
         return hash((self.stream, self.offset, self.index))  # a dict is not hashable; these fields identify the message
+
+
+class Decoding:
+    """The codec of a message, and the value once it was decoded. No part of the message's value: all are equal."""
+
+    __slots__ = ("codec", "decoded")
+
+    def __init__(self, codec: Codec[Any]) -> None:
+        self.codec = codec
+        self.decoded: tuple[Any, ...] = ()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Decoding)
+
+    def __hash__(self) -> int:
+        return 0
+
+
+NOT_DECODED = Decoding(cast("Codec[Any]", None))
+
+
+class DecodedMessage(Message[V], frozen=True):
+    """A message whose `value` is decoded when it is first used, so that an undecodable message ends no reader."""
+
+    decoding: Decoding = NOT_DECODED
+
+    @property
+    def raw(self) -> bytes:
+        return cast("bytes", _bytes_of(self))
+
+    if not TYPE_CHECKING:  # for type checkers it is the field
+
+        @property
+        def value(self) -> V:
+            decoding = self.decoding
+            if not decoding.decoded:
+                try:
+                    decoding.decoded = (decoding.codec.decode(self.raw),)
+                except Exception as error:
+                    where = f"message {self.offset} of stream {self.stream!r}"
+                    raise Undecodable(f"{where} is not {decoding.codec!r}: {error}; `raw` has its bytes") from error
+            return decoding.decoded[0]
+
+    def keys(self) -> tuple[str, ...]:
+        return Message.__struct_fields__
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(Message.__struct_fields__)
+
+    def __repr__(self) -> str:
+        shown = {name: self.raw if name == "value" else getattr(self, name) for name in Message.__struct_fields__}
+        return f"Message({', '.join(f'{name}={brief(value)}' for name, value in shown.items())})"
+
+    def __hash__(self) -> int:
+        return Message.__hash__(self)
+
+
+_bytes_of: Callable[[object], Any] = Message.__dict__["value"].__get__
+"""Reads the field `value`, which the property of the subclass hides."""
+
+
+def decoded(messages: Iterable[Message], codec: Codec[V]) -> list[Message[V]]:
+    """The messages with a codec."""
+    make: Any = DecodedMessage
+    return [make(*astuple(message), Decoding(codec)) for message in messages]
 
 
 class ClientRecord(ResultRecord, frozen=True):

@@ -16,7 +16,8 @@ SHOWN_BYTES_MAX = 64
 """`repr` shows longer values in part: a message may have megabytes."""
 
 
-def _brief(value: Any) -> str:
+def brief(value: Any) -> str:
+    """The `repr` of a field, shortened if it is long."""
     if not isinstance(value, bytes) or len(value) <= SHOWN_BYTES_MAX:
         return repr(value)
     return f"<{len(value)} bytes: {value[:SHOWN_BYTES_MAX]!r}...>"
@@ -37,7 +38,7 @@ class ResultRecord(Frozen, frozen=True):
         return self.__struct_fields__
 
     def __repr__(self) -> str:
-        fields = ", ".join(f"{name}={_brief(getattr(self, name))}" for name in self.__struct_fields__)
+        fields = ", ".join(f"{name}={brief(getattr(self, name))}" for name in self.__struct_fields__)
         return f"{type(self).__name__}({fields})"
 
 
@@ -84,6 +85,8 @@ class Member(ResultRecord, frozen=True):
     """The node's 32-bit name in messages."""
     headers: dict[str, str] = msgspec.field(default_factory=dict)
     """The node's description of itself: `[headers]` of its file. Empty if the queried node has not met it."""
+    failed: bool = False
+    """True if its state is `left` because it was silent, as after a kill. False if it was stopped or removed."""
 
     def __hash__(self) -> int:
         return hash((self.id, self.uri, self.state, self.incarnation))  # a dict is not hashable

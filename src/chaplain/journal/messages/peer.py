@@ -183,7 +183,8 @@ def _put_view(view: tuple[NodeReached, ...]) -> bytes:
 
 
 def _take_view(payload: bytes) -> tuple[NodeReached, ...]:
-    cursor, found = ByteReader(payload), []
+    cursor = ByteReader(payload)
+    found: list[NodeReached] = []
     while cursor.position < len(payload):
         if len(found) == VIEW_NODES_MAX:
             raise Malformed(f"acknowledgement: a view has at most {VIEW_NODES_MAX} nodes")

@@ -53,12 +53,12 @@ class Reason(IntEnum):
 
 
 REASONS = {
-    Reason.UNKNOWN_LANE: "no such lane: lease a new one",
+    Reason.UNKNOWN_LANE: "the cluster does not know the session of this writer: connect again",
     Reason.REMOVED: "this client was removed: ask an admin to add it again under a new key",
     Reason.COMPROMISED: "two different requests were signed for one id: the key is in other hands; make a new identity",
-    Reason.FENCED: "the lane is fenced: nothing more is written on it; lease a new one",
+    Reason.FENCED: "`resolve` ended the session of this writer, and nothing more is written in it: connect again",
     Reason.MALFORMED: "the request does not follow its format",
-    Reason.SIGNATURE: "the pack is damaged or its signature is not that of the lane's identity",
+    Reason.SIGNATURE: "the request is damaged, or its signature is not the client's",
     Reason.NO_RIGHT: "this client may not write to this stream: ask an admin for the right",
     Reason.STREAMS_FULL: "the cluster has as many streams as it may have: write to one that is there",
     Reason.TOO_LARGE: "the pack is larger than the cluster takes: make smaller ones",
@@ -70,7 +70,7 @@ REASONS = {
     Reason.NOT_ALLOWED: "only an admin may do this to others",
     Reason.NAME_TAKEN: "another client has this name: choose another, or remove it first",
     Reason.KEY_TAKEN: "another client has this key: each needs its own",
-    Reason.LANES_FULL: "too many lanes are in use: release some, or wait",
+    Reason.LANES_FULL: "too many connections of this client write, or did lately: close some, or wait",
     Reason.IDENTITIES_FULL: "the cluster has as many identities as it may have",
     Reason.UNKNOWN_CLIENT: "there is no such client",
     Reason.BAD_SECRET: "the key or the wrapped secret does not fit the signature type",

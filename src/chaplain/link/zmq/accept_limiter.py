@@ -17,7 +17,6 @@ link authenticates through ZAP.
 from __future__ import annotations
 
 import ctypes
-import fcntl
 import ipaddress
 import os
 import socket
@@ -210,6 +209,8 @@ def _address_of(host: str) -> str:
     """The IPv4 address of the interface with this name, if there is one; else the host as given."""
     if host not in {name for _, name in socket.if_nameindex()}:
         return host
+    import fcntl  # noqa: PLC0415  clients, which import this module, also run where it does not exist
+
     request = struct.pack("256s", host.encode())  # struct ifreq: the name, then room for the address
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         return socket.inet_ntoa(fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, request)[_ADDRESS])

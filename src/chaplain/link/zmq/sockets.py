@@ -41,7 +41,7 @@ from chaplain.link.auth.identity import DIAL_BYTES, route_of
 from chaplain.link.zmq.accept_limiter import STRANGERS_MAX, AcceptLimiter
 from chaplain.link.zmq.dealer import DIAL_TIMEOUT_NS, UP, DealerSocket, make_socket
 from chaplain.link.zmq.fragments import PIECE_BYTES_MAX, Reassembler, is_piece
-from chaplain.link.zmq.poller import Poll
+from chaplain.link.zmq.poller import make_poll
 from chaplain.link.zmq.send_queue import OUTBOX_BYTES_MAX, Outbox
 from chaplain.link.zmq.stalled_messages import StalledMessages
 from chaplain.link.zmq.zap import ZapHandler
@@ -92,7 +92,7 @@ class Sockets:
         self._dialling: dict[int, int] = {}
         self._to_drain: dict[Callable[[], None], None] = {}
         """Functions to call before the next wait, because their sockets may have more to read without a signal."""
-        self._poll = Poll()
+        self._poll = make_poll()
         self.watch = self._poll.watch
         """Let `wait` call a function whenever a descriptor of the host is readable."""
         self.wake = self._poll.wake
@@ -378,6 +378,8 @@ class Sockets:
     # Ends of connections.
 
     def _disconnect(self, channel: Channel, reason: str) -> None:
+        if isinstance(channel, bytes):
+            self._to_drain[self._drain_router] = None  # the failed write may have consumed a signal
         self._discard(channel)
         self._inputs.append(Disconnected(channel, reason))
 

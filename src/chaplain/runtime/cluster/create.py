@@ -30,6 +30,7 @@ from chaplain.link.endpoint import split_endpoint
 from chaplain.link.settings import GCM
 from chaplain.runtime.layers.journal import DISK_FILE, WRAPPING_FILE, check_copies
 from chaplain.runtime.secret_files import write_secret
+from chaplain.runtime.supported_platform import check_platform
 
 PORTS = range(12_000, 30_000)
 """The range that is searched for free ports. It lies below the kernel's ephemeral ports: an outgoing connection could
@@ -80,6 +81,7 @@ def make_cluster(
     seal: str = GCM,
 ) -> None:
     """Create the directory of a cluster on this machine."""
+    check_platform()
     split.check(count)
     check_empty(directory)
     ports = free_ports(2 * count) if base_port is None else check_ports(base_port, 2 * count)

@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from pathlib import Path
 
 import msgspec
@@ -31,6 +31,7 @@ from chaplain.config import (
 from chaplain.errors import ChaplainError, ConfigError
 from chaplain.runtime.cluster.probe import get_status, is_ready
 from chaplain.runtime.exit_codes import REMOVED
+from chaplain.runtime.supported_platform import check_platform
 
 START_S = 60.0
 MEET_S = 30.0
@@ -54,13 +55,19 @@ class ClusterFailed(ChaplainError):
 
 
 def bring_up(
-    directory: Path, progress: Progress, start_s: float = START_S, only: int | None = None, *, created: bool = False
+    directory: Path,
+    progress: Progress,
+    start_s: float = START_S,
+    only: int | None = None,
+    *,
+    created: bool = False,
+    options: Sequence[str] = (),
 ) -> list[int]:
     """Start the nodes that are down, wait until all of them serve, and return the ids of the started ones.
 
     Unless `only` names a single node, also wait for a limited time until the nodes have found each other and take part
     in the sequence. Nodes on other machines are not started. A node that finds itself removed from the cluster is
-    removed from `cluster.toml`.
+    removed from `cluster.toml`. `options` are added to the command line of each started node.
 
     Raises `ClusterFailed` if a node does not come up. The other nodes keep running, because they may be a majority that
     serves clients (docs/decisions/command-line.md). They are stopped again only if the call is interrupted, or if the
@@ -73,7 +80,7 @@ def bring_up(
     cluster = msgspec.structs.replace(whole, nodes=here)
     started: dict[int, subprocess.Popen[bytes]] = {}
     try:
-        failed = _start_nodes(directory, cluster, started, progress)
+        failed = _start_nodes(directory, cluster, started, progress, options)
         failed |= _wait_until_ready(directory, _without(cluster, failed), started, progress, start_s)
         serving = _without(cluster, failed)
         if failed and (created or not serving.nodes):
@@ -95,7 +102,11 @@ def bring_up(
 
 
 def _start_nodes(
-    directory: Path, cluster: ClusterFile, started: dict[int, subprocess.Popen[bytes]], progress: Progress
+    directory: Path,
+    cluster: ClusterFile,
+    started: dict[int, subprocess.Popen[bytes]],
+    progress: Progress,
+    options: Sequence[str],
 ) -> dict[int, str]:
     """Start the nodes that are down. Return the reasons of those that cannot be started."""
     failed: dict[int, str] = {}
@@ -105,7 +116,7 @@ def _start_nodes(
             continue
         try:
             _check_same(folder / NODE_FILE, node)
-            started[node.id] = start_node(folder)
+            started[node.id] = start_node(folder, options)
         except ConfigError as error:
             failed[node.id] = f"node {node.id}: {error}"
         else:
@@ -143,7 +154,8 @@ def database_of(directory: Path) -> str | None:
     return None
 
 
-def start_node(folder: Path) -> subprocess.Popen[bytes]:
+def start_node(folder: Path, options: Sequence[str] = ()) -> subprocess.Popen[bytes]:
+    check_platform()
     config = (folder / NODE_FILE).resolve()
     load_node(config)  # a mistake in the file is reported here, not in the node's log
     # Settings that distinguish nodes come from their files: an environment variable would apply to all of them alike.
@@ -151,7 +163,7 @@ def start_node(folder: Path) -> subprocess.Popen[bytes]:
     log = os.open(folder / LOG_FILE, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     try:
         return subprocess.Popen(  # noqa: S603  our own interpreter and module
-            [*PROGRAM, "node", "run", "--config", str(config)],
+            [*PROGRAM, "node", "run", "--config", str(config), *options],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,

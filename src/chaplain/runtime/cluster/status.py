@@ -6,11 +6,11 @@ Where nodes differ about a stream, the status shows the report of the node that 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from chaplain.config import ClusterNode, choose_nodes, load_cluster
+from chaplain.config import NODE_IDS_MAX, ClusterNode, choose_nodes, load_cluster
 from chaplain.errors import Refused, Unreachable
 from chaplain.journal.snapshots.fingerprints import common
 from chaplain.runtime.cluster.local import POLL_S, pid_of
@@ -31,7 +31,8 @@ Status = Mapping[str, Any]
 
 def describe(directory: Path, only: int | None = None) -> dict[str, object]:
     """Return the status of the whole cluster, or as `only` one node sees it. A node that does not answer is `down`."""
-    listed = choose_nodes(load_cluster(directory).nodes, only)
+    whole = load_cluster(directory).nodes
+    listed = choose_nodes(whole, only)
     statuses, position, fingerprints = _compared(directory, listed)
     nodes = [_of_node(directory, node, statuses.get(node.id)) for node in listed]
     masters = [node["id"] for node in nodes if node["master"]]
@@ -51,7 +52,14 @@ def describe(directory: Path, only: int | None = None) -> dict[str, object]:
         "serializers": furthest.get("serializers", []),
         "copies": furthest.get("copies", 0),
         "changes": furthest.get("changes", []),
+        "unlisted": _unlisted(whole, statuses),
     }
+
+
+def _unlisted(listed: Sequence[ClusterNode], statuses: Mapping[int, Status]) -> list[int]:
+    """Return the nodes that are connected to the others and missing in `cluster.toml`, which is then an old copy."""
+    connected = {peer for status in statuses.values() for peer in status.get("peers", ()) if peer <= NODE_IDS_MAX}
+    return sorted(connected - {node.id for node in listed})
 
 
 def _of_node(directory: Path, node: ClusterNode, status: Status | None) -> dict[str, object]:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import re
+import select
 import shutil
 import socket
 import subprocess
@@ -210,6 +211,34 @@ def test_lost_route_is_reported_when_sending():
 
         until(told, server)
         assert server.of(Disconnected)[0].channel == route_to(server)
+
+
+def test_message_that_arrives_during_a_failed_send_is_received_without_another_signal():
+    """A send processes ZeroMQ's signals even if it fails: a client that connected then had to dial again after 3 s."""
+    with Side(SERVER, ANY) as server, Side(b"d" * 16) as second:
+        with Side(CALLER) as first:
+            first.dial(1, server.sockets.endpoint)
+            second.dial(1, server.sockets.endpoint)
+            until(lambda: first.of(Connected) and second.of(Connected), server, first, second)
+            first.sockets.perform(Send(1, b"hello"))
+            until(lambda: server.of(Arrived), server, first, second)
+            route = route_to(server)
+
+        def lost() -> bool:
+            server.sockets.perform(Send(route, b"are you there"))
+            return bool(server.of(Disconnected))
+
+        until(lost, server)
+        server.turn()
+        second.sockets.perform(Send(1, b"next"))
+        router = server.sockets._router
+        assert router is not None
+        assert select.select([router.fileno()], [], [], PATIENCE_S)[0]
+        time.sleep(0.01)  # ZeroMQ ignores signals for a millisecond after it has looked for them
+        server.sockets.perform(Send(route, b"are you there"))
+        server.turn(0)
+        server.turn(PATIENCE_S * 1000 if len(server.of(Arrived)) == 1 else 0)
+        assert server.of(Arrived)[-1].frame == b"next"
 
 
 def test_routing_id_of_another_connection_cannot_be_taken_over():

@@ -10,7 +10,7 @@ from chaplain.cli.commands.streams.journal import MESSAGE_COLUMNS, message_json,
 from chaplain.cli.support.broken_pipe import stop_on_closed_output
 from chaplain.cli.support.connection_options import cluster_options, connected, named, reader_options
 from chaplain.cli.support.output import print_json, print_rows, print_table, refuse_table_with_follow
-from chaplain.errors import Missing
+from chaplain.errors import Missing, Refused
 
 if TYPE_CHECKING:
     from chaplain.client.sync import Client
@@ -68,6 +68,17 @@ def tail(stream: str, count: int, follow: bool, cluster: str, node: int | None, 
         stop = None if follow else record.next_offset
         found = client.journal(stream).read(start, stop, follow)
         print_rows((message_json(message) for message in found), MESSAGE_COLUMNS)
+
+
+@stream.command(hidden=True, epilog="Example: chaplain stream delete orders --cluster demo")
+@named("--stream", "The stream.")
+@cluster_options
+def delete(stream: str, cluster: str, node: int | None, output: str) -> None:
+    """Say why a single stream cannot be deleted."""
+    raise Refused(
+        f"stream {stream!r} cannot be deleted alone: all streams share one log, which a chain of hashes protects."
+        " `chaplain pipeline compress` and `journal.keep_bytes` drop the start of the log, of all streams"
+    )
 
 
 def _record(client: Client, name: str) -> StreamRecord:
