@@ -18,7 +18,7 @@ from tests.support.process_cluster import PATIENCE_S, PROGRAM, shell, until
 
 pytestmark = pytest.mark.timeout(240)
 
-MEMBER = {"id": int, "uri": str, "state": str, "incarnation": int}
+MEMBER = {"id": int, "uri": str, "state": str, "incarnation": int, "failed": bool}
 NODE = {"id": int, "endpoint": str, "pid": int, "state": str, "roles": list, "master": bool, "members": int}
 ANSWER = {
     "question": str,
