@@ -169,6 +169,13 @@ def test_tls_serves_verified_clients_and_no_plain_ones(tmp_path: Path) -> None:
             assert b"200 OK" not in read_all(plain)
 
 
+def test_accepted_connection_sends_without_delay() -> None:
+    with listen("127.0.0.1", 0) as listening, connect(listening.getsockname()[1]):
+        accepted, _ = listening.accept()
+        with accepted:
+            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
 def test_plain_http_beyond_loopback_needs_an_explicit_option() -> None:
     check_exposure("127.0.0.1", tls=False, plain=False)
     check_exposure("0.0.0.0", tls=True, plain=False)
