@@ -16,7 +16,9 @@ from __future__ import annotations
 import argparse
 import random
 import shutil
+import time
 from collections.abc import Iterator
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +35,7 @@ from chaplain.journal.model.results import NO_VERDICT, DataVerdict, ExecutionVer
 from chaplain.journal.model.verdict_chain import verdict_hash
 from chaplain.journal.storage import verdict as verdicts
 from chaplain.journal.storage.records import (
+    RecordGroup,
     group_messages,
     mark_record,
     message_of,
@@ -58,6 +61,8 @@ from chaplain.verification.keys import FoundingInfo, Registry
 
 LOG = "journal"
 _DIGEST_AT = 32
+PATIENCE_S = 30.0
+"""The time for which to wait for the verdict on the last message."""
 
 
 class Rewriter:
@@ -151,17 +156,25 @@ class Output:
         self._writer.synced(self._writer.written)
 
 
+def executed_messages(segments: Path) -> list[RecordGroup]:
+    """The messages of the log, each with its verdict. A running node writes the last verdict soon after the message."""
+    end_s = time.monotonic() + PATIENCE_S
+    while True:
+        groups = [group for _, group in sorted(group_messages(read_log(segments, LOG)).items())]
+        executed = list(takewhile(lambda group: group.verdict is not None, groups))
+        if executed == groups or time.monotonic() > end_s:
+            return executed
+        time.sleep(0.1)
+
+
 def rewrite(node: Path, out: Path, old: bytes, new: bytes) -> tuple[str, list[bytes]]:
     """Write the rewritten log. Return the cluster's name and the leaves of the rewritten log's tree."""
     config = load_node(node / NODE_FILE, environment={})
     clients = tuple(from_text(key, 32, name) for name, key in sorted(config.clients.items()))
     rewriter = Rewriter(config.text("cluster"), clients, old, new)
     output = Output(out / "segments")
-    groups = group_messages(read_log(node / "segments", LOG))
     message = None
-    for _, group in sorted(groups.items()):
-        if group.verdict is None:
-            break  # not executed yet
+    for group in executed_messages(node / "segments"):
         decided = verdicts.decode(verdict_of(group.verdict))
         message, encoded = rewriter.message(message_of(group), decided)
         records = message_records(message)
