@@ -7,7 +7,7 @@ import pytest
 from chaplain.journal.consensus.events import Role
 from chaplain.journal.consensus.hard_state import VotingState
 from tests.support.consensus_cluster import Cluster
-from tests.support.consensus_disks import SEGMENT, damage, follower, positions, state
+from tests.unit.journal.storage.consensus_disks import SEGMENT, damage, follower, positions, state
 
 
 def acknowledged_by_two() -> tuple[Cluster, list[int], tuple[int, bytes]]:

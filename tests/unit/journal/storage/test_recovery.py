@@ -37,7 +37,7 @@ from chaplain.segment.record import Kind
 from chaplain.segment.scan import scan
 from simulator.adapters.consensus_node import segments_of
 from tests.support.consensus_cluster import Cluster, elected
-from tests.support.consensus_disks import SEGMENT, damage, follower, positions, state
+from tests.unit.journal.storage.consensus_disks import SEGMENT, damage, follower, positions, state
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from chaplain.runtime.disk.operations import DataFiles
 from chaplain.runtime.disk.syscalls import DataDirectory
 from simulator.world.disk import apply, segments_of
 from tests.support.consensus_cluster import Cluster, ConsensusHost, elected
-from tests.support.consensus_disks import SEGMENT, follower
+from tests.unit.journal.storage.consensus_disks import SEGMENT, follower
 
 JOT = "journal.jot"
 

@@ -12,8 +12,8 @@ from chaplain.journal.consensus.hard_state import VotingState
 from chaplain.runtime.disk import log_files
 from chaplain.runtime.disk.log_files import UNREADABLE, read_if_exists, segments_of
 from tests.support.consensus_cluster import Cluster, ConsensusHost
-from tests.support.consensus_disks import SEGMENT, follower, positions, state
 from tests.support.unreadable_file import PAGE_BYTES, make_unreadable
+from tests.unit.journal.storage.consensus_disks import SEGMENT, follower, positions, state
 
 
 @pytest.fixture

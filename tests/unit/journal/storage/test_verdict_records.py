@@ -21,7 +21,7 @@ from chaplain.segment.record import Head, Kind, Record
 from chaplain.segment.scan import scan
 from simulator.adapters.consensus_node import TAPE, segments_of
 from tests.support.consensus_cluster import Cluster, ConsensusHost, elected
-from tests.support.consensus_disks import SEGMENT, follower
+from tests.unit.journal.storage.consensus_disks import SEGMENT, follower
 
 MESSAGES = 6
 
