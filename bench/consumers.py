@@ -23,8 +23,8 @@ from typing import Any
 
 from chaplain import Client
 from journal import machine
-from journal_clusters import Absent, ChaplainCluster, Cluster, NatsCluster
-from journal_programs import cpu_of
+from support.journal_clusters import Absent, ChaplainCluster, Cluster, NatsCluster
+from support.journal_programs import cpu_of
 
 STREAM = "bench"
 KEYS = 1000

@@ -18,8 +18,8 @@ import tempfile
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from journal_clusters import Absent, ChaplainCluster, Cluster, EtcdCluster, NatsCluster
-from journal_programs import Round, serve
+from support.journal_clusters import Absent, ChaplainCluster, Cluster, EtcdCluster, NatsCluster
+from support.journal_programs import Round, serve
 
 COMPARED = """\
 Three nodes of each system as processes on loopback and on one disk, all up all the time; their clients take turns.

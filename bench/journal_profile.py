@@ -15,7 +15,7 @@ from chaplain.cli.main import main
 from chaplain.runtime.disk.writer import DiskWriter
 from chaplain.runtime.event_loop import EventLoop
 from chaplain.runtime.worker_pool import WorkerPool
-from journal_clusters import PROFILE_VARIABLE
+from support.journal_clusters import PROFILE_VARIABLE
 
 
 def profiled(part: str, work: Callable[[Any], Any]) -> Callable[[Any], Any]:

@@ -21,7 +21,7 @@ from typing import Any
 from beside_parquet import COLUMNS, read_beside_parquet
 from chaplain import Client
 from chaplain.pipeline import local_session
-from journal_clusters import ChaplainCluster, until
+from support.journal_clusters import ChaplainCluster, until
 
 STREAM = "orders"
 MESSAGE_BYTES = 100

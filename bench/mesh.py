@@ -17,7 +17,7 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
-from mesh_programs import PATIENCE_S, QUEUE_BYTES, REPORT_EVERY, WINDOW, Progress, run_node, run_pyre
+from support.mesh_programs import PATIENCE_S, QUEUE_BYTES, REPORT_EVERY, WINDOW, Progress, run_node, run_pyre
 
 COMPARED = """\
 Five processes on loopback, fully meshed: one shouts to a pool, four have joined it and check each number they hear.

@@ -50,7 +50,7 @@ from chaplain.proofs.tiles import TILE_HASHES, Tile, encode_bundle, encode_tile,
 from chaplain.runtime.cluster.create import make_cluster
 from chaplain.runtime.cluster.probe import get_status
 from chaplain.segment.pack import Pack, encode_pack, stated_digest
-from journal_clusters import ChaplainCluster, until
+from support.journal_clusters import ChaplainCluster, until
 
 ROOT = Path(__file__).parents[1]
 CLUSTER = "bench"

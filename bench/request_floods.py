@@ -50,7 +50,7 @@ from chaplain.journal.messages.consumer import (
     Return,
 )
 from chaplain.proofs.tiles import TILE_HASHES, bundle_path
-from journal_clusters import ChaplainCluster, until
+from support.journal_clusters import ChaplainCluster, until
 
 MIB = 1 << 20
 GROWTH_BYTES_MAX = 64 * MIB

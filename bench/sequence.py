@@ -18,7 +18,7 @@ from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
 from mesh import free_ports
-from sequence_programs import (
+from support.sequence_programs import (
     PATIENCE_S,
     Result,
     run_node,

@@ -11,7 +11,7 @@ import time
 from random import Random
 
 from paths import Network, Party, measure, options, show
-from sequence_programs import make_node
+from support.sequence_programs import make_node
 
 NODES = 3
 

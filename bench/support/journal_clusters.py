@@ -102,7 +102,7 @@ class ChaplainCluster(Cluster):
             folder = self.directory / f"node-{node.id}"
             environment = dict(os.environ)
             if self._profile:
-                program = [sys.executable, str(Path(__file__).with_name("journal_profile.py"))]
+                program = [sys.executable, str(Path(__file__).parents[1] / "journal_profile.py")]
                 environment[PROFILE_VARIABLE] = f"{self._profile}.{node.id}"
             self._run([*program, "node", "run", "--config", str(folder / NODE_FILE)], folder, environment)
         until(lambda: any((get_status(node.http) or {}).get("master") for node in made.nodes), "chaplain has a master")

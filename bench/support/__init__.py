@@ -1,0 +1,1 @@
+"""Clusters and programs that several benchmarks start."""
