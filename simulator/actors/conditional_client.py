@@ -58,8 +58,8 @@ class ConditionalClient(SimClient):
         asked: list[Condition] = []
         if self.rng.random() < 0.4:
             asked.append(NextOffset(max(0, head + self.rng.choice((-1, 0, 0, 0, 1, 2)))))
-        for key in {*keys} - {None}:
-            if key is not None and self.rng.random() < 0.5:
+        for key in sorted({key for key in keys if key is not None}):
+            if self.rng.random() < 0.5:
                 last = max((offset for offset, known in enumerate(written) if known == key), default=-1)
                 asked.append(KeyUnchanged(key, max(0, last + self.rng.choice((-1, 0, 1, 1, 1, 2, 9)))))
         if self.rng.random() < 0.3:

@@ -11,11 +11,11 @@ import msgspec
 from msgspec import Meta
 
 from chaplain.client.types.journal import Message, Receipt, StreamRecord
-from chaplain.client.types.json_values import json_value, timestamp
 from chaplain.client.types.results import Member
 from chaplain.core import Frozen
 from chaplain.errors import Misused
 from chaplain.gateway.problems import format_request_id
+from chaplain.json_values import json_value, timestamp
 
 BATCH_MESSAGES_MAX = 10_000
 

@@ -19,7 +19,7 @@ from unittest import mock
 import pytest
 
 from chaplain.cli.main import main
-from chaplain.client.types.json_values import timestamp
+from chaplain.json_values import timestamp
 
 
 class Done(NamedTuple):

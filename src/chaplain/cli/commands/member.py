@@ -11,8 +11,8 @@ from chaplain.cli.support.broken_pipe import stop_on_closed_output
 from chaplain.cli.support.connection_options import cluster_options, connected
 from chaplain.cli.support.input_bytes import text_or_stdin
 from chaplain.cli.support.output import escaped, is_interactive, print_json, print_table, progress
-from chaplain.client.types.json_values import json_value
 from chaplain.errors import Unreachable
+from chaplain.json_values import json_value
 
 if TYPE_CHECKING:
     from chaplain.client.types.journal import ChangeRecord

@@ -24,8 +24,8 @@ from chaplain.cli.support.output import (
     progress,
 )
 from chaplain.cli.support.verification import check_log, print_result, read_tree, verify_options
-from chaplain.client.types.json_values import json_value, timestamp
 from chaplain.errors import ConfigError, Missing
+from chaplain.json_values import json_value, timestamp
 from chaplain.verification.verify import signing
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ import click
 
 from chaplain.cli.support.connection_options import cluster_options, connected, named
 from chaplain.cli.support.output import BREAK_FOUND, cluster_option, escaped, output_option, print_json
-from chaplain.client.types.json_values import json_value
 from chaplain.errors import ConfigError, Malformed, Unproven
+from chaplain.json_values import json_value
 
 if TYPE_CHECKING:
     from chaplain.proofs.checkpoint import SignedCheckpoint

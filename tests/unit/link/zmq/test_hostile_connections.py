@@ -18,7 +18,7 @@ from tests.unit.link.zmq.sockets_stage import PATIENCE_S, Side, until
 GROWTH_BYTES_MAX = 128 * 1024 * 1024
 """The limiter's thread counts what ZeroMQ has accepted. While other programs have the processors, ZeroMQ accepts some
 hundred connections more than the limit before the thread runs: 71 MiB were seen with 25 runnable processes on two
-processors. Without the limiter it would be the 5,000 connections of the attacker with 64 KiB each, more than 300 MiB."""
+processors. Without the limiter it would be 5,000 connections of the attacker with 64 KiB each, 300 MiB."""
 WINDOW = 32
 ATTEMPTS = 10
 """A rate is measured in wall-clock time: other programs may take the processors from one measurement, not from all."""

@@ -16,8 +16,8 @@ from chaplain.cli.support.connection_options import (
 )
 from chaplain.cli.support.input_bytes import split_lines, text_or_stdin
 from chaplain.cli.support.output import print_json, print_rows, refuse_table_with_follow
-from chaplain.client.types.json_values import json_value, timestamp
 from chaplain.errors import Missing
+from chaplain.json_values import json_value, timestamp
 
 if TYPE_CHECKING:
     from chaplain.client.api.graph_calls import GraphEvent

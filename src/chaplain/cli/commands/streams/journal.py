@@ -20,8 +20,8 @@ from chaplain.cli.support.output import (
     refuse_table_with_follow,
     table_requested,
 )
-from chaplain.client.types.json_values import json_value, timestamp
 from chaplain.errors import Unreachable
+from chaplain.json_values import json_value, timestamp
 
 if TYPE_CHECKING:
     from chaplain.client.sync import Client

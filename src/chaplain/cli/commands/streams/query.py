@@ -10,7 +10,7 @@ from chaplain.cli.support.broken_pipe import stop_on_closed_output
 from chaplain.cli.support.connection_options import cluster_options, connected
 from chaplain.cli.support.input_bytes import to_bytes
 from chaplain.cli.support.output import escaped, print_json, print_table
-from chaplain.client.types.json_values import json_value
+from chaplain.json_values import json_value
 
 if TYPE_CHECKING:
     from chaplain.client.types.results import Answer

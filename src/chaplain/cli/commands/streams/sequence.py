@@ -23,8 +23,8 @@ from chaplain.cli.support.output import (
     print_rows,
     refuse_table_with_follow,
 )
-from chaplain.client.types.json_values import json_value
 from chaplain.errors import Missing, Unproven
+from chaplain.json_values import json_value
 
 _EVENT = ["number", "value", "publisher", "hash"]
 

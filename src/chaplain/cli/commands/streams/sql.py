@@ -9,8 +9,8 @@ import click
 
 from chaplain.cli.support.connection_options import cluster_options, connected
 from chaplain.cli.support.output import BREAK_FOUND, F, print_json, print_table, progress
-from chaplain.client.types.json_values import json_value, timestamp
 from chaplain.errors import Missing
+from chaplain.json_values import json_value, timestamp
 
 if TYPE_CHECKING:
     from chaplain.client.types.sql import Result, Row

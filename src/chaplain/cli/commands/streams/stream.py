@@ -10,8 +10,8 @@ from chaplain.cli.commands.streams.journal import MESSAGE_COLUMNS, message_json
 from chaplain.cli.support.broken_pipe import stop_on_closed_output
 from chaplain.cli.support.connection_options import cluster_options, connected, named, reader_options
 from chaplain.cli.support.output import print_json, print_rows, print_table, refuse_table_with_follow
-from chaplain.client.types.json_values import timestamp
 from chaplain.errors import Missing, Refused
+from chaplain.json_values import timestamp
 
 if TYPE_CHECKING:
     from chaplain.client.sync import Client
