@@ -52,7 +52,7 @@ PIECE_BYTES = 64 * 1024
 """Answers are sent in pieces of this size, so that a slow client has at most two of them in a buffer."""
 OPENAPI_PATH = "/openapi.json"
 FORMS = ("application/x-www-form-urlencoded", "multipart/form-data")
-"""What curl and browsers send unless told otherwise: hardly ever what was meant as a value."""
+"""Types that curl and browsers send by default. A value of such a type is usually a mistake, so it is refused."""
 HEADERS = {"x-content-type-options": "nosniff", "cache-control": "no-store"}
 CLOSE = {"connection": "close"}
 _TOKEN, _NO_NAME = "chaplain.token", ""

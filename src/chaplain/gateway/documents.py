@@ -20,7 +20,7 @@ from chaplain.json_values import json_value, timestamp
 BATCH_MESSAGES_MAX = 10_000
 
 Octets: TypeAlias = str | dict[str, str]
-"""What an answer shows for bytes."""
+"""The form of bytes in an answer."""
 
 
 class NewMessage(Frozen, frozen=True, forbid_unknown_fields=True):

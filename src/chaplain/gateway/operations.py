@@ -51,7 +51,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Answer:
-    """What a handler returns. A struct is encoded as JSON."""
+    """The result of a handler. A struct is encoded as JSON."""
 
     body: msgspec.Struct | str
     status: int = 200

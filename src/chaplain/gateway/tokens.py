@@ -37,7 +37,7 @@ _NO_DIGEST = bytes(32)
 
 
 class TokenRecord(Frozen, frozen=True, kw_only=True):
-    """What the file of a token contains. `repr` shows no hash."""
+    """The contents of a token's file. `repr` shows no hash."""
 
     name: str
     id: str

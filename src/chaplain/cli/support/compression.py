@@ -1,4 +1,4 @@
-"""What `chaplain compress` and `chaplain pipeline compress` have in common."""
+"""The parts that `chaplain compress` and `chaplain pipeline compress` share."""
 
 from __future__ import annotations
 

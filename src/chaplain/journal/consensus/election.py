@@ -59,7 +59,7 @@ class Election:
         self.due_ns = 0
         """Election timer: when to start a campaign."""
         self._timeout_ns = 0
-        """What the timer was set to. It is random between `election_ns` and twice that."""
+        """The time that the timer was set to. It is random between `election_ns` and twice that."""
         self._master_heard_ns = 0
         """When this node heard its master last."""
         self._master_lost_ns = 0

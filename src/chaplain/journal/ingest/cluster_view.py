@@ -1,4 +1,4 @@
-"""What this node knows of the ingest messages that every other node has received (journal.txt: the acknowledgement of a
+"""The ingest messages that every other node is known to have received (journal.txt: the acknowledgement of a
 serializer has "their view of the current state of all of the nodes in the cluster that should see the message").
 
 Decides what a node is known to have received. Does not know who is connected, or what is sent to whom.

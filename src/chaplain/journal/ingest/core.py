@@ -120,7 +120,7 @@ class IngestCore:
 
     @property
     def received_by_node(self) -> dict[int, tuple[Reference, ...]]:
-        """What this node has received of each ingest journal, and what it knows that others have."""
+        """The ingest messages that this node has received, and those that it knows others to have."""
         return self._replication.received_by_node()
 
     @property
@@ -408,7 +408,7 @@ class IngestCore:
 
 
 def forwarded_cost(heading: Heading) -> int:
-    """What a pack costs a node that gets it from another one, in units (`costs`)."""
+    """The cost of a pack at a node that gets it from another one, in units (`costs`)."""
     statements = heading.messages if heading.message_type in EXECUTED else 0
     return size_cost(heading.size_bytes) + STATEMENT * statements
 

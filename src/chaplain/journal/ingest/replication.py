@@ -71,7 +71,7 @@ class PayloadReplication:
         self._ack_targets.pop(node, None)
 
     def received_by_node(self) -> dict[int, tuple[Reference, ...]]:
-        """What this node has received, and what it knows that others have."""
+        """The messages that this node has received, and those that it knows others to have."""
         known = {one.node: one.reached for one in self.view.nodes()}
         return {self._settings.node: self._received.vector(), **known}
 

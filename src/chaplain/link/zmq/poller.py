@@ -17,7 +17,7 @@ HAS_EPOLL = hasattr(select, "epoll") and hasattr(os, "eventfd")
 
 
 class Poller(Protocol):
-    """What the sockets of a node or a client use."""
+    """The interface that the sockets of a node or a client use."""
 
     def watch(self, fd: int, ready: Callable[[], object]) -> None:
         """Let `run` call a function whenever this descriptor is readable."""

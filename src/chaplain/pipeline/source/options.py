@@ -63,7 +63,7 @@ class Bound(Frozen, frozen=True):
     times_ms: dict[str, int] | None = None
     time_ms: int | None = None
     later: Literal["error", "latest"] = "error"
-    """What a reader does if no message was written at or after the timestamp."""
+    """The behaviour of a reader if no message was written at or after the timestamp."""
 
 
 JOURNAL = "journal"
