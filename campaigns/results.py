@@ -14,7 +14,7 @@ PAGE = "README.md"
 COUNTS_SHOWN = 6
 _HEAD = """# Results
 
-What the long campaigns found, one row for each. `make prove` runs them all and resumes where it stopped;
+The findings of the long campaigns, one row for each campaign. `make prove` runs them all and resumes where it stopped;
 `python -m campaigns --only NAME` runs one. This page is made by `python -m campaigns.results` from the files beside
 it, which hold every number. *Code* is a hash over the sources that were run: a campaign whose code is not today's
 speaks of an earlier state.
