@@ -151,6 +151,22 @@ BUGS = [
         "hold_nobody_back",
     ),
     caught_by_tests(
+        "contention ends while a light client waits behind writes in flight",
+        "node.core",
+        "        if self.contended and self.behind:\n",
+        "        if False:\n",
+        "unit/node/test_client_turns.py",
+        "behind_with_writes",
+    ),
+    caught_by_tests(
+        "a large answer costs nothing",
+        "client_service.core",
+        "units = len(settled.payload) // UNIT_BYTES",
+        "units = 0",
+        "unit/client_service/test_client_service.py",
+        "large_answer",
+    ),
+    caught_by_tests(
         "a page of consumers examines all their slots",
         "journal.clients.describe_consumers",
         "        if parts > PAGE_PARTS_MAX:\n",

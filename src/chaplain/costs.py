@@ -3,8 +3,8 @@
 The node that serves a request measures only its own step. But an event, a question, an append to a graph, a
 configuration request and a statement make every node work, mostly later. So a request has a cost in units: a small
 write costs one unit. The node charges `size_cost` for every request. The layer that decodes the request charges the
-additional cost of its kind. The charges decide only which clients are light (`node.fair_queue`); the host measures how
-busy the node really is.
+additional cost of its kind, and the client service that of large answers. The charges decide only which clients are
+light (`node.fair_queue`); the host measures how busy the node really is.
 """
 
 from __future__ import annotations

@@ -70,7 +70,7 @@ from chaplain.client_service.messages import (
 )
 from chaplain.client_service.sessions import ConnectedClient, Listeners, Topic
 from chaplain.core import Report, Requested, Settled, Withdrawn, Woken
-from chaplain.costs import Charge
+from chaplain.costs import UNIT_BYTES, Charge
 from chaplain.errors import Malformed
 from chaplain.gossip.events import (
     ALL,
@@ -334,7 +334,9 @@ class ClientServiceCore:
             return []
         if settled.kind:
             return [self._fail(entry.client, entry.call, settled.kind, settled.reason)]
-        return [self._reply(entry.client, Done(entry.call), settled.payload)]
+        units = len(settled.payload) // UNIT_BYTES  # a page of events costs the node about as much as writing them
+        charged: list[ClientServiceEffect] = [Charge(entry.client.key, units)] if units else []
+        return [*charged, self._reply(entry.client, Done(entry.call), settled.payload)]
 
     def _finish_fire(self, event: Acknowledged) -> list[ClientServiceEffect]:
         if event.fired:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from chaplain.units import SECOND_NS
 
-CONTENTION_NS = SECOND_NS
+CONTENTION_NS = 3 * SECOND_NS
 LIGHT_UNITS_MAX = 25
 """Requests that cost more (`chaplain.costs`) do not show that their client is light."""
 
@@ -38,6 +38,14 @@ class Contention:
             if self._last:
                 self._change_ns = now_ns
             self._last = key
+
+    def extend(self, now_ns: int) -> None:
+        """Many writes are in flight here. A light client that waits behind them is not seen before they are executed.
+
+        Without this, the clients that delay it would not be held back any more, and it would wait for ever.
+        """
+        if self.has_light(now_ns):
+            self._change_ns = self._light_ns = now_ns
 
     def holds(self, now_ns: int) -> bool:
         return now_ns - self._change_ns < CONTENTION_NS

@@ -314,6 +314,8 @@ class NodeCore:
                 if units and self._contention.holds(self.now_ns):
                     self._requests.charge(self.now_ns, key, units, elsewhere=True)
                     self._see_light(key, units)
+        if self.contended and self.behind:
+            self._contention.extend(self.now_ns)
         ordered = journal is not None and journal.stepped
         for slot in self._upper_slots:
             if slot.stepped or (ordered and slot.follows_journal):

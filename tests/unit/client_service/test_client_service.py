@@ -37,7 +37,7 @@ from chaplain.client_service.messages import (
     Started,
 )
 from chaplain.core import Report, Requested, Settled, Withdrawn
-from chaplain.costs import SPREAD
+from chaplain.costs import SPREAD, UNIT_BYTES
 from chaplain.errors import Malformed
 from chaplain.gossip.events import (
     ALL,
@@ -315,6 +315,15 @@ def test_call_to_a_layer_is_settled_or_refused_by_the_layer() -> None:
     (done,) = host.step(Settled(1, b"page"))
     assert reply(done) == (ANN.instance, Done(5), b"page")
     assert host.step(Settled(1, b"again")) == []
+
+
+def test_large_answer_of_a_layer_is_charged_to_the_client_that_gets_it() -> None:
+    host = CoreHost()
+    host.ask(ANN, LookUp(5, LAYER, b"body"))
+    before = host.charges[ANN.key]
+    (done,) = host.step(Settled(1, bytes(3 * UNIT_BYTES)))
+    assert reply(done)[1] == Done(5)
+    assert host.charges[ANN.key] - before == 3
 
 
 def test_request_without_the_right_to_its_stream_is_refused() -> None:

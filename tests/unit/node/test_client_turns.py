@@ -125,6 +125,21 @@ def test_node_with_many_writes_under_way_is_behind(under_way: tuple[int, int], b
     assert node.core.behind == behind
 
 
+def test_contention_lasts_while_the_node_is_behind_with_writes() -> None:
+    node = Node(ClientSettings(paced=True, behind_bytes=65536))
+    for peer in (ANN, EVE[0]):
+        node.ask(peer)
+    node.turn(2, now_ns=SECOND)
+    node.core.journal = SimpleNamespace(under_way=(17, 0), has_writers=False)  # type: ignore[assignment]
+    for second in range(1, 20):
+        node.turn(0, now_ns=second * SECOND)
+        assert node.core.contended
+    node.core.journal = SimpleNamespace(under_way=(0, 0), has_writers=False)  # type: ignore[assignment]
+    for second in range(20, 30):
+        node.turn(0, now_ns=second * SECOND)
+    assert not node.core.contended
+
+
 def test_clients_with_large_requests_do_not_hold_each_other_back() -> None:
     node = Node()
     for peer in (EVE[0], ANN, EVE[0], ANN):

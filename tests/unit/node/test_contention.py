@@ -34,6 +34,20 @@ def test_two_clients_contend_until_one_was_inactive_for_a_while() -> None:
     assert not contention.holds(1 + CONTENTION_NS)
 
 
+def test_contention_lasts_while_a_light_client_may_wait_behind_writes_in_flight() -> None:
+    contention = Contention()
+    contention.see(0, b"ann")
+    contention.see(0, b"bob")
+    contention.see_light(0, 1)
+    for now_ns in range(0, 3 * CONTENTION_NS, CONTENTION_NS // 2):
+        contention.extend(now_ns)
+        assert contention.has_light(now_ns)
+    end_ns = 3 * CONTENTION_NS + CONTENTION_NS // 2
+    assert not contention.has_light(end_ns)
+    contention.extend(end_ns)
+    assert not contention.has_light(end_ns), "contention that has ended begins with two clients only"
+
+
 def test_clients_that_are_not_light_contend_but_hold_nobody_back() -> None:
     contention = Contention()
     contention.see(0, b"ann")
