@@ -12,6 +12,7 @@ import hashlib
 import hmac
 import re
 import secrets
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -32,7 +33,13 @@ ID_BYTES, SECRET_BYTES = 6, 32
 TOKEN = re.compile(rf"{PREFIX}_([0-9a-f]{{{2 * ID_BYTES}}})_[A-Za-z0-9_-]{{43}}")
 RELOAD_S = 1.0
 """A new or removed token counts after this time."""
+SETTLED_NS = 2_000_000_000
+"""A directory that changed less than this time ago is read again: another change may leave its time as it is, because a
+file system's clock is coarse.
+"""
 _SUFFIX = ".token"
+_UNREAD = -1
+"""No directory has this time of change."""
 _NO_DIGEST = bytes(32)
 
 
@@ -119,7 +126,7 @@ class TokenStore:
         self._clock_s = clock_s
         self._report = report
         self._by_id: dict[str, TokenRecord] = {}
-        self._version: int | None = None
+        self._version: int | None = _UNREAD
         self._checked_s: float | None = None
 
     def find(self, authorization: str) -> TokenRecord | None:
@@ -148,9 +155,10 @@ class TokenStore:
             version = self._directory.stat().st_mtime_ns
         if version == self._version:
             return
-        self._version = version
+        settled = version is None or time.time_ns() - version > SETTLED_NS
+        self._version = version if settled else _UNREAD
         try:
             self._by_id = {record.id: record for record in list_tokens(self._directory)}
         except (ConfigError, OSError) as error:  # an unreadable file must not revoke or accept others
-            self._version = None
+            self._version = _UNREAD
             self._report(f"tokens were not read again: {error}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import stat
 from pathlib import Path
 
@@ -36,7 +37,7 @@ def test_file_of_a_token_is_private_and_contains_only_its_hash(directory: Path) 
     file = token_file(directory, "shop")
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert stat.S_IMODE(directory.stat().st_mode) == 0o700
-    secret = token.rpartition("_")[2]
+    secret = token.split("_", 2)[2]
     assert secret not in file.read_text()
     record = list_tokens(directory)[0]
     assert (record.name, record.identity, record.client) == ("shop", "/shop.identity", "")
@@ -57,6 +58,18 @@ def test_store_finds_only_exact_tokens_with_bearer(directory: Path) -> None:
     for header in ("", token, f"Basic {token}", f"Bearer {mixed}", f"Bearer {token[:-1]}{wrong}", f"Bearer {token}x",
                    f"Bearer {prefix}_000000000000_{'A' * 43}", "Bearer ü", f"Bearer {token}\n{token}"):  # fmt: skip
         assert store.find(header) is None, header
+
+
+def test_removal_counts_although_the_directory_keeps_its_time_of_change(directory: Path) -> None:
+    clock = Clock()
+    token = create_token(directory, "shop", Path("/i"))
+    store = TokenStore(directory, clock, pytest.fail)
+    assert store.find(f"Bearer {token}") is not None
+    changed = directory.stat()
+    remove_token(directory, "shop")
+    os.utime(directory, ns=(changed.st_atime_ns, changed.st_mtime_ns))  # as a coarse clock would
+    clock.now_s += RELOAD_S
+    assert store.find(f"Bearer {token}") is None
 
 
 def test_removed_and_new_tokens_count_after_the_reload_time(directory: Path) -> None:
