@@ -268,7 +268,7 @@ class JournalEndpoints:
 
     async def _read(self, call: Call) -> Answer:
         given: ReadParameters = call.parameters
-        start = EARLIEST if given.start == EARLIEST else _offset(given.start)
+        start = EARLIEST if given.start == EARLIEST else int(given.start)
         limit = min(given.limit, self._settings.page_messages_max)
         with call.buffer(WINDOW_BYTES):
             async with call.lend() as client, client.journal(given.stream).read(start, given.stop) as reader:
@@ -309,11 +309,11 @@ class JournalEndpoints:
         given: FollowParameters = call.parameters
         start: Start
         if given.last_event_id:
-            start = _offset(given.last_event_id) + 1
+            start = int(given.last_event_id) + 1
         elif given.start == LATEST:
             start = None
         else:
-            start = EARLIEST if given.start == EARLIEST else _offset(given.start)
+            start = EARLIEST if given.start == EARLIEST else int(given.start)
         if given.stop is not None and (start is None or (isinstance(start, int) and start >= given.stop)):
             raise Problem(problems.INVALID, "`to` has to be above the first offset")
         async with AsyncExitStack() as stack:
@@ -368,10 +368,6 @@ async def _one(journal: AsyncJournal, offset: int) -> Message:
 
 def _event(message: Message) -> bytes:
     return b"id: %d\ndata: " % message.offset + msgspec.json.encode(message_document(message)) + b"\n\n"
-
-
-def _offset(text: str) -> int:
-    return int(text)
 
 
 def parse_request(text: str) -> tuple[int, int]:

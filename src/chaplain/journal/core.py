@@ -251,8 +251,8 @@ class JournalCore:
         """The keys of the clients whose packs were executed since the last call, and the cost (`costs`) of their packs
         that arrived from other nodes.
         """
-        state, writers, costs = self.execution.state, self._writers, self.ingest.forwarded_cost
-        self._writers, self.ingest.forwarded_cost = set(), Counter()
+        state, writers, costs = self.execution.state, self._writers, self.ingest.take_forwarded_cost()
+        self._writers = set()
         keys: Counter[bytes] = Counter()
         for client_id in writers.union(costs):
             lane = state.lanes.get(client_id)

@@ -114,6 +114,11 @@ class IngestCore:
         """By lane: the cost of intact packs that arrived from other nodes since this was read last."""
         self._effects: list[IngestEffect] = []
 
+    def take_forwarded_cost(self) -> Counter[int]:
+        """The cost of the packs that other nodes forwarded since the last call, by lane."""
+        costs, self.forwarded_cost = self.forwarded_cost, Counter()
+        return costs
+
     @property
     def journal(self) -> int:
         return self._journal
